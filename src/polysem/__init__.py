@@ -1,0 +1,31 @@
+"""polysem: image–text search that keeps every meaning of an image."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from polysem._version import __version__
+
+if TYPE_CHECKING:
+    from polysem import objectives, pooling, sets, similarity
+    from polysem.errors import PolysemError
+    from polysem.features import LocalFeatures
+
+__all__ = ["LocalFeatures", "PolysemError", "__version__", "objectives", "pooling", "sets", "similarity"]
+
+# Imported on first use: torch takes seconds to load, and `polysem --version` does not need it.
+_FOLDERS = ("objectives", "pooling", "sets", "similarity")
+_NAMES = {"LocalFeatures": "polysem.features", "PolysemError": "polysem.errors"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _FOLDERS:
+        return import_module(f"polysem.{name}")
+    if name in _NAMES:
+        return getattr(import_module(_NAMES[name]), name)
+    raise AttributeError(f"module 'polysem' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

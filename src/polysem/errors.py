@@ -1,0 +1,30 @@
+"""The errors a user can cause. Each message names what was given, what was expected and the next step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class PolysemError(ValueError):
+    """Base of every error that polysem raises on bad input."""
+
+
+class UnknownNameError(PolysemError):
+    """A part, knob or key that does not exist. The message lists the ones that do."""
+
+
+class ConfigError(PolysemError):
+    """A knob has a value of the wrong type, out of range, or in an impossible combination."""
+
+
+class InputError(PolysemError):
+    """A tensor or array does not have the shape, type or content that was asked for."""
+
+
+def unknown(kind: str, given: str, known: Iterable[str]) -> UnknownNameError:
+    """An `UnknownNameError` that suggests the nearest known name and lists them all."""
+    names = sorted(known)
+    nearest = get_close_matches(given, names, n=1)
+    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    return UnknownNameError(f"Unknown {kind} {given!r}.{hint} Known: {', '.join(names) or 'none'}.")

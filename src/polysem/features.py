@@ -1,0 +1,112 @@
+"""Local features: what every encoder returns and every pooling or set predictor takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from polysem.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class LocalFeatures:
+    """The regions, grid cells, patches, words or frames of a batch of items.
+
+    values: (B, N, D) floating point.
+    mask: (B, N) bool, True where a token is real. Padding is *nothing*: no part reads what stands there.
+    """
+
+    values: Tensor
+    mask: Tensor
+
+    def __post_init__(self) -> None:
+        values, mask = self.values, self.mask
+        if not isinstance(values, Tensor) or not isinstance(mask, Tensor):
+            raise InputError(
+                f"LocalFeatures takes two tensors, got {type(values).__name__} and {type(mask).__name__}. "
+                "Convert arrays with torch.from_numpy()."
+            )
+        if values.ndim != 3 or not values.is_floating_point():
+            raise InputError(
+                f"LocalFeatures.values must be a floating-point (items, tokens, dim) tensor, "
+                f"got {values.dtype} of shape {tuple(values.shape)}."
+            )
+        if mask.dtype != torch.bool or mask.shape != values.shape[:2]:
+            raise InputError(
+                f"LocalFeatures.mask must be bool of shape {tuple(values.shape[:2])} (True = real token), "
+                f"got {mask.dtype} of shape {tuple(mask.shape)}. From lengths: LocalFeatures.from_lengths()."
+            )
+        if mask.device != values.device:
+            raise InputError(
+                f"LocalFeatures.values are on {values.device} but the mask is on {mask.device}. "
+                "Move one of them with .to()."
+            )
+
+    @classmethod
+    def from_lengths(cls, values: Tensor, lengths: Tensor | Sequence[int]) -> LocalFeatures:
+        """Features whose first `lengths[b]` tokens are real."""
+        lengths = torch.as_tensor(lengths, device=values.device)
+        if lengths.shape != values.shape[:1]:
+            raise InputError(f"Expected {values.shape[0]} lengths, one per item, got {lengths.numel()}.")
+        if lengths.is_floating_point() or bool((lengths < 0).any()) or bool((lengths > values.shape[1]).any()):
+            raise InputError(
+                f"Lengths must be whole numbers from 0 to {values.shape[1]} (the padded length), "
+                f"got {lengths.tolist()}."
+            )
+        return cls(values, torch.arange(values.shape[1], device=values.device) < lengths[:, None])
+
+    @classmethod
+    def from_list(cls, items: Sequence[Tensor]) -> LocalFeatures:
+        """Pad a list of (n_i, D) tensors with zeros into one batch."""
+        if not items:
+            raise InputError("LocalFeatures.from_list() got an empty list; give at least one (tokens, dim) tensor.")
+        shapes = [tuple(item.shape) for item in items]
+        if any(len(shape) != 2 or shape[1] != shapes[0][1] for shape in shapes):
+            raise InputError(f"Every item must be (tokens, dim) with one common dim, got shapes {shapes}.")
+        values = torch.nn.utils.rnn.pad_sequence(list(items), batch_first=True)
+        return cls.from_lengths(values, [shape[0] for shape in shapes])
+
+    def __len__(self) -> int:
+        return self.values.shape[0]
+
+    @property
+    def dim(self) -> int:
+        return self.values.shape[2]
+
+    @property
+    def lengths(self) -> Tensor:
+        """(B,) number of real tokens of each item."""
+        return self.mask.sum(1)
+
+    def zero_padded(self) -> LocalFeatures:
+        """The same features with zeros in place of whatever the padding held (NaN included)."""
+        if bool(self.mask.all()):
+            return self
+        return LocalFeatures(self.values.masked_fill(~self.mask[..., None], 0.0), self.mask)
+
+    def check(self, dim: int | None = None) -> None:
+        """Raise unless every item has a real token, every real value is finite and the width is `dim`."""
+        if dim is not None and dim != self.dim:
+            raise InputError(
+                f"This part was built for features of width {dim}, got {self.dim}. Rebuild it or project them."
+            )
+        if len(self) == 0:
+            raise InputError("Got a batch without items; give at least one.")
+        empty = ~self.mask.any(1)
+        if bool(empty.any()):
+            raise InputError(
+                f"Items {empty.nonzero().flatten().tolist()[:10]} consist of padding alone (no True in their mask). "
+                "An item needs at least one real token: drop these items or check how the mask was made."
+            )
+        # One cheap reduction settles the usual case; padding may legitimately hold NaN, so look closer only then.
+        if not bool(self.values.detach().sum().isfinite()):
+            bad = ~self.values.detach().isfinite().all(-1) & self.mask
+            if bool(bad.any()):
+                item, token = bad.nonzero()[0].tolist()
+                raise InputError(
+                    f"Features hold NaN or infinity in {int(bad.sum())} token(s), first at item {item}, token {token}. "
+                    "Check the extraction of that item, or the learning rate if this happens while training."
+                )

@@ -1,0 +1,26 @@
+"""Objectives: scores and positives to a loss; and the regularisers that go with sets."""
+
+from polysem.objectives.adopt import AdOpt
+from polysem.objectives.base import Loss, Objective, Regulariser, registry
+from polysem.objectives.diversity import Diversity
+from polysem.objectives.infonce import InfoNCE
+from polysem.objectives.mmd import MMD
+from polysem.objectives.triplet import Triplet
+
+build = registry.build
+names = registry.names
+describe = registry.describe
+
+__all__ = [
+    "MMD",
+    "AdOpt",
+    "Diversity",
+    "InfoNCE",
+    "Loss",
+    "Objective",
+    "Regulariser",
+    "Triplet",
+    "build",
+    "describe",
+    "names",
+]

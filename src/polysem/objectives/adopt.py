@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from torch import Tensor
+from torch.nn import functional as F
+
+from polysem.objectives.base import Loss, Objective, average, contests, registry
+
+
+@registry.register("adopt")
+class AdOpt(Objective):
+    """VSE+2AD's objective: contrast each match with its K hardest negatives, K falling as the model matures.
+
+    variant, from which K and the loss follow:
+      annealed  many negatives early, 4 to 5 late, as the paper's figure shows. Maturity is how often a match
+                outranks a negative, m = 2 * AUC - 1; K = k_late + (1 - m)(B - 1 - k_late). Loss as `infonce` over
+                those K.
+      paper     K = floor(B cos((align + uniform) pi / 4)), Eq. 6 as printed; the denominator holds only negatives
+                and the two directions are summed. It keeps about three quarters of the negatives for a trained model.
+      official  the released code: another formula for K, which falls to 1 early; a margin of 0.2 on negatives; and
+                a match can be drawn as its own negative where most similarities are below 0.
+
+    k: "adaptive" as above; for the ablation a "random" K in each batch, or a number for a constant K.
+    """
+
+    def __init__(
+        self,
+        variant: Literal["annealed", "paper", "official"] = "annealed",
+        k: Literal["adaptive", "random"] | PositiveInt = "adaptive",
+        temperature: PositiveFloat = 0.05,
+        margin: NonNegativeFloat | None = None,
+        scale: PositiveFloat = 1.25,
+        k_late: PositiveInt = 4,
+    ) -> None:
+        super().__init__()
+        self.variant, self.k, self.temperature, self.scale, self.k_late = variant, k, temperature, scale, k_late
+        self.margin = (0.2 if variant == "official" else 0.0) if margin is None else margin
+
+    def loss(self, scores: Tensor, positives: Tensor) -> Loss:
+        i2t, k_i2t = self._one_way(scores, positives)
+        t2i, k_t2i = self._one_way(scores.t(), positives.t())
+        total = i2t + t2i if self.variant == "paper" else (i2t + t2i) / 2
+        info = {"k": (k_i2t + k_t2i) / 2, "k_i2t": float(k_i2t), "k_t2i": float(k_t2i)}
+        return Loss(total, {"i2t": i2t, "t2i": t2i}, info)
+
+    def _one_way(self, scores: Tensor, positives: Tensor) -> tuple[Tensor, int]:
+        anchor, match = contests(positives)
+        count = self.negatives(scores.detach(), positives)
+        if self.variant == "official":
+            # Ranked with 0 in place of a match's score: a match can be drawn, with its real score, as a negative.
+            drawn = scores.masked_fill(positives, 0.0).topk(count, dim=1).indices
+            hardest = scores.gather(1, drawn)
+        else:
+            hardest = scores.masked_fill(positives, float("-inf")).topk(count, dim=1).values
+        against = ((hardest + self.margin) / self.temperature).logsumexp(1)[anchor]
+        gap = against - scores[anchor, match] / self.temperature
+        return average(gap if self.variant == "paper" else F.softplus(gap)), count
+
+    def negatives(self, scores: Tensor, positives: Tensor) -> int:
+        """K for this batch: between 1 and the number of candidates."""
+        anchors, most = scores.shape[0], scores.shape[1] - 1
+        if self.k == "adaptive":
+            chosen = {"annealed": self._annealed, "paper": self._printed, "official": self._released}[self.variant](
+                scores, positives
+            )
+        elif self.k == "random":
+            chosen = int(torch.randint(1, max(2, anchors), ()))
+        else:
+            chosen = int(self.k)
+        return max(1, min(chosen, most))
+
+    def _annealed(self, scores: Tensor, positives: Tensor) -> int:
+        most = scores.shape[1] - 1
+        anchor, match = contests(positives)
+        beaten = (scores[anchor] < scores[anchor, match][:, None]) & ~positives[anchor]
+        auc = beaten.sum() / (~positives[anchor]).sum().clamp(min=1)
+        immature = 1 - (2 * float(auc) - 1)
+        return round(self.k_late + min(1.0, immature) * (most - self.k_late))
+
+    def _printed(self, scores: Tensor, positives: Tensor) -> int:
+        align, uniform = scores[positives].mean(), scores.exp().mean().log()
+        return math.floor(len(scores) * math.cos(float(align + uniform) * math.pi / 4))
+
+    def _released(self, scores: Tensor, positives: Tensor) -> int:
+        align = scores[positives].mean()
+        uniform = (-scores.masked_fill(positives, 0.0)).exp().mean()
+        # A negative sum has no real power: the released code dies there. More negatives is what it means to ask for.
+        maturity = max(0.0, float(align + uniform)) ** self.scale
+        return int(math.cos(maturity) * len(scores)) + 1

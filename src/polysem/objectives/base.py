@@ -1,0 +1,104 @@
+"""What an objective is: scores of all pairs and which of them match in, a loss out."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from polysem.errors import InputError
+from polysem.registry import Part, Registry
+
+registry: Registry[Part] = Registry("objective")
+
+
+@dataclass(frozen=True, eq=False)
+class Loss:
+    """total: the scalar to minimise. parts: what it is made of. info: figures worth watching, without gradient."""
+
+    total: Tensor
+    parts: Mapping[str, Tensor] = field(default_factory=dict)
+    info: Mapping[str, float] = field(default_factory=dict)
+
+
+class Objective(Part):
+    """Maps scores (I, T) and positives (I, T) bool to a `Loss`, both ways: images to texts and texts to images.
+
+    Positives are a mask: an image may have any number of texts and a text any number of images. What matches an anchor
+    is never its negative; an anchor without a match serves only as a negative of others.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tell an objective with a schedule which epoch has begun (from 0)."""
+        if epoch < 0:
+            raise InputError(f"Epochs count from 0, got {epoch}.")
+        self.epoch = epoch
+
+    def forward(self, scores: Tensor, positives: Tensor) -> Loss:
+        check_scores(scores, positives)
+        return self.loss(scores, positives)
+
+    @abstractmethod
+    def loss(self, scores: Tensor, positives: Tensor) -> Loss:
+        """The loss of checked inputs."""
+
+
+class Regulariser(Part):
+    """Maps two collections of sets, images (I, K, D) and texts (T, L, D), to a `Loss` to add with a small weight."""
+
+    def forward(self, images: Tensor, texts: Tensor) -> Loss:
+        for side, x in (("images", images), ("texts", texts)):
+            if x.ndim != 3 or not x.is_floating_point() or x.numel() == 0:
+                raise InputError(
+                    f"{type(self).__name__} takes {side} as a floating-point (items, set size, dim) tensor, "
+                    f"got {x.dtype} of shape {tuple(x.shape)}."
+                )
+        if images.shape[2] != texts.shape[2]:
+            raise InputError(f"Images have width {images.shape[2]} and texts {texts.shape[2]}; they need a common one.")
+        return self.loss(images, texts)
+
+    @abstractmethod
+    def loss(self, images: Tensor, texts: Tensor) -> Loss:
+        """The loss of checked inputs."""
+
+
+def check_scores(scores: Tensor, positives: Tensor) -> None:
+    if scores.ndim != 2 or not scores.is_floating_point():
+        raise InputError(
+            "Scores must be a floating-point (images, texts) matrix, "
+            f"got {scores.dtype} of shape {tuple(scores.shape)}."
+        )
+    if positives.dtype != torch.bool or positives.shape != scores.shape:
+        raise InputError(
+            f"Positives must be a bool mask of the scores' shape {tuple(scores.shape)}, "
+            f"got {positives.dtype} of shape {tuple(positives.shape)}. "
+            "One text per image: torch.eye(n, dtype=torch.bool)."
+        )
+    if not bool(positives.any()):
+        raise InputError("No pair of this batch is a positive; check how the mask was made.")
+    if not bool(scores.detach().isfinite().all()):
+        bad = (~scores.detach().isfinite()).nonzero()
+        raise InputError(
+            f"{len(bad)} of {scores.numel()} scores are NaN or infinite, "
+            f"first at (image {bad[0, 0]}, text {bad[0, 1]}). "
+            "Check the features, or lower the learning rate if this happens while training."
+        )
+
+
+def contests(positives: Tensor) -> tuple[Tensor, Tensor]:
+    """(I, T) -> anchor and match of every positive pair, rows as anchors, whose anchor also has a negative."""
+    contested = positives & ~positives.all(1, keepdim=True)
+    anchor, match = contested.nonzero(as_tuple=True)
+    return anchor, match
+
+
+def average(terms: Tensor) -> Tensor:
+    """The mean, and 0 where there is nothing to average."""
+    return terms.sum() / max(1, terms.numel())

@@ -1,0 +1,38 @@
+"""Poolings: local features to one vector per item."""
+
+from polysem.pooling.adapool import AdaPool
+from polysem.pooling.adpool import AdPool
+from polysem.pooling.base import Pooling, registry
+from polysem.pooling.fspool import FSPool
+from polysem.pooling.gcn import GCN
+from polysem.pooling.gpo import GPO
+from polysem.pooling.kmax import KMax
+from polysem.pooling.lip import LIP
+from polysem.pooling.max import Max
+from polysem.pooling.mean import Mean
+from polysem.pooling.selfattention import SelfAttention
+from polysem.pooling.seq2seq import Seq2Seq
+from polysem.pooling.softpool import SoftPool
+
+build = registry.build
+names = registry.names
+describe = registry.describe
+
+__all__ = [
+    "GCN",
+    "GPO",
+    "LIP",
+    "AdPool",
+    "AdaPool",
+    "FSPool",
+    "KMax",
+    "Max",
+    "Mean",
+    "Pooling",
+    "SelfAttention",
+    "Seq2Seq",
+    "SoftPool",
+    "build",
+    "describe",
+    "names",
+]

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from polysem import masked
+from polysem.pooling.base import Pooling, registry
+from polysem.pooling.softpool import softpool
+
+
+def dice_similarity(a: Tensor, b: Tensor) -> Tensor:
+    """2|ab| / (a^2 + b^2), elementwise; 0 where both are 0."""
+    denominator = a.square() + b.square()
+    return 2 * (a * b).abs() / torch.where(denominator > 0, denominator, 1.0)
+
+
+@registry.register("adapool")
+class AdaPool(Pooling):
+    """Exponential adaptive pooling: a learned mix of a soft maximum and of the values most like the mean.
+
+    v = beta * sum_i softmax_i(dsc(x_i, mean)) x_i + (1 - beta) * softpool(x), with one scalar beta for the whole set.
+    The released code clamps beta to [0, 1] when it starts but not while it trains; here it stays there.
+    """
+
+    official_keys = {"beta": "beta"}
+
+    def __init__(self, dim: PositiveInt | None = None) -> None:
+        super().__init__(dim)
+        self.beta = nn.Parameter(torch.randn(1).clamp(0, 1))
+
+    def pool(self, x: Tensor, mask: Tensor) -> Tensor:
+        centre = masked.mean(x, mask)[:, None]
+        typical = (masked.softmax(dice_similarity(x, centre), mask[..., None], dim=1) * x).sum(1)
+        beta = self.beta.clamp(0, 1)
+        return beta * typical + (1 - beta) * softpool(x, mask)

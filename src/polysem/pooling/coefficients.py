@@ -1,0 +1,154 @@
+"""GPO's coefficient generators: from a position k in a set of n sorted values to an unnormalised weight."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from polysem.errors import InputError
+
+
+def sinusoids(count: int, dim: int, device: torch.device) -> Tensor:
+    """(count, dim) transformer positions 0, 1, …: sine in even columns, cosine in odd ones."""
+    frequency = torch.exp(torch.arange(0, dim, 2, device=device) * (-math.log(10_000.0) / dim))
+    angles = torch.arange(count, device=device)[:, None] * frequency
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
+
+
+class Positions(nn.Module):
+    """What a generator reads: the position, as sinusoids or as a learned row, plus a view of the feature if asked."""
+
+    def __init__(self, kind: str, dim: int, max_length: int, feature_dim: int | None) -> None:
+        super().__init__()
+        self.dim, self.max_length = dim, max_length
+        self.table = nn.Embedding(max_length, dim) if kind == "index" else None
+        self.feature = nn.Linear(feature_dim, dim) if feature_dim is not None else None
+
+    def forward(self, lengths: Tensor, padded: int, ranked: Tensor | None) -> Tensor:
+        """(S,), N, (S, N, D) or None -> (S, N, dim)."""
+        if self.table is None:
+            positions = sinusoids(padded, self.dim, lengths.device)
+        elif padded <= self.max_length:
+            positions = self.table.weight[:padded]
+        else:
+            raise InputError(
+                f"A batch has {padded} positions but GPO's learned position table ends at {self.max_length}. "
+                f"Build it with max_length={padded} or more, or with position='sincos'."
+            )
+        positions = positions.expand(len(lengths), -1, -1)
+        return positions if self.feature is None or ranked is None else positions + self.feature(ranked)
+
+
+class BiGRU(nn.Module):
+    """VSE∞'s choice: a small bidirectional GRU reads the positions of the set, so each weight knows n."""
+
+    def __init__(self, positions: Positions, d_hidden: int, outputs: int) -> None:
+        super().__init__()
+        self.positions = positions
+        self.gru = nn.GRU(positions.dim, d_hidden, batch_first=True, bidirectional=True)
+        self.score = nn.Linear(d_hidden, outputs, bias=False)
+
+    def forward(self, lengths: Tensor, padded: int, ranked: Tensor | None) -> Tensor:
+        x = self.positions(lengths, padded, ranked).to(self.score.weight)
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        states, _ = nn.utils.rnn.pad_packed_sequence(self.gru(packed)[0], batch_first=True, total_length=padded)
+        forward, backward = states.chunk(2, dim=-1)
+        scores: Tensor = self.score((forward + backward) / 2)
+        return scores
+
+
+class MLP(nn.Module):
+    """Each position on its own: blind to the length of the set."""
+
+    def __init__(self, positions: Positions, d_hidden: int, outputs: int) -> None:
+        super().__init__()
+        self.positions = positions
+        self.net = nn.Sequential(nn.Linear(positions.dim, d_hidden), nn.ReLU(), nn.Linear(d_hidden, outputs))
+
+    def forward(self, lengths: Tensor, padded: int, ranked: Tensor | None) -> Tensor:
+        scores: Tensor = self.net(self.positions(lengths, padded, ranked).to(self.net[0].weight))
+        return scores
+
+
+class Transformer(nn.Module):
+    """A one-layer transformer encoder over the positions in place of the GRU."""
+
+    def __init__(self, positions: Positions, d_hidden: int, outputs: int) -> None:
+        super().__init__()
+        self.positions = positions
+        heads = math.gcd(positions.dim, 4)
+        self.layer = nn.TransformerEncoderLayer(
+            positions.dim, heads, dim_feedforward=d_hidden, dropout=0.0, batch_first=True
+        )
+        self.score = nn.Linear(positions.dim, outputs, bias=False)
+
+    def forward(self, lengths: Tensor, padded: int, ranked: Tensor | None) -> Tensor:
+        x = self.positions(lengths, padded, ranked).to(self.score.weight)
+        padding = torch.arange(padded, device=lengths.device) >= lengths[:, None]
+        scores: Tensor = self.score(self.layer(x, src_key_padding_mask=padding))
+        return scores
+
+
+class Interpolation(nn.Module):
+    """FSPool's idea with shared weights: a learned curve, stretched linearly to the length of the set."""
+
+    def __init__(self, knots: int, outputs: int) -> None:
+        super().__init__()
+        self.knots = nn.Parameter(torch.zeros(1, outputs, knots))
+
+    def forward(self, lengths: Tensor, padded: int, ranked: Tensor | None) -> Tensor:
+        curves = [
+            F.pad(F.interpolate(self.knots, size=n, mode="linear", align_corners=True)[0].t(), (0, 0, 0, padded - n))
+            for n in lengths.tolist()
+        ]
+        return torch.stack(curves)
+
+
+def make(
+    generator: str,
+    *,
+    outputs: int,
+    position: str,
+    feature_dim: int | None,
+    d_pe: int,
+    d_hidden: int,
+    max_length: int,
+    knots: int,
+) -> nn.Module:
+    """The generator of that name: (lengths (S,), padded N, ranked (S, N, D) or None) -> scores (S, N, outputs)."""
+    if generator == "interpolation":
+        return Interpolation(knots, outputs)
+    positions = Positions(position, d_pe, max_length, feature_dim)
+    return {"bigru": BiGRU, "mlp": MLP, "transformer": Transformer}[generator](positions, d_hidden, outputs)
+
+
+class Memory:
+    """Coefficients already made, by length. Valid for one state of the weights; empty while gradients are wanted."""
+
+    def __init__(self) -> None:
+        self._weights: object = None
+        self._theta: dict[int, Tensor] = {}
+
+    def recall(self, generator: nn.Module, lengths: Tensor, padded: int) -> Tensor | None:
+        """(S, padded, outputs) if every length is known, else None."""
+        if torch.is_grad_enabled() or self._weights != _state(generator):
+            return None
+        known = [self._theta.get(n) for n in lengths.tolist()]
+        rows = [F.pad(theta, (0, 0, 0, padded - len(theta))) for theta in known if theta is not None]
+        return torch.stack(rows) if len(rows) == len(known) else None
+
+    def store(self, generator: nn.Module, lengths: Tensor, theta: Tensor) -> None:
+        if torch.is_grad_enabled():
+            return
+        state = _state(generator)
+        if self._weights != state:
+            self._weights, self._theta = state, {}
+        self._theta.update({n: row[:n].clone() for n, row in zip(lengths.tolist(), theta, strict=True)})
+
+
+def _state(module: nn.Module) -> tuple[object, ...]:
+    """Changes whenever a weight is written in place (version), replaced or moved (address), or cast (dtype)."""
+    return tuple((0 if p.is_inference() else p._version, p.data_ptr(), p.dtype) for p in module.parameters())

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from polysem import masked
+from polysem.features import LocalFeatures
+from polysem.pooling.base import Pooling, registry
+from polysem.pooling.seq2seq import last_state
+
+
+class RelationLayer(nn.Module):
+    """One reasoning step: x + BN(W (theta(x) phi(x)^T / n) g(x)). BN starts at 0, so the step starts as identity."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.theta, self.phi, self.g, self.out = (nn.Linear(dim, dim) for _ in range(4))
+        self.norm = nn.BatchNorm1d(dim)
+        nn.init.zeros_(self.norm.weight)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        real = mask[..., None]
+        # Zeroing g alone keeps padding out: it then adds nothing to any token's message.
+        messages = self.g(x).masked_fill(~real, 0.0)
+        # theta (phi^T g) costs N D^2 where (theta phi^T) g costs N^2 D; for the usual N < D the latter is cheaper.
+        relations = self.theta(x) @ self.phi(x).transpose(1, 2) / mask.sum(1)[:, None, None]
+        update = torch.zeros_like(x)
+        update[mask] = batch_norm(self.norm, self.out(relations @ messages)[mask])
+        return x + update
+
+
+def batch_norm(norm: nn.BatchNorm1d, rows: Tensor) -> Tensor:
+    """Batch norm over real tokens only; with a single one there is no variance to take, so its running one serves."""
+    if norm.training and len(rows) == 1:
+        return nn.functional.batch_norm(
+            rows, norm.running_mean, norm.running_var, norm.weight, norm.bias, training=False, eps=norm.eps
+        )
+    normed: Tensor = norm(rows)
+    return normed
+
+
+@registry.register("gcn")
+class GCN(Pooling):
+    """VSRN's reasoning: graph convolutions over all token pairs, then a GRU whose last state is the embedding.
+
+    variant "official" keeps what the released code does: padding takes part everywhere, and the l2 norm before the
+    GRU runs over the tokens of each dimension instead of over the dimensions of each token.
+    """
+
+    def __init__(
+        self, dim: PositiveInt, layers: PositiveInt = 4, variant: Literal["paper", "official"] = "paper"
+    ) -> None:
+        super().__init__(dim)
+        self.variant = variant
+        self.layers = nn.ModuleList(RelationLayer(dim) for _ in range(layers))
+        self.gru = nn.GRU(dim, dim, batch_first=True)
+
+    def forward(self, features: LocalFeatures) -> Tensor:
+        if self.variant == "paper":
+            return super().forward(features)
+        features.check(self.dim)
+        return self.pool(features.values, torch.ones_like(features.mask))
+
+    def pool(self, x: Tensor, mask: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x, mask)
+        x = masked.unit(x) if self.variant == "paper" else nn.functional.normalize(x, dim=1)
+        return last_state(self.gru, x, mask)
+
+    def translate_official(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """VSRN's names: Rs_GCN_<i>.{g,theta,phi,W.0,W.1}.*, img_rnn.*; its 1x1 convolutions become linear maps."""
+        own = {}
+        for name, tensor in state.items():
+            name = re.sub(r"^Rs_GCN_(\d+)", lambda m: f"layers.{int(m[1]) - 1}", name)
+            name = name.replace(".W.0.", ".out.").replace(".W.1.", ".norm.").replace("img_rnn.", "gru.")
+            own[name] = torch.as_tensor(tensor).squeeze(-1) if tensor.ndim == 3 else torch.as_tensor(tensor)
+        return own

@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+from torch import Tensor
+
+from polysem import masked
+from polysem.pooling.base import Pooling, registry
+
+
+@registry.register("mean")
+class Mean(Pooling):
+    """Average of the tokens: every token speaks equally. The cheapest; the usual choice for text."""
+
+    def pool(self, x: Tensor, mask: Tensor) -> Tensor:
+        return masked.mean(x, mask)

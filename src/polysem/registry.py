@@ -1,0 +1,186 @@
+"""How a part is named, configured and rebuilt.
+
+A part is its constructor's knobs and its forward. Registering it under a name gives `build(name, **knobs)`, typed
+validation of the knobs, and `part.config`: a frozen, JSON-able mapping from which `build(**part.config)` makes the
+part again.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, ClassVar, Generic, NoReturn, Self, TypeVar, get_type_hints
+
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from torch import Tensor, nn
+
+from polysem.errors import ConfigError, InputError, unknown
+
+PartT = TypeVar("PartT", bound="Part")
+P = TypeVar("P", bound="Part")
+
+
+class Config(dict[str, Any]):
+    """A dict that cannot be changed: what a part was built from, its registry name included."""
+
+    def _frozen(self, *_: object, **__: object) -> NoReturn:
+        raise TypeError("A part's config is frozen. Build a new part: build(**{**part.config, 'knob': value}).")
+
+    __setitem__ = __delitem__ = __ior__ = _frozen
+    update = pop = popitem = clear = setdefault = _frozen
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(repr(sorted(self.items())))
+
+    def __reduce__(self) -> tuple[type[Config], tuple[dict[str, Any]]]:
+        return Config, (dict(self),)
+
+    def __deepcopy__(self, _: object) -> Config:
+        return self
+
+
+class Part(nn.Module):
+    """A swappable piece of the system: weights, a frozen config and a forward."""
+
+    config: Config
+
+    official_keys: ClassVar[Mapping[str, str]] = {}
+    """Released code's tensor name -> ours, for `load_official`; empty where no author released the part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def load_official(self, state: Mapping[str, Tensor]) -> Self:
+        """Take the tensors of the authors' released code under its own names; returns the part itself."""
+        own = self.translate_official(state)
+        expected = self.state_dict()
+        for name in sorted(expected.keys() - own.keys()):
+            raise InputError(
+                f"{type(self).__name__}.load_official() found no tensor for {name!r}. "
+                f"Given: {', '.join(sorted(state))}. Expected the names of the released code."
+            )
+        for name, tensor in own.items():
+            if tensor.shape != expected[name].shape:
+                raise InputError(
+                    f"{type(self).__name__}.load_official(): the tensor for {name!r} has shape {tuple(tensor.shape)}, "
+                    f"this part was built for {tuple(expected[name].shape)}. Build it with the checkpoint's sizes."
+                )
+        self.load_state_dict(own)
+        return self
+
+    def translate_official(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Rename the released code's tensors to ours. Tensors that code keeps but never uses are dropped."""
+        if not self.official_keys:
+            raise ConfigError(f"{type(self).__name__} has no released counterpart to load; use load_state_dict().")
+        for name in sorted(state.keys() - self.official_keys.keys()):
+            raise unknown(f"tensor of the released {type(self).__name__}", name, self.official_keys)
+        return {self.official_keys[name]: torch.as_tensor(tensor) for name, tensor in state.items()}
+
+    def reject_knobs(self, problem: str) -> NoReturn:
+        """Refuse a combination of knobs that the types alone cannot rule out."""
+        raise ConfigError(f"{type(self).__name__}: {problem}")
+
+
+@dataclass(frozen=True)
+class Knob:
+    name: str
+    type: str
+    default: str
+
+
+@dataclass(frozen=True)
+class PartInfo:
+    """What `polysem parts` and the documentation show of a part."""
+
+    name: str
+    summary: str
+    knobs: tuple[Knob, ...]
+
+
+class Registry(Generic[PartT]):
+    """The parts of one folder by name."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._parts: dict[str, type[PartT]] = {}
+
+    def register(self, name: str) -> Callable[[type[P]], type[P]]:
+        """Class decorator: make the part buildable as `name` and validate its knobs however it is constructed."""
+
+        def decorate(cls: type[P]) -> type[P]:
+            _validate_knobs_on_construction(cls, name)
+            self._parts[name] = cls  # type: ignore[assignment]
+            return cls
+
+        return decorate
+
+    def build(self, name: str, **knobs: Any) -> PartT:
+        """The part called `name` with these knobs; `build(**part.config)` rebuilds a part."""
+        return self._find(name)(**knobs)
+
+    def names(self) -> tuple[str, ...]:
+        """Every name that `build` knows, in alphabetical order."""
+        return tuple(sorted(self._parts))
+
+    def describe(self, name: str) -> PartInfo:
+        """A part's one-line summary and its knobs."""
+        cls = self._find(name)
+        summary = (inspect.getdoc(cls) or "").split("\n", 1)[0]
+        knobs = tuple(
+            Knob(
+                parameter.name,
+                parameter.annotation if isinstance(parameter.annotation, str) else str(parameter.annotation),
+                "required" if parameter.default is parameter.empty else repr(parameter.default),
+            )
+            for parameter in _knobs(cls)
+        )
+        return PartInfo(name, summary, knobs)
+
+    def _find(self, name: str) -> type[PartT]:
+        if name not in self._parts:
+            raise unknown(self.kind, name, self._parts)
+        return self._parts[name]
+
+
+def _knobs(cls: type[Part]) -> list[inspect.Parameter]:
+    return list(inspect.signature(cls.__init__).parameters.values())[1:]
+
+
+def _schema(cls: type[Part]) -> type[BaseModel]:
+    """A pydantic model of the constructor: its types are the knobs' types."""
+    hints = get_type_hints(cls.__init__, include_extras=True)
+    fields: dict[str, Any] = {
+        knob.name: (hints[knob.name], ... if knob.default is knob.empty else knob.default) for knob in _knobs(cls)
+    }
+    return create_model(cls.__name__, __config__=ConfigDict(extra="forbid", strict=True), **fields)
+
+
+def _validate_knobs_on_construction(cls: type[Part], name: str) -> None:
+    construct, schema = cls.__init__, _schema(cls)
+
+    @wraps(construct)
+    def validated(self: Part, *args: Any, **knobs: Any) -> None:
+        knobs = {**dict(zip(schema.model_fields, args, strict=False)), **knobs}
+        for knob in knobs.keys() - schema.model_fields.keys():
+            raise unknown(f"knob of {name!r}", knob, schema.model_fields)
+        try:
+            values = schema(**knobs).model_dump()
+        except ValidationError as error:
+            raise ConfigError(_explain(name, error)) from None
+        construct(self, **values)
+        self.config = Config(name=name, **values)
+
+    cls.__init__ = validated  # type: ignore[method-assign]
+
+
+def _explain(name: str, error: ValidationError) -> str:
+    """pydantic's findings in one line each: the knob, what was given, what was expected."""
+    problems = []
+    for found in error.errors():
+        knob = ".".join(str(step) for step in found["loc"]) or "knobs"
+        given = "" if found["type"] == "missing" else f" (given: {found['input']!r})"
+        problems.append(f"{knob}: {found['msg']}{given}")
+    return f"Cannot build {name!r}: " + "; ".join(problems) + "."

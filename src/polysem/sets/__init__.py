@@ -1,0 +1,13 @@
+"""Set predictors: local features to K vectors per item."""
+
+from polysem.sets.base import SetPrediction, SetPredictor, registry
+from polysem.sets.pie_net import PIENet
+from polysem.sets.single import Single
+from polysem.sets.slots import Slots
+from polysem.sets.transformer import Transformer
+
+build = registry.build
+names = registry.names
+describe = registry.describe
+
+__all__ = ["PIENet", "SetPrediction", "SetPredictor", "Single", "Slots", "Transformer", "build", "describe", "names"]

@@ -1,0 +1,58 @@
+"""What a set predictor is: local features and a global feature in, K unit vectors per item out."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+from pydantic import PositiveInt
+from torch import Tensor
+
+from polysem.errors import InputError
+from polysem.features import LocalFeatures
+from polysem.registry import Part, Registry
+
+registry: Registry[SetPredictor] = Registry("set predictor")
+
+
+@dataclass(frozen=True, eq=False)
+class SetPrediction:
+    """An embedding set and how it came about.
+
+    vectors: (B, K, D) unit vectors, the embedding.
+    attention: (B, K, N) what each element took from each token (mean over heads, last iteration); 0 at padding.
+    residual: (B, K, D) the elements before the global feature joined them, not normalised: what regularisers spread.
+    attention_steps: (T, B, H, K, N) the same for every iteration and head, where the predictor iterates.
+    """
+
+    vectors: Tensor
+    attention: Tensor | None
+    residual: Tensor
+    attention_steps: Tensor | None = None
+
+
+class SetPredictor(Part):
+    """Maps `LocalFeatures` (B, N, input_dim) and a global feature (B, dim) to a `SetPrediction` of K vectors."""
+
+    needs_global = True
+
+    def __init__(self, dim: PositiveInt, k: PositiveInt, input_dim: PositiveInt | None) -> None:
+        super().__init__()
+        self.dim, self.k, self.input_dim = dim, k, input_dim
+
+    def forward(self, features: LocalFeatures, global_feature: Tensor | None = None) -> SetPrediction:
+        features.check(self.input_dim)
+        if self.needs_global and global_feature is None:
+            raise InputError(
+                f"{type(self).__name__} adds a global feature of shape {(len(features), self.dim)}; none was given."
+            )
+        if global_feature is not None and global_feature.shape != (len(features), self.dim):
+            raise InputError(
+                f"The global feature must have shape {(len(features), self.dim)} (items, dim), "
+                f"got {tuple(global_feature.shape)}."
+            )
+        return self.predict(features, global_feature)
+
+    @abstractmethod
+    def predict(self, features: LocalFeatures, global_feature: Tensor | None) -> SetPrediction:
+        """The prediction for checked inputs."""

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import PositiveInt
+from torch import Tensor
+
+from polysem import masked
+from polysem.features import LocalFeatures
+from polysem.pooling import build as build_pooling
+from polysem.sets.base import SetPrediction, SetPredictor, registry
+
+
+@registry.register("single")
+class Single(SetPredictor):
+    """Any pooling as a set of one: the single-vector models are this. The global feature is not used.
+
+    `pooling` names it and `knobs` are its own, e.g. build("single", dim=256, pooling="gpo").
+    """
+
+    needs_global = False
+
+    def __init__(self, dim: PositiveInt, pooling: str = "gpo", knobs: dict[str, Any] | None = None) -> None:
+        super().__init__(dim, 1, dim)
+        self.pooling = build_pooling(pooling, **{"dim": dim, **(knobs or {})})
+
+    def predict(self, features: LocalFeatures, global_feature: Tensor | None) -> SetPrediction:
+        pooled = self.pooling(features)[:, None]
+        return SetPrediction(masked.unit(pooled), None, pooled)

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field, PositiveInt
+from torch import Tensor, nn
+
+from polysem import masked
+from polysem.errors import unknown
+from polysem.features import LocalFeatures
+from polysem.sets.aggregation import AggregationBlock, Competition
+from polysem.sets.base import SetPrediction, SetPredictor, registry
+
+Dropout = Annotated[float, Field(ge=0, lt=1)]
+
+# The released code's names inside one iteration, and ours.
+_ITERATION_KEYS = {
+    "0.fn.to_q": "attention.to_q",
+    "0.fn.to_k": "attention.to_k",
+    "0.fn.to_v": "attention.to_v",
+    "0.fn.to_out.0": "attention.to_out",
+    "0.norm": "attention.norm",
+    "0.norm_context": "attention.norm_context",
+    "2.norm": "feed_forward.0",
+    "2.fn.net.0": "feed_forward.1",
+    "2.fn.net.3": "feed_forward.4",
+}
+
+
+class AggregatingPredictor(SetPredictor):
+    """An aggregation block whose normalised slots, with the global feature added, are the embedding set."""
+
+    def __init__(
+        self,
+        how: Competition,
+        dim: int,
+        k: int,
+        input_dim: int | None,
+        iterations: int,
+        tied: bool,
+        heads: int,
+        head_dim: int,
+        ff_mult: int,
+        dropout: float,
+        position: str,
+        add_global: bool,
+        learned_slots: bool = True,
+        gru: bool = False,
+    ) -> None:
+        super().__init__(dim, k, input_dim or dim)
+        width = input_dim or dim
+        if position == "sine" and width % 2:
+            self.reject_knobs(f"sine positions need an even input width, got {width}.")
+        self.needs_global = add_global
+        self.block = AggregationBlock(
+            dim=dim,
+            input_dim=width,
+            k=k,
+            iterations=iterations,
+            tied=tied,
+            heads=heads,
+            head_dim=head_dim,
+            ff_mult=ff_mult,
+            dropout=dropout,
+            gru=gru,
+            learned_slots=learned_slots,
+            sine_positions=position == "sine",
+            how=how,
+        )
+        self.global_norm = nn.LayerNorm(dim) if add_global else None
+
+    def predict(self, features: LocalFeatures, global_feature: Tensor | None) -> SetPrediction:
+        if not self.block.how.padding_competes:
+            features = features.zero_padded()
+        residual, steps = self.block(features.values, features.mask)
+        joined = residual
+        if self.global_norm is not None:
+            joined = residual + self.global_norm(global_feature)[:, None]
+        return SetPrediction(masked.unit(joined), steps[-1].mean(1), residual, steps)
+
+    def translate_official(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """DivE's names, of its SetPredictionModule or of the AggregationBlock alone (without `add_global`).
+
+        Tied layers may be listed once or once per iteration.
+        """
+        own = {}
+        for name, tensor in state.items():
+            renamed = self._rename(name)
+            if renamed is not None:
+                own[renamed] = torch.as_tensor(tensor)
+        return own
+
+    def _rename(self, name: str) -> str | None:
+        name = name.removeprefix("agg_block.")
+        known = {"residual_norm": "global_norm", "latents": "block.slots", "last_layer.0": "block.norm"}
+        for theirs, ours in known.items():
+            if name == theirs or name.startswith(theirs + "."):
+                return ours + name[len(theirs) :]
+        match = re.fullmatch(r"layers\.(\d+)\.(.+)\.(weight|bias)", name)
+        if match is None or match[2] not in _ITERATION_KEYS:
+            raise unknown("tensor of the released set prediction module", name, [*known, "layers.<i>.*"])
+        step = int(match[1])
+        if self.block.tied and step > 0:
+            return None  # tied: the same tensor again
+        return f"block.updates.{step}.{_ITERATION_KEYS[match[2]]}.{match[3]}"
+
+
+@registry.register("slots")
+class Slots(AggregatingPredictor):
+    """DivE's set predictor: slots compete for the tokens, so that each element comes to hold another meaning.
+
+    Its three changes to slot attention can each be switched off: `learned_slots` (else drawn from a learned normal),
+    `residual_update` (else a GRU), `add_global` (else the slots stand alone).
+
+    variant "official" lets padding in as the released code does: a padded token is shared out evenly among the slots,
+    and sine positions are relative to the padded length.
+    """
+
+    def __init__(
+        self,
+        dim: PositiveInt,
+        k: PositiveInt = 4,
+        input_dim: PositiveInt | None = None,
+        iterations: PositiveInt = 4,
+        tied: bool = True,
+        heads: PositiveInt = 4,
+        head_dim: PositiveInt = 512,
+        ff_mult: PositiveInt = 4,
+        dropout: Dropout = 0.0,
+        position: Literal["none", "sine"] = "none",
+        learned_slots: bool = True,
+        residual_update: bool = True,
+        add_global: bool = True,
+        variant: Literal["paper", "official"] = "paper",
+    ) -> None:
+        super().__init__(
+            Competition("slots", padding_competes=variant == "official"),
+            dim,
+            k,
+            input_dim,
+            iterations,
+            tied,
+            heads,
+            head_dim,
+            ff_mult,
+            dropout,
+            position,
+            add_global,
+            learned_slots,
+            gru=not residual_update,
+        )

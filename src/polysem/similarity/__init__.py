@@ -1,0 +1,13 @@
+"""Similarities: sets against sets, a score for each pair."""
+
+from polysem.similarity.base import Similarity, registry
+from polysem.similarity.chamfer import Chamfer
+from polysem.similarity.match_probability import MatchProbability
+from polysem.similarity.mil import MIL
+from polysem.similarity.smooth_chamfer import SmoothChamfer
+
+build = registry.build
+names = registry.names
+describe = registry.describe
+
+__all__ = ["MIL", "Chamfer", "MatchProbability", "Similarity", "SmoothChamfer", "build", "describe", "names"]

@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+from torch import Tensor
+
+from polysem.similarity.base import Similarity, registry, split_evenly
+
+
+@registry.register("chamfer")
+class Chamfer(Similarity):
+    """Each element with its nearest in the other set, averaged both ways: smooth-Chamfer with a hard maximum.
+
+    s(A, B) = (mean_x max_y c(x, y) + mean_y max_x c(x, y)) / 2
+    """
+
+    def reduce(self, c: Tensor) -> Tensor:
+        return (c.amax(2).mean(1) + c.amax(1).mean(1)) / 2
+
+    def shares(self, c: Tensor) -> Tensor:
+        rows = split_evenly(c == c.amax(-1, keepdim=True), -1) / c.shape[-2]
+        columns = split_evenly(c == c.amax(-2, keepdim=True), -2) / c.shape[-1]
+        return c * (rows + columns) / 2

@@ -1,0 +1,19 @@
+"""Euclidean distances between all pairs, by one matrix product."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def squared_distances(x: Tensor, y: Tensor) -> Tensor:
+    """(..., M, D), (..., D, N) -> (..., M, N)."""
+    squares = x.square().sum(-1, keepdim=True) + y.square().sum(-2, keepdim=True)
+    return (squares - 2 * x @ y).clamp(min=0)
+
+
+def distances(x: Tensor, y: Tensor) -> Tensor:
+    """The root of `squared_distances`, with gradient 0 where two points coincide."""
+    squared = squared_distances(x, y)
+    apart = squared > 0
+    return torch.where(apart, torch.where(apart, squared, 1.0).sqrt(), 0.0)

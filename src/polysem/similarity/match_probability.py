@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import PositiveFloat
+from torch import Tensor, nn
+
+from polysem.similarity.base import Similarity, registry
+from polysem.similarity.distance import squared_distances
+
+
+@registry.register("match_probability")
+class MatchProbability(Similarity):
+    """Mean probability that two elements match. Every pair counts alike, which pulls the elements together.
+
+    form "dive": mean sigmoid(scale * c + shift) of the cosine c, with scale 1 and shift 0 if not given.
+    form "pcme": mean sigmoid(2 (-scale * d + shift)) of the distance d = sqrt(|x - y|^2 + 1e-6), scale = shift = 15.
+
+    `learnable` trains scale and shift, as PCME does. (DivE's released code means to and does not: its two numbers are
+    never registered.)
+    """
+
+    scale: Tensor
+    shift: Tensor
+
+    official_keys = {"negative_scale": "scale", "shift": "shift"}
+
+    def __init__(
+        self,
+        form: Literal["dive", "pcme"] = "dive",
+        scale: float | None = None,
+        shift: float | None = None,
+        learnable: bool = False,
+        budget_mb: PositiveFloat = 64.0,
+    ) -> None:
+        super().__init__(budget_mb)
+        self.form = form
+        default_scale, default_shift = (1.0, 0.0) if form == "dive" else (15.0, 15.0)
+        for name, value in (
+            ("scale", default_scale if scale is None else scale),
+            ("shift", default_shift if shift is None else shift),
+        ):
+            if learnable:
+                self.register_parameter(name, nn.Parameter(torch.tensor([value])))
+            else:
+                self.register_buffer(name, torch.tensor([value]))
+
+    def closeness(self, x: Tensor, y: Tensor) -> Tensor:
+        return x @ y if self.form == "dive" else -(squared_distances(x, y) + 1e-6).sqrt()
+
+    def probabilities(self, c: Tensor) -> Tensor:
+        logits = self.scale * c + self.shift
+        return torch.sigmoid(logits if self.form == "dive" else 2 * logits)
+
+    def reduce(self, c: Tensor) -> Tensor:
+        return self.probabilities(c).mean((1, 2))
+
+    def shares(self, c: Tensor) -> Tensor:
+        return self.probabilities(c) / (c.shape[-2] * c.shape[-1])

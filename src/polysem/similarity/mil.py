@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+from torch import Tensor
+
+from polysem.similarity.base import Similarity, registry, split_evenly
+
+
+@registry.register("mil")
+class MIL(Similarity):
+    """Multiple-instance learning of PVSE: the best element pair alone. Elements that never win are never trained.
+
+    s(A, B) = max_xy c(x, y)
+    """
+
+    def reduce(self, c: Tensor) -> Tensor:
+        return c.amax((1, 2))
+
+    def shares(self, c: Tensor) -> Tensor:
+        return c * split_evenly(c == c.amax((-2, -1), keepdim=True), (-2, -1))

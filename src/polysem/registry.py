@@ -167,7 +167,7 @@ def _validate_knobs_on_construction(cls: type[Part], name: str) -> None:
         for knob in knobs.keys() - schema.model_fields.keys():
             raise unknown(f"knob of {name!r}", knob, schema.model_fields)
         try:
-            values = schema(**knobs).model_dump()
+            values = schema(**knobs).model_dump(mode="json")
         except ValidationError as error:
             raise ConfigError(_explain(name, error)) from None
         construct(self, **values)

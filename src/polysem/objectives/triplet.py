@@ -1,13 +1,15 @@
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import NonNegativeFloat, NonNegativeInt
+from pydantic import NonNegativeFloat, NonNegativeInt, Strict
 from torch import Tensor
 
 from polysem.objectives.base import Loss, Objective, average, contests, registry
 
 Mining = Literal["all", "hardest", "semi_hard"]
+# A pair that comes back from JSON is a list: not strictly a tuple, and welcome all the same.
+Step = Annotated[tuple[NonNegativeInt, Mining], Strict(False)]
 
 
 @registry.register("triplet")
@@ -27,13 +29,13 @@ class Triplet(Objective):
     def __init__(
         self,
         margin: NonNegativeFloat = 0.2,
-        mining: Mining | list[tuple[NonNegativeInt, Mining]] = "hardest",
+        mining: Mining | list[Step] = "hardest",
         reduction: Literal["sum", "mean"] = "sum",
         variant: Literal["paper", "official"] = "paper",
     ) -> None:
         super().__init__()
         self.margin, self.reduction, self.variant = margin, reduction, variant
-        self.schedule: list[tuple[int, Mining]] = [(0, mining)] if isinstance(mining, str) else mining
+        self.schedule = [(0, mining)] if isinstance(mining, str) else [(epoch, step) for epoch, step in mining]
         epochs = [epoch for epoch, _ in self.schedule]
         if not epochs or epochs[0] != 0 or epochs != sorted(set(epochs)):
             self.reject_knobs(f"a mining schedule needs ascending epochs from 0, got {mining!r}.")

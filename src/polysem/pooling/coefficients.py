@@ -126,15 +126,18 @@ def make(
 
 
 class Memory:
-    """Coefficients already made, by length. Valid for one state of the weights; empty while gradients are wanted."""
+    """Coefficients already made, by length, and the weights that made them. Not used while gradients are wanted.
+
+    The weights are compared by value: fused optimisers change them without a trace (no version count, no new address).
+    """
 
     def __init__(self) -> None:
-        self._weights: object = None
+        self._weights: list[Tensor] = []
         self._theta: dict[int, Tensor] = {}
 
     def recall(self, generator: nn.Module, lengths: Tensor, padded: int) -> Tensor | None:
         """(S, padded, outputs) if every length is known, else None."""
-        if torch.is_grad_enabled() or self._weights != _state(generator):
+        if torch.is_grad_enabled() or not self._made_by(generator):
             return None
         known = [self._theta.get(n) for n in lengths.tolist()]
         rows = [F.pad(theta, (0, 0, 0, padded - len(theta))) for theta in known if theta is not None]
@@ -143,12 +146,13 @@ class Memory:
     def store(self, generator: nn.Module, lengths: Tensor, theta: Tensor) -> None:
         if torch.is_grad_enabled():
             return
-        state = _state(generator)
-        if self._weights != state:
-            self._weights, self._theta = state, {}
+        if not self._made_by(generator):
+            self._weights, self._theta = [p.detach().clone() for p in generator.parameters()], {}
         self._theta.update({n: row[:n].clone() for n, row in zip(lengths.tolist(), theta, strict=True)})
 
-
-def _state(module: nn.Module) -> tuple[object, ...]:
-    """Changes whenever a weight is written in place (version), replaced or moved (address), or cast (dtype)."""
-    return tuple((0 if p.is_inference() else p._version, p.data_ptr(), p.dtype) for p in module.parameters())
+    def _made_by(self, generator: nn.Module) -> bool:
+        weights = list(generator.parameters())
+        return len(weights) == len(self._weights) and all(
+            (now.device, now.dtype) == (then.device, then.dtype) and torch.equal(now, then)
+            for now, then in zip(weights, self._weights, strict=True)
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from pydantic import PositiveFloat
@@ -12,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from polysem.errors import InputError
 from polysem.registry import Part, Registry
+from polysem.similarity import threads
 
 registry: Registry[Similarity] = Registry("similarity")
 
@@ -79,11 +81,14 @@ class Similarity(Part):
     def _scores_in_blocks(self, a: Tensor, b: Tensor, pairs: int) -> Tensor:
         reduce = self.reducer(a, b)
         scores = a.new_empty(len(a), len(b))
-        rows, columns = _block(a, b, min(pairs, _CACHE_PAIRS))
-        for t in range(0, len(b), columns):
-            texts = _columns(b[t : t + columns])
-            for i in range(0, len(a), rows):
-                scores[i : i + rows, t : t + columns] = self._score_block(reduce, a[i : i + rows], texts, b.shape[1])
+        rows, columns = _block(a, b, min(pairs // threads.count(a.device), _CACHE_PAIRS))
+
+        def fill(i: int, t: int) -> None:
+            part, texts = a[i : i + rows], _columns(b[t : t + columns])
+            scores[i : i + rows, t : t + columns] = self._score_block(reduce, part, texts, b.shape[1])
+
+        blocks = [partial(fill, i, t) for t in range(0, len(b), columns) for i in range(0, len(a), rows)]
+        threads.run(blocks, a.device)
         return scores
 
     def _scores_with_gradient(self, a: Tensor, b: Tensor, pairs: int) -> Tensor:

@@ -1,0 +1,56 @@
+"""The command line: a thin skin over the library. Commands import what they need when they run.
+
+`polysem --version` and `polysem doctor` answer in a fraction of a second because nothing here loads torch.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from polysem._version import __version__
+from polysem.cli.doctor import report
+from polysem.cli.parts import catalogue
+from polysem.cli.quick_help import QuickCommand, QuickGroup
+from polysem.errors import PolysemError
+
+app = typer.Typer(
+    name="polysem",
+    cls=QuickGroup,
+    no_args_is_help=True,
+    add_completion=False,
+    # A plain traceback: a defect is reported best with nothing left out or rearranged.
+    pretty_exceptions_enable=False,
+    epilog="Example: polysem doctor",
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"polysem {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def polysem(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    """Image-text search that keeps every meaning of an image."""
+
+
+app.command("doctor", cls=QuickCommand, epilog="Example: polysem doctor --json > environment.json")(report)
+app.command("parts", cls=QuickCommand, epilog="Example: polysem parts pooling")(catalogue)
+
+
+def main() -> None:
+    """Run the command line. An error of the user's making is one message on stderr and exit code 1."""
+    try:
+        app(prog_name="polysem")
+    except PolysemError as error:
+        typer.echo(f"polysem: {error}", err=True)
+        sys.exit(1)

@@ -1,0 +1,116 @@
+"""`polysem doctor`: what is installed, what was found, what is missing and how to get it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from polysem.environment import Asset, Environment
+
+_STYLES = {"ok": "green", "missing": "yellow", "optional": "yellow"}
+
+
+def report(
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole report as JSON.")] = False,
+) -> None:
+    """Report what is installed, which weights and accelerators are found, and how to get what is missing.
+
+    The exit code is 1 when something required is missing or something installed is broken, 0 otherwise.
+    """
+    from polysem.environment import examine
+
+    environment = examine()
+    if as_json:
+        typer.echo(json.dumps({**asdict(environment), "healthy": environment.healthy}, indent=2))
+    else:
+        _show(environment)
+    if not environment.healthy:
+        raise typer.Exit(1)
+
+
+def _show(environment: Environment) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    console.print(_machine(environment))
+    if environment.packages:
+        console.print(_packages(environment))
+    console.print(_offline(environment))
+    # Not wrapped by the console, here and below: paths and commands must survive being copied.
+    for package in environment.offline:
+        for asset in package.assets:
+            console.print(_place(asset), soft_wrap=True)
+    if not environment.findings:
+        console.print("[green]Everything is here.[/green]")
+    for finding in environment.findings:
+        console.print(f"{_status(finding.severity)}: {_plain(finding.problem)}")
+        console.print(f"  {_plain(finding.remedy)}", soft_wrap=True)
+
+
+def _machine(environment: Environment) -> RenderableType:
+    from rich.table import Table
+
+    machine, torch = environment.machine, environment.torch
+    memory = "unknown" if machine.memory_bytes is None else f"{machine.memory_bytes / 1e9:.1f} GB"
+    extensions = machine.vector_extensions
+    table = Table("", "", title=f"polysem {environment.polysem}", title_justify="left", show_header=False)
+    table.add_row("Python", f"{environment.python} ({_plain(environment.executable)})")
+    table.add_row("Platform", _plain(environment.platform))
+    table.add_row("Processor", f"{machine.processor}, {machine.usable_cores} of {machine.cores} cores usable")
+    table.add_row("Vector extensions", "unknown" if extensions is None else ", ".join(extensions) or "none")
+    table.add_row("Memory", memory)
+    table.add_row(
+        "torch",
+        "missing" if torch is None else f"{torch.version} ({torch.flavour} build) {torch.toolkit or ''}",
+    )
+    found = "; ".join(
+        f"{device.kind} ({device.evidence}){'' if device.usable else ', not usable with this torch'}"
+        for device in environment.accelerators
+    )
+    table.add_row("Accelerators", _plain(found) or "none found: work runs on the processor")
+    return table
+
+
+def _packages(environment: Environment) -> RenderableType:
+    from rich.table import Table
+
+    shown_below = {package.name for package in environment.offline}
+    table = Table("Package", "Asked for by", "Needs", "Found", "", title="Packages", title_justify="left")
+    for package in environment.packages:
+        if package.name not in shown_below:
+            found = package.installed or "-"
+            table.add_row(package.name, package.group, package.required, found, _status(package.status))
+    return table
+
+
+def _offline(environment: Environment) -> RenderableType:
+    from rich.table import Table
+
+    table = Table("Package", "Gives", "Found", "", title="Weights and pictures", title_justify="left")
+    table.columns[0].no_wrap = True
+    for package in environment.offline:
+        table.add_row(package.name, package.provides, package.installed or "-", _status(package.status))
+    return table
+
+
+def _place(asset: Asset) -> str:
+    size = f"{asset.bytes / 1e6:.1f} MB"
+    return f"{_plain(asset.path)} ({f'{asset.files} files, ' if asset.files > 1 else ''}{size})"
+
+
+def _status(word: str) -> str:
+    style = _STYLES.get(word, "bold red")
+    return f"[{style}]{word}[/{style}]"
+
+
+def _plain(text: str) -> str:
+    """Text that must not be read as console markup: paths and extras carry square brackets."""
+    from rich.markup import escape
+
+    return escape(text)

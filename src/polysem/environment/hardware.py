@@ -1,0 +1,126 @@
+"""The machine as seen without importing torch: processor, memory, accelerators, torch's own build."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+from polysem.environment.packages import installed_version
+
+# What decides which kernels and number formats are worth using; the rest of a processor's list is noise here.
+_EXTENSIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
+_BF16 = ("avx512_bf16", "amx_bf16", "bf16")
+
+TorchFlavour = Literal["cpu", "cuda", "rocm", "xpu", "unknown"]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """None stands for "could not be read", never for zero or no."""
+
+    processor: str
+    cores: int | None
+    usable_cores: int | None
+    memory_bytes: int | None
+    vector_extensions: tuple[str, ...] | None
+    hardware_bf16: bool | None
+
+
+@dataclass(frozen=True)
+class TorchBuild:
+    version: str
+    flavour: TorchFlavour
+    toolkit: str | None
+    """The version of CUDA, ROCm or XPU the build was made with."""
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """A device found on the machine. `usable` says whether the installed torch was built for it."""
+
+    kind: Literal["nvidia", "amd", "apple"]
+    evidence: str
+    usable: bool
+
+
+def machine(root: Path = Path("/")) -> Machine:
+    """The processor and memory. `root` is where /proc and /sys are looked up."""
+    extensions = _vector_extensions(root)
+    return Machine(
+        platform.machine(),
+        os.cpu_count(),
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        _memory(root),
+        extensions,
+        None if extensions is None else any(name in extensions for name in _BF16),
+    )
+
+
+def torch_build() -> TorchBuild | None:
+    """What torch says of itself in `torch/version.py`, read as text; None when torch is not installed."""
+    installed = installed_version("torch")
+    if installed is None:
+        return None
+    text = _read(Path(str(metadata.distribution("torch").locate_file("torch/version.py"))))
+    if text is None:
+        return TorchBuild(installed, "unknown", None)
+    stated = dict(re.findall(r"^(__version__|cuda|hip|xpu)\b[^=\n]*=\s*'([^']+)'", text, re.MULTILINE))
+    version = stated.get("__version__", installed)
+    flavours: dict[str, TorchFlavour] = {"cuda": "cuda", "hip": "rocm", "xpu": "xpu"}
+    for key, flavour in flavours.items():
+        if key in stated:
+            return TorchBuild(version, flavour, stated[key])
+    return TorchBuild(version, "cpu", None)
+
+
+def accelerators(build: TorchBuild | None, root: Path = Path("/")) -> tuple[Accelerator, ...]:
+    """The devices that leave a trace: files under `root`/dev, driver tools on PATH, the platform itself."""
+    flavour = build.flavour if build else None
+    found = []
+    nvidia = [f"/dev/{path.name}" for path in sorted((root / "dev").glob("nvidia[0-9]*"))]
+    if tool := shutil.which("nvidia-smi"):
+        nvidia.append(tool)
+    if nvidia:
+        found.append(Accelerator("nvidia", ", ".join(nvidia), flavour == "cuda"))
+    if (root / "dev" / "kfd").exists():
+        found.append(Accelerator("amd", "/dev/kfd", flavour == "rocm"))
+    if (platform.system(), platform.machine()) == ("Darwin", "arm64"):
+        # Every macOS build of torch carries MPS; there is no separate flavour to look for.
+        found.append(Accelerator("apple", "macOS on arm64", build is not None))
+    return tuple(found)
+
+
+def _vector_extensions(root: Path) -> tuple[str, ...] | None:
+    text = _read(root / "proc" / "cpuinfo")
+    # x86 calls the line "flags", ARM "Features".
+    line = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", text or "", re.MULTILINE)
+    if line is None:
+        return None
+    present = set(line[1].split())
+    return tuple(name for name in _EXTENSIONS if name in present)
+
+
+def _memory(root: Path) -> int | None:
+    """What the processes here may use together: the machine's memory, or less inside a limited container."""
+    found = []
+    if total := re.search(r"^MemTotal:\s+(\d+) kB", _read(root / "proc" / "meminfo") or "", re.MULTILINE):
+        found.append(int(total[1]) * 1024)
+    elif "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
+        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    limit = (_read(root / "sys" / "fs" / "cgroup" / "memory.max") or "").strip()
+    if limit.isdigit():
+        found.append(int(limit))
+    return min(found, default=None)
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None

@@ -1,0 +1,111 @@
+import pytest
+import torch
+
+from polysem import LocalFeatures, PolysemError, pooling
+from support import assert_close, assert_gradient, batch, cases, load_case, shaken
+
+
+@pytest.mark.parametrize("name", cases("gpo"))
+@pytest.mark.parametrize("variant", ["paper", "official"])
+def test_parity_with_the_released_code(name, variant):
+    case = load_case(name)
+    features = case.features
+    part = pooling.build("gpo", dim=features.dim, variant=variant).load_official(case.weight)
+    pooled = part(features)
+    assert_close(pooled, case.output["pooled"], atol=2e-5)
+    assert_close(part.coefficients(features), case.output["weights"], atol=2e-6)
+    (pooled * case.input["coef"]).sum().backward()
+    assert_gradient(features.values.grad, case.grad["features"])
+    parameters = dict(part.named_parameters())
+    for theirs, ours in part.official_keys.items():
+        assert_gradient(parameters[ours].grad, case.grad[f"weight/{theirs}"])
+
+
+def test_it_has_as_many_weights_as_the_released_module():
+    assert sum(p.numel() for p in pooling.build("gpo").parameters()) == 12_704
+
+
+@pytest.mark.parametrize("knobs", [{}, {"generator": "mlp"}, {"generator": "interpolation"}, {"per_dimension": True}])
+def test_coefficients_sum_to_one_and_stop_at_the_length(knobs):
+    features = batch(12)
+    theta = shaken(pooling.build("gpo", dim=12, **knobs)).coefficients(features)
+    torch.testing.assert_close(theta.sum(1), torch.ones_like(theta.sum(1)))
+    assert theta[~features.mask].abs().sum() == 0
+
+
+def test_remembered_coefficients_equal_fresh_ones():
+    part, features = shaken(pooling.build("gpo")), batch(12)
+    fresh = part(features)
+    with torch.no_grad():
+        first, second = part(features), part(features)
+    assert torch.equal(first, fresh)
+    assert torch.equal(second, fresh)
+
+
+def test_a_longer_batch_does_not_confuse_the_memory():
+    part = shaken(pooling.build("gpo"))
+    short, long = batch(12, (3, 2)), batch(12, (9, 3, 2), seed=1)
+    with torch.no_grad():
+        part(short)
+        remembered = part(long)
+    assert torch.equal(remembered, part(long))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda part: torch.optim.AdamW(part.parameters(), lr=0.1, fused=True).step(),
+        lambda part: torch.optim.SGD(part.parameters(), lr=0.1).step(),
+        lambda part: part.load_state_dict({k: v + 0.3 for k, v in part.state_dict().items()}),
+        lambda part: setattr(part.generator.score.weight, "data", part.generator.score.weight.data + 0.5),
+        lambda part: part.double(),
+    ],
+)
+def test_the_memory_forgets_when_the_weights_change(change):
+    part, features = shaken(pooling.build("gpo")), batch(12)
+    part(features).sum().backward()
+    with torch.no_grad():
+        before = part(features)
+        change(part)
+        after = part(features)
+    fresh = part(features)  # with gradients on, nothing is remembered
+    torch.testing.assert_close(after, fresh.detach(), atol=1e-6, rtol=0)
+    if part.generator.score.weight.dtype == torch.float32:
+        assert not torch.allclose(after, before, atol=1e-6)
+
+
+def test_the_generator_runs_once_per_distinct_length():
+    part = pooling.build("gpo")
+    seen = []
+    part.generator.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0].tolist()))
+    part(batch(12, (5, 3, 5, 3, 5)))
+    assert seen == [[3, 5]]
+
+
+def test_a_learned_table_of_positions_has_an_end():
+    part = pooling.build("gpo", position="index", max_length=8)
+    with pytest.raises(PolysemError, match=r"9 positions.*ends at 8.*max_length=9"):
+        part(batch(12, (9,)))
+
+
+def test_features_below_the_released_sentinel():
+    """The released code sorts padding at -10,000, above a real -20,000; ours has no such floor."""
+    features = LocalFeatures.from_lengths(torch.tensor([[[5.0], [-2e4], [0.0]]]), [2])
+    paper, official = pooling.build("gpo"), pooling.build("gpo", variant="official")
+    official.load_state_dict(paper.state_dict())
+    theta = paper.coefficients(features)[0]
+    torch.testing.assert_close(paper(features)[0, 0], theta[0] * 5 - theta[1] * 2e4)
+    assert not torch.allclose(paper(features), official(features))
+
+
+def test_it_can_learn_max_pooling():
+    torch.manual_seed(0)
+    part, target = pooling.build("gpo"), pooling.build("max")
+    optimiser = torch.optim.Adam(part.parameters(), lr=0.01)
+    for step in range(150):
+        features = batch(16, (12, 7, 4), seed=step)
+        loss = (part(features) - target(features)).square().mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    assert part.coefficients(batch(16, (10,)))[0, 0] > 0.95

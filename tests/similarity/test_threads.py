@@ -1,0 +1,50 @@
+import pytest
+import torch
+
+from polysem import similarity
+from polysem.similarity import threads
+from support import unit
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", similarity.names())
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_scores_do_not_depend_on_the_number_of_threads(name, mode, two_threads):
+    part = similarity.build(name)
+    a, b = unit(30, 3, 6), unit(40, 2, 6, seed=1)
+    with mode():
+        many = part.scores(a, b, budget_mb=1e-2)
+    torch.set_num_threads(1)
+    with mode():
+        one = part.scores(a, b, budget_mb=1e-2)
+    torch.testing.assert_close(many, one, atol=1e-6, rtol=0)
+
+
+def test_the_number_of_threads_is_left_as_it_was(two_threads):
+    done = []
+    threads.run([lambda: done.append(torch.get_num_threads())] * 8, torch.device("cpu"))
+    assert done == [1] * 8
+    assert torch.get_num_threads() == 2
+
+
+def test_an_error_in_a_block_reaches_the_caller(two_threads):
+    def fail():
+        raise RuntimeError("block 3")
+
+    with pytest.raises(RuntimeError, match="block 3"):
+        threads.run([lambda: None, lambda: None, fail], torch.device("cpu"))
+    assert torch.get_num_threads() == 2
+
+
+def test_blocks_run_without_gradients(two_threads):
+    modes = []
+    with torch.no_grad():
+        threads.run([lambda: modes.append(torch.is_grad_enabled())] * 4, torch.device("cpu"))
+    assert modes == [False] * 4

@@ -1,0 +1,150 @@
+import copy
+import json
+import pickle
+
+import pytest
+import torch
+
+import polysem
+from polysem.errors import ConfigError, InputError, UnknownNameError
+from polysem.pooling import GPO
+
+FOLDERS = [polysem.pooling, polysem.sets, polysem.similarity, polysem.objectives]
+EVERY_PART = [(folder, name) for folder in FOLDERS for name in folder.names()]
+
+
+def build(folder, name, **knobs):
+    takes_dim = any(knob.name == "dim" for knob in folder.describe(name).knobs)
+    return folder.build(name, **({"dim": 8} if takes_dim else {}), **knobs)
+
+
+def test_every_folder_holds_what_the_documentation_promises():
+    poolings = "mean max kmax softpool gpo adpool fspool lip adapool seq2seq gcn selfattention"
+    assert set(polysem.pooling.names()) == set(poolings.split())
+    assert set(polysem.sets.names()) == {"slots", "transformer", "pie_net", "single"}
+    assert set(polysem.similarity.names()) == {"smooth_chamfer", "chamfer", "mil", "match_probability"}
+    assert set(polysem.objectives.names()) == {"triplet", "infonce", "adopt", "mmd", "diversity"}
+
+
+@pytest.mark.parametrize(("folder", "name"), EVERY_PART)
+def test_a_config_is_json_and_rebuilds_its_part(folder, name):
+    part = build(folder, name)
+    config = json.loads(json.dumps(part.config))
+    rebuilt = folder.build(**config)
+    assert rebuilt.config == part.config == config
+    assert rebuilt.config["name"] == name
+    assert type(rebuilt) is type(part)
+    rebuilt.load_state_dict(part.state_dict())
+
+
+@pytest.mark.parametrize(("folder", "name"), EVERY_PART)
+def test_every_part_describes_itself_and_its_knobs(folder, name):
+    info = folder.describe(name)
+    assert info.name == name
+    assert len(info.summary) > 20
+    assert {knob.name for knob in info.knobs} == set(build(folder, name).config) - {"name"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda config: config.__setitem__("dim", 3),
+        lambda config: config.update(dim=3),
+        lambda config: config.pop("dim"),
+        lambda config: config.clear(),
+        lambda config: config.setdefault("x", 1),
+        lambda config: config.__ior__({"dim": 3}),
+    ],
+)
+def test_a_config_is_frozen(change):
+    part = GPO(dim=8)
+    with pytest.raises(TypeError, match="frozen"):
+        change(part.config)
+    assert part.config["dim"] == 8
+
+
+def test_a_config_survives_copying_and_pickling():
+    part = GPO(dim=8)
+    assert copy.deepcopy(part).config == part.config
+    assert pickle.loads(pickle.dumps(part.config)) == part.config
+    assert hash(part.config) == hash(GPO(dim=8).config)
+
+
+def test_construction_by_class_and_by_name_give_the_same_config():
+    assert GPO(8, generator="mlp").config == polysem.pooling.build("gpo", dim=8, generator="mlp").config
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_an_unknown_name_lists_the_known_ones(folder):
+    with pytest.raises(UnknownNameError) as error:
+        folder.build("smooth_chamfre")
+    assert all(name in str(error.value) for name in folder.names())
+
+
+def test_an_unknown_name_suggests_the_nearest():
+    with pytest.raises(UnknownNameError, match="Did you mean 'smooth_chamfer'"):
+        polysem.similarity.build("smooth_chamfre")
+
+
+@pytest.mark.parametrize(("folder", "name"), EVERY_PART)
+def test_an_unknown_knob_lists_the_known_ones(folder, name):
+    with pytest.raises(UnknownNameError) as error:
+        build(folder, name, dimm=3)
+    assert "dimm" in str(error.value)
+    assert all(knob.name in str(error.value) for knob in folder.describe(name).knobs)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "says"),
+    [
+        ({"dim": "64"}, "dim: .*valid integer.*'64'"),
+        ({"dim": 0}, "dim: .*greater than 0"),
+        ({"dim": 8, "generator": "lstm"}, "generator: .*'bigru'.*lstm"),
+        ({"dim": 8, "temperature": -1.0}, "temperature: .*greater than 0"),
+        ({"dim": 8, "per_dimension": 1}, "per_dimension: .*boolean"),
+        ({"dim": 8, "d_pe": 31}, "d_pe: .*multiple of 2"),
+    ],
+)
+def test_a_knob_of_the_wrong_type_or_range_is_named(knobs, says):
+    with pytest.raises(ConfigError, match=says):
+        polysem.pooling.build("gpo", **knobs)
+
+
+def test_a_missing_knob_is_named():
+    with pytest.raises(ConfigError, match="dim: Field required"):
+        polysem.pooling.build("lip")
+
+
+@pytest.mark.parametrize(
+    ("folder", "knobs", "says"),
+    [
+        (polysem.pooling, {"name": "gpo", "per_dimension": True}, "give dim"),
+        (polysem.pooling, {"name": "gpo", "dim": 8, "generator": "interpolation", "feature_input": True}, "no input"),
+        (polysem.pooling, {"name": "adpool", "dim": 8, "token_level": False, "embedding_level": False}, "both off"),
+        (polysem.pooling, {"name": "selfattention", "dim": 9}, "does not divide"),
+        (polysem.sets, {"name": "slots", "dim": 8, "input_dim": 7, "position": "sine"}, "even"),
+        (polysem.objectives, {"name": "triplet", "mining": [(1, "all")]}, "from 0"),
+        (polysem.objectives, {"name": "triplet", "mining": []}, "from 0"),
+        (polysem.objectives, {"name": "triplet", "mining": [(0, "all"), (0, "hardest")]}, "ascending"),
+    ],
+)
+def test_impossible_combinations_are_refused(folder, knobs, says):
+    with pytest.raises(ConfigError, match=says):
+        folder.build(**knobs)
+
+
+def test_official_tensors_that_are_missing_foreign_or_misshapen_are_named():
+    part = polysem.sets.build("pie_net", dim=4)
+    state = {theirs: part.state_dict()[ours] for theirs, ours in part.official_keys.items()}
+    assert part.load_official(state) is part
+    with pytest.raises(InputError, match=r"no tensor for 'fc\.bias'"):
+        part.load_official({name: tensor for name, tensor in state.items() if name != "fc.bias"})
+    with pytest.raises(UnknownNameError, match=r"fc\.scale"):
+        part.load_official({**state, "fc.scale": torch.zeros(1)})
+    with pytest.raises(InputError, match=r"\(9,\).*\(4,\)"):
+        part.load_official({**state, "fc.bias": torch.zeros(9)})
+
+
+def test_a_part_that_nobody_released_says_so():
+    with pytest.raises(ConfigError, match="no released counterpart"):
+        polysem.pooling.build("mean").load_official({})

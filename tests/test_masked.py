@@ -1,3 +1,4 @@
+import pytest
 import torch
 
 from polysem import masked
@@ -27,3 +28,17 @@ def test_a_zero_vector_has_no_direction_and_a_finite_gradient():
     assert x.grad is not None
     assert x.grad.isfinite().all()
     assert x.grad.abs().max() <= 1e6
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("lengths", [(9, 4, 1, 6), (1,), (5, 5, 5, 5, 5)])
+def test_sorting_without_gradients_equals_sorting_with_them(lengths, count):
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    features = batch(lengths=lengths)
+    values = features.values.clone().requires_grad_()
+    with torch.no_grad():
+        fast = masked.sort_descending(values, features.mask)
+    torch.set_num_threads(before)
+    assert torch.equal(fast, masked.sort_descending(values, features.mask))
+    assert torch.equal(values, features.values)  # sorted in place, but not in the caller's place

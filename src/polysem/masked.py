@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from polysem import threads
 
 UNIT_EPS = 1e-6
 """Norm under which a vector has no direction. Larger than usual so that the gradient at a zero vector stays sane."""
@@ -31,9 +35,23 @@ def sort_descending(x: Tensor, mask: Tensor, sentinel: float = float("-inf")) ->
     (B, N, D), (B, N) -> (B, N, D). `sentinel` stands in for padding while sorting.
     """
     # Sorting along the last, contiguous axis is several times faster than along the middle one.
-    filled = x.masked_fill(~mask[..., None], sentinel).transpose(1, 2).contiguous()
-    ranked = filled.sort(dim=-1, descending=True).values.transpose(1, 2)
-    return ranked.masked_fill(~ranks(mask)[..., None], 0.0)
+    columns = x.masked_fill(~mask[..., None], sentinel).transpose(1, 2).contiguous()
+    wants_gradient = torch.is_grad_enabled() and x.requires_grad
+    if x.device.type == "cpu" and x.dtype == torch.float32 and not wants_gradient:
+        columns = _sort_in_place(columns)
+    else:
+        columns = columns.sort(dim=-1, descending=True).values
+    return columns.transpose(1, 2).masked_fill(~ranks(mask)[..., None], 0.0)
+
+
+def _sort_in_place(columns: Tensor) -> Tensor:
+    """Sort the last axis, largest first, by numpy's vectorised sort: without the indices that a gradient needs, it is
+    four times as fast as torch's, on one thread."""
+    ascending = columns.detach().neg_().numpy()
+    rows = -(-len(ascending) // threads.count(columns.device))
+    parts = range(0, len(ascending), rows)
+    threads.run([partial(ascending[i : i + rows].sort, axis=-1) for i in parts], columns.device)
+    return torch.from_numpy(ascending).neg_()
 
 
 def ranks(mask: Tensor) -> Tensor:

@@ -40,12 +40,13 @@ class FSPool(Pooling):
 
     def pool(self, x: Tensor, mask: Tensor) -> Tensor:
         ranked = masked.sort_descending(x, mask)
-        return torch.einsum("bnd,bnd->bd", self.curve(mask), ranked)
+        lengths, which = mask.sum(1).unique(return_inverse=True)
+        return (self.curve(lengths, mask.shape[1])[which] * ranked).sum(1)
 
-    def curve(self, mask: Tensor) -> Tensor:
-        """(B, N) -> (B, N, D): f_j at the relative rank of every sorted slot (anything goes past the length)."""
-        rank = torch.arange(mask.shape[1], device=mask.device)
-        position = rank / (mask.sum(1, keepdim=True) - 1).clamp(min=1)
+    def curve(self, lengths: Tensor, padded: int) -> Tensor:
+        """(S,) -> (S, padded, D): f_j at the relative rank of every sorted slot (anything goes past the length)."""
+        rank = torch.arange(padded, device=lengths.device)
+        position = rank / (lengths[:, None] - 1).clamp(min=1)
         position = position.clamp(max=1) * self.pieces
         left = position.floor().long()
         share = (position - left)[..., None].to(self.knots.dtype)

@@ -72,7 +72,10 @@ class GPO(Pooling):
     def pool(self, x: Tensor, mask: Tensor) -> Tensor:
         sentinel = float("-inf") if self.variant == "paper" else -1e4
         ranked = masked.sort_descending(x, mask, sentinel)
-        return torch.einsum("bnd,bnd->bd", self._theta(ranked, mask).expand_as(ranked), ranked)
+        theta = self._theta(ranked, mask)
+        if theta.shape[-1] == 1:
+            return (theta.transpose(1, 2) @ ranked).squeeze(1)
+        return (theta * ranked).sum(1)
 
     def coefficients(self, features: LocalFeatures) -> Tensor:
         """theta: (B, N) weights of the sorted values, 0 past an item's length; (B, N, D) if `per_dimension`."""

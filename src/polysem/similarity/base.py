@@ -11,9 +11,9 @@ from pydantic import PositiveFloat
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from polysem import threads
 from polysem.errors import InputError
 from polysem.registry import Part, Registry
-from polysem.similarity import threads
 
 registry: Registry[Similarity] = Registry("similarity")
 

@@ -1,8 +1,7 @@
 import pytest
 import torch
 
-from polysem import similarity
-from polysem.similarity import threads
+from polysem import similarity, threads
 from support import unit
 
 

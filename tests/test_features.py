@@ -97,3 +97,12 @@ def test_check_refuses_another_width_and_an_empty_batch():
         batch().check(dim=5)
     with pytest.raises(InputError, match="without items"):
         LocalFeatures(torch.zeros(0, 3, 2), torch.zeros(0, 3, dtype=torch.bool)).check()
+
+
+def test_a_summary_stays_with_its_features_and_has_one_row_per_item():
+    features = batch()
+    summary = torch.randn(4, 7)
+    kept = LocalFeatures(features.values, features.mask, summary).zero_padded()
+    assert kept.summary is summary
+    with pytest.raises(InputError, match=r"\(4, dim\).*\(3, 7\)"):
+        LocalFeatures(features.values, features.mask, summary[:3])

@@ -17,10 +17,12 @@ class LocalFeatures:
 
     values: (B, N, D) floating point.
     mask: (B, N) bool, True where a token is real. Padding is *nothing*: no part reads what stands there.
+    summary: (B, G), a global feature that the encoder made on its way (the final state of a GRU), where it has one.
     """
 
     values: Tensor
     mask: Tensor
+    summary: Tensor | None = None
 
     def __post_init__(self) -> None:
         values, mask = self.values, self.mask
@@ -43,6 +45,12 @@ class LocalFeatures:
             raise InputError(
                 f"LocalFeatures.values are on {values.device} but the mask is on {mask.device}. "
                 "Move one of them with .to()."
+            )
+
+        if self.summary is not None and (self.summary.ndim != 2 or len(self.summary) != len(values)):
+            raise InputError(
+                f"LocalFeatures.summary must be ({len(values)}, dim), one vector per item, "
+                f"got shape {tuple(self.summary.shape)}."
             )
 
     @classmethod
@@ -85,7 +93,7 @@ class LocalFeatures:
         """The same features with zeros in place of whatever the padding held (NaN included)."""
         if bool(self.mask.all()):
             return self
-        return LocalFeatures(self.values.masked_fill(~self.mask[..., None], 0.0), self.mask)
+        return LocalFeatures(self.values.masked_fill(~self.mask[..., None], 0.0), self.mask, self.summary)
 
     def check(self, dim: int | None = None) -> None:
         """Raise unless every item has a real token, every real value is finite and the width is `dim`."""

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from polysem._version import __version__
+from polysem.cli.data import check_command, show_command
 from polysem.cli.doctor import report
 from polysem.cli.parts import catalogue
 from polysem.cli.quick_help import QuickCommand, QuickGroup
@@ -42,6 +43,11 @@ def polysem(
 ) -> None:
     """Image-text search that keeps every meaning of an image."""
 
+
+data = typer.Typer(cls=QuickGroup, no_args_is_help=True, epilog="Example: polysem data check ~/Pictures")
+data.command("check", cls=QuickCommand, epilog="Example: polysem data check flickr8k")(check_command)
+data.command("show", cls=QuickCommand, epilog="Example: polysem data show flickr8k --out sheet.png")(show_command)
+app.add_typer(data, name="data", help="Check a collection, show it, or make one.")
 
 app.command("doctor", cls=QuickCommand, epilog="Example: polysem doctor --json > environment.json")(report)
 app.command("parts", cls=QuickCommand, epilog="Example: polysem parts pooling")(catalogue)

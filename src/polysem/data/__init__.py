@@ -1,0 +1,22 @@
+"""Data: from any folder of pictures, words, labels or features to a `Collection`."""
+
+from polysem.data.arrays import load_features
+from polysem.data.collection import Box, Collection, Item, Media, Skipped
+from polysem.data.images import ImageError, load_image
+from polysem.data.problems import DataError, Problem, Problems
+from polysem.data.readers import open_collection
+
+__all__ = [
+    "Box",
+    "Collection",
+    "DataError",
+    "ImageError",
+    "Item",
+    "Media",
+    "Problem",
+    "Problems",
+    "Skipped",
+    "load_features",
+    "load_image",
+    "open_collection",
+]

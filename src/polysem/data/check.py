@@ -1,0 +1,139 @@
+"""Everything that is wrong with a collection, found before it costs a training run."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from polysem.data.arrays import load_features
+from polysem.data.collection import Collection, Item
+from polysem.data.images import ImageError, load_image
+from polysem.data.problems import DataError, Problem, Problems
+from polysem.data.readers import open_collection
+
+Progress = Callable[[int, int], None]
+_THREADS = 4
+_EXIF_ORIENTATION = 0x0112
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """collection: what could be read, None if nothing could. problems: all that was found, in order."""
+
+    collection: Collection | None
+    problems: tuple[Problem, ...]
+
+    @property
+    def sound(self) -> bool:
+        """True unless something is an error."""
+        return all(problem.severity != "error" for problem in self.problems)
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What one picture shows: its content's hash and its peculiarities, or why it cannot be read."""
+
+    digest: str = ""
+    peculiar: tuple[str, ...] = ()
+    broken: str = ""
+
+
+def check(path: str | Path, progress: Progress | None = None, **options: Any) -> CheckReport:
+    """Read the collection leniently and look at every picture or feature in it."""
+    problems = Problems(strict=False)
+    try:
+        collection = open_collection(path, problems=problems, **options)
+    except DataError as error:
+        return CheckReport(None, (*problems.found, Problem("unreadable", str(path), str(error), "error")))
+    _check_captions(collection, problems)
+    if collection.kind == "image":
+        _check_pictures(collection, problems, progress)
+    else:
+        _check_features(collection, problems, progress)
+    return CheckReport(collection, tuple(problems.found))
+
+
+def _check_captions(collection: Collection, problems: Problems) -> None:
+    bare = [item.id for item in collection if not item.captions]
+    if bare and len(bare) < len(collection):
+        for name in bare:
+            problems.note("no caption", name, "has no caption.")
+    owners: dict[str, list[Item]] = defaultdict(list)
+    for item in collection:
+        for caption in set(item.captions):
+            owners[caption].append(item)
+    for caption, items in owners.items():
+        if len(items) > 1:
+            problems.note("shared caption", items[1].id, f"{caption[:60]!r} also describes {items[0].id}.")
+
+
+def _check_pictures(collection: Collection, problems: Problems, progress: Progress | None) -> None:
+    seen: dict[str, Item] = {}
+    for done, (item, look) in enumerate(_looks(collection), 1):
+        if look.broken:
+            problems.skip("unreadable picture", item.id, look.broken)
+        for kind in look.peculiar:
+            problems.note(kind, item.id, f"is {kind}; it is read as upright RGB.")
+        before = seen.setdefault(look.digest, item) if look.digest else item
+        if before is not item:
+            if before.split != item.split:
+                problems.error(
+                    "leak",
+                    item.id,
+                    f"({item.split}) shows the picture of {before.id} ({before.split}): results would be flattered.",
+                )
+            else:
+                problems.note("duplicate picture", item.id, f"shows the same picture as {before.id}.")
+        if progress:
+            progress(done, len(collection))
+
+
+def _looks(collection: Collection) -> Iterator[tuple[Item, _Look]]:
+    """Look at every picture on a few threads, a short stretch ahead, so that memory stays flat."""
+    items = iter(collection)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        while stretch := list(islice(items, 64)):
+            yield from zip(stretch, pool.map(_look, stretch), strict=True)
+
+
+def _look(item: Item) -> _Look:
+    try:
+        picture = load_image(item.media.path)
+    except ImageError as error:
+        return _Look(broken=str(error))
+    content = hashlib.blake2b(picture.tobytes(), digest_size=16, person=b"%d" % picture.width)
+    return _Look(content.hexdigest(), tuple(_peculiarities(item.media.path)))
+
+
+def _peculiarities(path: Path) -> Iterator[str]:
+    with Image.open(path) as image:
+        if image.mode in ("1", "L", "LA", "I", "I;16", "F"):
+            yield "greyscale"
+        elif image.mode == "CMYK":
+            yield "CMYK"
+        if image.getexif().get(_EXIF_ORIENTATION, 1) != 1:
+            yield "EXIF-rotated"
+        if getattr(image, "n_frames", 1) > 1:
+            yield "animated"
+
+
+def _check_features(collection: Collection, problems: Problems, progress: Progress | None) -> None:
+    widths: dict[int, Item] = {}
+    for done, item in enumerate(collection, 1):
+        try:
+            widths.setdefault(load_features(item.media).shape[1], item)
+        except DataError as error:
+            problems.error("bad features", item.id, str(error))
+        if progress:
+            progress(done, len(collection))
+    if len(widths) > 1:
+        found = ", ".join(f"{width} ({item.id})" for width, item in widths.items())
+        problems.error("uneven widths", collection.name, f"features of different widths: {found}.")

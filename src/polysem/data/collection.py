@@ -1,0 +1,128 @@
+"""A collection: items with their captions, labels and split. Content stays on disk until it is asked for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from polysem.errors import InputError, unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """Where an item's content lies: a picture, or precomputed features.
+
+    folder, name: the picture, or a .npy file of features. Kept apart because a hundred thousand items share a folder.
+    row: which entry of the first axis of that file is this item's; None if the whole file is (or it is a picture).
+    """
+
+    folder: Path
+    name: str
+    row: int | None = None
+
+    @property
+    def path(self) -> Path:
+        return self.folder / self.name
+
+    @property
+    def is_features(self) -> bool:
+        return self.name.endswith(".npy")
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """Something known to be at a place of the picture: pixels from the top left, right and bottom exclusive."""
+
+    name: str
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+    group: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One thing to find: a picture, a video or precomputed features, with what is said of it."""
+
+    id: str
+    media: Media
+    captions: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    split: str | None = None
+    boxes: tuple[Box, ...] = ()
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """An entry that a reader left out, and why. Nothing is left out in silence."""
+
+    what: str
+    why: str
+
+
+@dataclass(frozen=True, eq=False)
+class Collection:
+    """Items in order. `collection[i]` is an `Item`; `collection.split("val")` keeps one split.
+
+    name: what the data set calls itself. kind: "image", "features" or "video".
+    skipped: what the reader left out.
+    """
+
+    name: str
+    kind: str
+    items: Sequence[Item]
+    skipped: tuple[Skipped, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        repeated = [name for name, count in Counter(item.id for item in self.items).items() if count > 1]
+        if repeated:
+            raise InputError(
+                f"{self.name}: {len(repeated)} id(s) occur more than once, e.g. {repeated[:3]}. "
+                "Ids name items: make them unique."
+            )
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> Item:
+        return self.items[index]
+
+    def __iter__(self) -> Iterator[Item]:
+        return iter(self.items)
+
+    @property
+    def splits(self) -> dict[str, int]:
+        """Number of items of each split, in order of first appearance; items without one count as "all"."""
+        return dict(Counter(item.split or "all" for item in self.items))
+
+    def split(self, *names: str) -> Collection:
+        """The items of these splits. Asking for one that does not exist lists those that do."""
+        known = self.splits
+        for name in names:
+            if name not in known:
+                raise unknown(f"split of {self.name}", name, known)
+        return self.where([i for i, item in enumerate(self.items) if (item.split or "all") in names])
+
+    def where(self, indices: Sequence[int]) -> Collection:
+        """The items at these positions."""
+        return Collection(self.name, self.kind, [self.items[i] for i in indices], self.skipped)
+
+    @property
+    def captions(self) -> list[str]:
+        """Every caption, item by item."""
+        return [caption for item in self.items for caption in item.captions]
+
+    @property
+    def caption_items(self) -> np.ndarray:
+        """For each of `captions`, the position of its item."""
+        return np.repeat(np.arange(len(self)), [len(item.captions) for item in self.items])
+
+    @property
+    def label_names(self) -> list[str]:
+        """Every label that occurs, in alphabetical order."""
+        return sorted({label for item in self.items for label in item.labels})

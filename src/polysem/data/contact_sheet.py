@@ -1,0 +1,59 @@
+"""A page of pictures with their captions: the quickest way to see what a collection is like."""
+
+from __future__ import annotations
+
+import os
+import random
+import textwrap
+from pathlib import Path
+
+from PIL import Image, ImageDraw, ImageFont, ImageOps
+
+from polysem.data.collection import Collection, Item
+from polysem.data.images import ImageError, load_image
+from polysem.data.problems import DataError
+
+_CELL, _PICTURE, _MARGIN, _LINE = 320, 300, 10, 19
+_INK, _PAPER, _FAINT = "#222222", "#fbfaf7", "#8a8a8a"
+
+
+def contact_sheet(collection: Collection, out: Path, count: int = 12, columns: int = 4, seed: int = 0) -> Path:
+    """Write a PNG of `count` items drawn at random (the same for the same seed), each with up to five captions."""
+    if collection.kind != "image":
+        raise DataError(f"{collection.name} holds {collection.kind}, not pictures: there is nothing to put on a sheet.")
+    drawn = random.Random(seed).sample(range(len(collection)), min(count, len(collection)))
+    items = [collection[i] for i in sorted(drawn)]
+    font = ImageFont.load_default(size=14)
+    texts = [_lines(item) for item in items]
+    rows = [range(start, min(start + columns, len(items))) for start in range(0, len(items), columns)]
+    heights = [_PICTURE + 3 * _MARGIN + _LINE * max(len(texts[i]) for i in row) for row in rows]
+    sheet = Image.new("RGB", (min(columns, len(items)) * _CELL + _MARGIN, sum(heights) + _MARGIN), _PAPER)
+    draw = ImageDraw.Draw(sheet)
+    top = _MARGIN
+    for row, height in zip(rows, heights, strict=True):
+        for column, i in enumerate(row):
+            left = _MARGIN + column * _CELL
+            sheet.paste(_thumbnail(items[i]), (left, top))
+            for line, (text, colour) in enumerate(texts[i]):
+                draw.text((left, top + _PICTURE + _MARGIN + line * _LINE), text, fill=colour, font=font)
+        top += height
+    partial = out.with_name(out.name + ".partial")
+    sheet.save(partial, format="PNG")
+    os.replace(partial, out)
+    return out
+
+
+def _thumbnail(item: Item) -> Image.Image:
+    try:
+        picture = load_image(item.media.path)
+    except ImageError:
+        return Image.new("RGB", (_PICTURE, _PICTURE), "#e8d0d0")
+    return ImageOps.pad(picture, (_PICTURE, _PICTURE), color=_PAPER)
+
+
+def _lines(item: Item) -> list[tuple[str, str]]:
+    lines = [(textwrap.shorten(item.id, 42), _FAINT)]
+    for caption in item.captions[:5]:
+        wrapped = textwrap.wrap(caption, 42)
+        lines += [(("· " if i == 0 else "  ") + text, _INK) for i, text in enumerate(wrapped)]
+    return lines

@@ -1,0 +1,76 @@
+"""Reading pictures that other people made: any mode, any rotation, broken, or made to break the reader."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
+
+from polysem.errors import InputError
+
+EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"})
+MAX_PIXELS = 100_000_000
+"""A picture that unfolds to more is refused: a few kilobytes can ask for gigabytes."""
+
+
+class ImageError(InputError):
+    """A picture that cannot be read. The message says which and why."""
+
+
+def is_image(path: Path) -> bool:
+    return path.suffix.lower() in EXTENSIONS
+
+
+def load_image(path: Path, max_pixels: int = MAX_PIXELS) -> Image.Image:
+    """The picture as upright RGB: the first frame of an animation, EXIF rotation applied, transparency on white."""
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise ImageError(f"{path}: cannot be opened ({error.strerror}).") from None
+    if size == 0:
+        raise ImageError(f"{path}: the file is empty (0 bytes).")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limit below is ours and firm
+            with Image.open(path) as image:
+                width, height = image.size
+                if width * height > max_pixels:
+                    raise ImageError(
+                        f"{path}: {width} x {height} pixels unfold to more than the limit of {max_pixels:,}. "
+                        "Shrink the picture, or raise max_pixels if you trust it."
+                    )
+                image.load()
+                return _upright_rgb(image)
+    except ImageError:
+        raise
+    except UnidentifiedImageError:
+        raise ImageError(f"{path}: not a picture that Pillow knows.") from None
+    except Image.DecompressionBombError as error:
+        raise ImageError(f"{path}: {error}") from None
+    # Pillow's decoders raise almost anything on a damaged file.
+    except (OSError, SyntaxError, ValueError, IndexError, TypeError, EOFError, MemoryError) as error:
+        raise ImageError(f"{path}: damaged or truncated ({error}).") from None
+
+
+def _upright_rgb(image: Image.Image) -> Image.Image:
+    upright = ImageOps.exif_transpose(image)
+    if upright.mode in ("RGBA", "LA", "PA") or "transparency" in upright.info:
+        layered = upright.convert("RGBA")
+        white = Image.new("RGBA", layered.size, "white")
+        return Image.alpha_composite(white, layered).convert("RGB")
+    if upright.mode in ("I", "I;16", "I;16B", "F"):
+        return _scaled_to_bytes(upright)
+    return upright.convert("RGB")
+
+
+def _scaled_to_bytes(image: Image.Image) -> Image.Image:
+    """16-bit and float greyscale hold more than 256 levels; Pillow's own conversion would clip them all to white."""
+    low, high = image.getextrema()
+    span = float(high) - float(low)  # type: ignore[arg-type]
+    scale = 255.0 / span if span else 0.0
+    return image.convert("F").point(lambda v: v * scale - float(low) * scale).convert("L").convert("RGB")  # type: ignore[arg-type]
+
+
+# A truncated file is an error to report, never a picture with a grey half.
+ImageFile.LOAD_TRUNCATED_IMAGES = False

@@ -1,0 +1,76 @@
+"""Karpathy's JSON: `dataset_*.json` beside an image folder. Flickr8k, Flickr30k, COCO, and our own emoji scenes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from polysem.data.collection import Box, Collection, Item, Media
+from polysem.data.problems import DataError, Problems
+from polysem.data.readers.text import clean_captions, read_json, split_name
+
+
+def read_karpathy(
+    path: Path,
+    images: Path | None = None,
+    restval_in_train: bool = False,
+    repair_bytes: bool = False,
+    problems: Problems | None = None,
+) -> Collection:
+    """path: the JSON. images: the folder of pictures, `images/` beside the JSON or the JSON's own folder if not given.
+
+    restval_in_train: COCO's "restval" images join the training split, as most papers have it.
+    """
+    problems = problems or Problems()
+    content = read_json(path)
+    if not isinstance(content, dict) or not isinstance(content.get("images"), list):
+        raise DataError(f'{path}: not a Karpathy file: expected {{"images": [{{"filename", "sentences", …}}]}}.')
+    folder = images or next(f for f in (path.parent / "images", path.parent) if f.is_dir())
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder of pictures.")
+    items: dict[str, Item] = {}
+    for number, entry in enumerate(content["images"]):
+        item = _item(entry, f"{path.name} image {number}", folder, restval_in_train, repair_bytes, problems)
+        if item is None:
+            continue
+        before = items.get(item.id)
+        if before is not None:
+            if before.split != item.split:
+                problems.error(
+                    "two splits", item.id, f"is in {before.split!r} and in {item.split!r}: the test would leak."
+                )
+            else:
+                problems.error("duplicate id", item.id, "occurs more than once.")
+            continue
+        items[item.id] = item
+    if not items:
+        raise DataError(
+            f"{path}: none of its {len(content['images'])} pictures is in {folder}. Name their folder with images=…."
+        )
+    return Collection(str(content.get("dataset", path.stem)), "image", list(items.values()), problems.skipped)
+
+
+def _item(
+    entry: Any, where: str, folder: Path, restval_in_train: bool, repair_bytes: bool, problems: Problems
+) -> Item | None:
+    if not isinstance(entry, dict) or not isinstance(entry.get("filename"), str):
+        problems.error("malformed entry", where, "has no filename.")
+        return None
+    name = entry["filename"]
+    sentences = entry.get("sentences", [])
+    raw = [s.get("raw", " ".join(s.get("tokens", []))) if isinstance(s, dict) else s for s in sentences]
+    captions = clean_captions(raw, name, problems, repair_bytes)
+    place = next((p for p in (name, f"{entry.get('filepath', '')}/{name}") if (folder / p).is_file()), None)
+    if place is None:
+        problems.skip("missing picture", name, f"is not in {folder}.")
+        return None
+    split = split_name(entry.get("split"))
+    if split == "restval" and restval_in_train:
+        split = "train"
+    boxes = tuple(_box(thing) for thing in entry.get("objects", ()) if "box" in thing)
+    return Item(name, Media(folder, place), captions, tuple(entry.get("labels", ())), split, boxes)
+
+
+def _box(thing: dict[str, Any]) -> Box:
+    x0, y0, x1, y1 = (float(side) for side in thing["box"])
+    return Box(str(thing["name"]), x0, y0, x1, y1, thing.get("group"))

@@ -1,0 +1,74 @@
+"""Captions as people and scripts leave them behind."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from polysem.data.problems import DataError, Problems
+
+
+def clean_captions(
+    captions: Iterable[object], where: str, problems: Problems, repair_bytes: bool = False
+) -> tuple[str, ...]:
+    """Stripped captions; empty ones are skipped, text that is really a printed bytes object is an error."""
+    kept = []
+    for number, caption in enumerate(captions):
+        if not isinstance(caption, str):
+            problems.error("caption type", where, f"caption {number} is {type(caption).__name__}, expected text.")
+            continue
+        caption = " ".join(caption.split())
+        if caption.startswith(("b'", 'b"')):
+            if not repair_bytes:
+                problems.error(
+                    "bytes caption",
+                    where,
+                    f"caption {number} begins with b' ({caption[:40]!r}): Python printed bytes instead of text. "
+                    "Every such caption starts with the same odd word, which quietly costs about half the recall. "
+                    "Write the file again as text, or read it with repair_bytes=True.",
+                )
+            else:
+                caption = _decoded(caption, where, problems)
+        if not caption:
+            problems.skip("empty caption", where, f"caption {number} is empty.")
+            continue
+        kept.append(caption)
+    return tuple(kept)
+
+
+def _decoded(caption: str, where: str, problems: Problems) -> str:
+    try:
+        value = ast.literal_eval(caption)
+        return " ".join((value.decode("utf-8") if isinstance(value, bytes) else caption).split())
+    except (ValueError, SyntaxError):
+        problems.error("bytes caption", where, f"cannot be repaired: {caption[:40]!r}.")
+        return caption
+
+
+def read_json(path: Path) -> Any:
+    """The parsed file, or an error that says where it breaks."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read ({error}).") from None
+    if not text.strip():
+        raise DataError(f"{path}: the file is empty.")
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}: not valid JSON, line {error.lineno}: {error.msg}.") from None
+
+
+def split_name(name: object) -> str | None:
+    """One spelling for the splits that data sets name differently."""
+    if name is None or name == "":
+        return None
+    lowered = str(name).strip().lower()
+    return {"dev": "val", "valid": "val", "validate": "val", "validation": "val", "testall": "test"}.get(
+        lowered, lowered
+    )

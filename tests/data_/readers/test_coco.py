@@ -1,0 +1,71 @@
+import json
+
+import pytest
+from making import noise
+
+from polysem.data import DataError, open_collection
+
+
+@pytest.fixture
+def coco(tmp_path):
+    for i, name in enumerate(["train2017/1.jpg", "train2017/2.jpg", "val2017/3.jpg"]):
+        noise(tmp_path / name, i)
+    notes = tmp_path / "annotations"
+    notes.mkdir()
+
+    def write(name, images, annotations, categories=()):
+        content = {"images": images, "annotations": annotations, "categories": list(categories)}
+        (notes / name).write_text(json.dumps(content))
+
+    train = [{"id": 1, "file_name": "1.jpg"}, {"id": 2, "file_name": "2.jpg"}]
+    write("captions_train2017.json", train, [{"image_id": 1, "caption": " a dog "}, {"image_id": 1, "caption": "two"}])
+    write(
+        "instances_train2017.json",
+        train,
+        [
+            {"image_id": 1, "category_id": 18, "bbox": [1, 2, 3, 4]},
+            {"image_id": 1, "category_id": 18, "bbox": [0, 0, 1, 1]},
+        ],
+        [{"id": 18, "name": "dog", "supercategory": "animal"}],
+    )
+    write("captions_val2017.json", [{"id": 3, "file_name": "3.jpg"}], [{"image_id": 3, "caption": "a cat"}])
+    return tmp_path
+
+
+def test_captions_and_instances_are_joined(coco):
+    collection = open_collection(coco)
+    assert collection.splits == {"train": 2, "val": 1}
+    dog = collection[0]
+    assert (dog.captions, dog.labels) == (("a dog", "two"), ("dog",))
+    box = dog.boxes[0]
+    assert (box.name, box.group, box.x0, box.x1, box.y1) == ("dog", "animal", 1, 4, 6)
+    assert collection[1].captions == ()
+
+
+def test_one_file_can_be_named(coco):
+    assert open_collection(coco / "annotations" / "captions_val2017.json").captions == ["a cat"]
+
+
+def test_instances_alone_give_labels(coco):
+    collection = open_collection(coco / "annotations" / "instances_train2017.json", images=coco / "train2017")
+    assert collection.label_names == ["dog"]
+    assert collection.captions == []
+
+
+def test_missing_pictures_are_listed_or_if_all_are_an_error(coco):
+    (coco / "train2017" / "2.jpg").unlink()
+    assert [skip.what for skip in open_collection(coco).skipped] == ["2.jpg"]
+    with pytest.raises(DataError, match="none of its 1 pictures was found"):
+        open_collection(coco / "annotations" / "captions_val2017.json", images=coco / "train2017")
+
+
+def test_an_unknown_category_and_a_foreign_file_are_named(coco):
+    path = coco / "annotations" / "instances_train2017.json"
+    content = json.loads(path.read_text())
+    content["categories"] = []
+    path.write_text(json.dumps(content))
+    with pytest.raises(DataError, match="names no known category"):
+        open_collection(coco)
+    path.write_text('{"images": []}')
+    with pytest.raises(DataError, match="not a COCO file"):
+        open_collection(coco)

@@ -148,3 +148,51 @@ def test_official_tensors_that_are_missing_foreign_or_misshapen_are_named():
 def test_a_part_that_nobody_released_says_so():
     with pytest.raises(ConfigError, match="no released counterpart"):
         polysem.pooling.build("mean").load_official({})
+
+
+def test_a_config_is_frozen_all_the_way_down():
+    triplet = polysem.objectives.build("triplet", mining=[(0, "all"), (1, "hardest")])
+    single = polysem.sets.build("single", dim=8, pooling="kmax", knobs={"k": 3})
+    with pytest.raises(TypeError, match="frozen"):
+        triplet.config["mining"].append([5, "all"])
+    with pytest.raises(TypeError, match="frozen"):
+        triplet.config["mining"][0][0] = 7
+    with pytest.raises(TypeError, match="frozen"):
+        single.config["knobs"]["k"] = 7
+    for part, folder in ((triplet, polysem.objectives), (single, polysem.sets)):
+        assert folder.build(**json.loads(json.dumps(part.config))).config == part.config
+        assert pickle.loads(pickle.dumps(part.config)) == part.config
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: polysem.pooling.KMax(8, 5, 99), "too many positional"),
+        (lambda: polysem.pooling.KMax(8, dim=16), "multiple values"),
+        (lambda: polysem.similarity.build("smooth_chamfer", alpha=float("inf")), "finite"),
+        (lambda: polysem.objectives.build("triplet", margin=float("nan")), "finite"),
+        (lambda: polysem.sets.build("single", dim=8, pooling="kmax", knobs={"k": torch.ones(1)}), "Cannot build"),
+        (lambda: polysem.pooling.build(3), "Unknown pooling '3'"),
+    ],
+)
+def test_constructor_arguments_never_vanish(make, says):
+    with pytest.raises(polysem.PolysemError, match=says):
+        make()
+
+
+def test_types_are_shown_with_their_choices_and_bounds():
+    shown = {knob.name: knob.type for knob in polysem.sets.describe("slots").knobs}
+    assert shown["dim"] == "int > 0"
+    assert shown["input_dim"] == "int > 0 | None"
+    assert shown["dropout"] == "float ≥ 0 < 1"
+    assert shown["position"] == "'none' | 'sine'"
+    mining = {knob.name: knob.type for knob in polysem.objectives.describe("triplet").knobs}["mining"]
+    assert mining == "'all' | 'hardest' | 'semi_hard' | list[tuple[int ≥ 0, 'all' | 'hardest' | 'semi_hard']]"
+
+
+def test_a_part_without_its_method_cannot_be_made():
+    class Unfinished(polysem.pooling.Pooling):
+        pass
+
+    with pytest.raises(TypeError, match="abstract"):
+        Unfinished()

@@ -1,3 +1,7 @@
+import os
+import threading
+import time
+
 import pytest
 import torch
 
@@ -47,3 +51,36 @@ def test_blocks_run_without_gradients(two_threads):
     with torch.no_grad():
         threads.run([lambda: modes.append(torch.is_grad_enabled())] * 4, torch.device("cpu"))
     assert modes == [False] * 4
+
+
+def test_threads_born_while_others_score_keep_all_cores(two_threads):
+    part, a, b = similarity.build("smooth_chamfer"), unit(60, 3, 6), unit(80, 2, 6, seed=1)
+    part.scores(a, b, budget_mb=1e-2)
+    counts = []
+    born = [threading.Thread(target=lambda: counts.append(torch.get_num_threads())) for _ in range(10)]
+    for thread in born:
+        thread.start()
+        part.scores(a, b, budget_mb=1e-2)
+    for thread in born:
+        thread.join()
+    assert counts == [2] * 10
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_makes_threads_of_its_own(two_threads):
+    threads.run([lambda: None] * 4, torch.device("cpu"))
+    child = os.fork()
+    if child == 0:
+        done = []
+        threads.run([lambda: done.append(1)] * 4, torch.device("cpu"))
+        os._exit(0 if len(done) == 4 else 1)
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            assert status == 0
+            return
+        time.sleep(0.05)
+    os.kill(child, 9)
+    pytest.fail("the child waits for threads that it does not have")

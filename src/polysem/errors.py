@@ -28,3 +28,11 @@ def unknown(kind: str, given: str, known: Iterable[str]) -> UnknownNameError:
     nearest = get_close_matches(given, names, n=1)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
     return UnknownNameError(f"Unknown {kind} {given!r}.{hint} Known: {', '.join(names) or 'none'}.")
+
+
+def kind(value: object) -> str:
+    """What was given, for a message: "float32 of shape (3, 4)", or the type of something that is no tensor."""
+    dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
+    if dtype is None or shape is None:
+        return type(value).__name__
+    return f"{str(dtype).removeprefix('torch.')} of shape {tuple(shape)}"

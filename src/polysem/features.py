@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from polysem.errors import InputError
+from polysem.errors import InputError, kind
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,20 +26,11 @@ class LocalFeatures:
 
     def __post_init__(self) -> None:
         values, mask = self.values, self.mask
-        if not isinstance(values, Tensor) or not isinstance(mask, Tensor):
+        _check_values(values)
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != values.shape[:2]:
             raise InputError(
-                f"LocalFeatures takes two tensors, got {type(values).__name__} and {type(mask).__name__}. "
-                "Convert arrays with torch.from_numpy()."
-            )
-        if values.ndim != 3 or not values.is_floating_point():
-            raise InputError(
-                f"LocalFeatures.values must be a floating-point (items, tokens, dim) tensor, "
-                f"got {values.dtype} of shape {tuple(values.shape)}."
-            )
-        if mask.dtype != torch.bool or mask.shape != values.shape[:2]:
-            raise InputError(
-                f"LocalFeatures.mask must be bool of shape {tuple(values.shape[:2])} (True = real token), "
-                f"got {mask.dtype} of shape {tuple(mask.shape)}. From lengths: LocalFeatures.from_lengths()."
+                f"LocalFeatures.mask must be a bool tensor of shape {tuple(values.shape[:2])} (True = real token), "
+                f"got {kind(mask)}. From lengths: LocalFeatures.from_lengths()."
             )
         if mask.device != values.device:
             raise InputError(
@@ -56,6 +47,7 @@ class LocalFeatures:
     @classmethod
     def from_lengths(cls, values: Tensor, lengths: Tensor | Sequence[int]) -> LocalFeatures:
         """Features whose first `lengths[b]` tokens are real."""
+        _check_values(values)
         lengths = torch.as_tensor(lengths, device=values.device)
         if lengths.shape != values.shape[:1]:
             raise InputError(f"Expected {values.shape[0]} lengths, one per item, got {lengths.numel()}.")
@@ -71,6 +63,11 @@ class LocalFeatures:
         """Pad a list of (n_i, D) tensors with zeros into one batch."""
         if not items:
             raise InputError("LocalFeatures.from_list() got an empty list; give at least one (tokens, dim) tensor.")
+        for item in items:
+            if not isinstance(item, Tensor):
+                raise InputError(
+                    f"Every item must be a (tokens, dim) tensor, got {kind(item)}; use torch.from_numpy()."
+                )
         shapes = [tuple(item.shape) for item in items]
         if any(len(shape) != 2 or shape[1] != shapes[0][1] for shape in shapes):
             raise InputError(f"Every item must be (tokens, dim) with one common dim, got shapes {shapes}.")
@@ -118,3 +115,21 @@ class LocalFeatures:
                     f"Features hold NaN or infinity in {int(bad.sum())} token(s), first at item {item}, token {token}. "
                     "Check the extraction of that item, or the learning rate if this happens while training."
                 )
+
+
+def _check_values(values: object) -> None:
+    if not isinstance(values, Tensor) or values.ndim != 3 or not values.is_floating_point():
+        raise InputError(
+            f"LocalFeatures.values must be a floating-point (items, tokens, dim) tensor, got {kind(values)}. "
+            "Convert arrays with torch.from_numpy()."
+        )
+
+
+def require_features(given: object, taker: object) -> LocalFeatures:
+    """`given`, if it is local features; else an error that says how to make them."""
+    if not isinstance(given, LocalFeatures):
+        raise InputError(
+            f"{type(taker).__name__} takes LocalFeatures, got {kind(given)}. "
+            "From a padded tensor: LocalFeatures.from_lengths(values, lengths)."
+        )
+    return given

@@ -8,13 +8,29 @@ part again.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from abc import ABC
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, ClassVar, Generic, NoReturn, Self, TypeVar, get_type_hints
+from types import UnionType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    NoReturn,
+    Self,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic_core import PydanticSerializationError
 from torch import Tensor, nn
 
 from polysem.errors import ConfigError, InputError, unknown
@@ -23,14 +39,31 @@ PartT = TypeVar("PartT", bound="Part")
 P = TypeVar("P", bound="Part")
 
 
+def _refuse(*_: object, **__: object) -> NoReturn:
+    raise TypeError("A part's config is frozen. Build a new part: build(**{**part.config, 'knob': value}).")
+
+
+class FrozenList(list[Any]):
+    """A list that cannot be changed."""
+
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+    append = extend = insert = pop = remove = clear = sort = reverse = _refuse
+
+    def __reduce__(self) -> tuple[type[FrozenList], tuple[list[Any]]]:
+        return FrozenList, (list(self),)
+
+    def __deepcopy__(self, _: object) -> FrozenList:
+        return self
+
+
 class Config(dict[str, Any]):
-    """A dict that cannot be changed: what a part was built from, its registry name included."""
+    """A dict that cannot be changed, nor anything in it: what a part was built from, its registry name included."""
 
-    def _frozen(self, *_: object, **__: object) -> NoReturn:
-        raise TypeError("A part's config is frozen. Build a new part: build(**{**part.config, 'knob': value}).")
+    def __init__(self, knobs: Mapping[str, Any]) -> None:
+        super().__init__({name: _frozen(value) for name, value in knobs.items()})
 
-    __setitem__ = __delitem__ = __ior__ = _frozen
-    update = pop = popitem = clear = setdefault = _frozen
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    update = pop = popitem = clear = setdefault = _refuse
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(repr(sorted(self.items())))
@@ -42,7 +75,13 @@ class Config(dict[str, Any]):
         return self
 
 
-class Part(nn.Module):
+def _frozen(value: Any) -> Any:
+    if isinstance(value, dict):
+        return Config(value)
+    return FrozenList(_frozen(entry) for entry in value) if isinstance(value, list) else value
+
+
+class Part(nn.Module, ABC):
     """A swappable piece of the system: weights, a frozen config and a forward."""
 
     config: Config
@@ -57,6 +96,11 @@ class Part(nn.Module):
         """Take the tensors of the authors' released code under its own names; returns the part itself."""
         own = self.translate_official(state)
         expected = self.state_dict()
+        for name in sorted(own.keys() - expected.keys()):
+            raise InputError(
+                f"{type(self).__name__}.load_official() was given a tensor for {name!r}; this part was built without it. "
+                f"It has: {', '.join(sorted(expected))}. Build it with the checkpoint's settings."
+            )
         for name in sorted(expected.keys() - own.keys()):
             raise InputError(
                 f"{type(self).__name__}.load_official() found no tensor for {name!r}. "
@@ -129,10 +173,11 @@ class Registry(Generic[PartT]):
         """A part's one-line summary and its knobs."""
         cls = self._find(name)
         summary = (inspect.getdoc(cls) or "").split("\n", 1)[0]
+        hints = get_type_hints(cls.__init__, include_extras=True)
         knobs = tuple(
             Knob(
                 parameter.name,
-                parameter.annotation if isinstance(parameter.annotation, str) else str(parameter.annotation),
+                type_name(hints[parameter.name]),
                 "required" if parameter.default is parameter.empty else repr(parameter.default),
             )
             for parameter in _knobs(cls)
@@ -141,8 +186,32 @@ class Registry(Generic[PartT]):
 
     def _find(self, name: str) -> type[PartT]:
         if name not in self._parts:
-            raise unknown(self.kind, name, self._parts)
+            raise unknown(self.kind, str(name), self._parts)
         return self._parts[name]
+
+
+def type_name(hint: Any) -> str:
+    """A type as a reader wants it: its choices, its bounds, its alternatives."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return type_name(arguments[0]) + "".join(_bounds(arguments[1:]))
+    if origin is Literal:
+        return " | ".join(repr(choice) for choice in arguments)
+    if origin in (Union, UnionType):
+        return " | ".join(type_name(argument) for argument in arguments)
+    if arguments:
+        return f"{origin.__name__}[{', '.join(type_name(argument) for argument in arguments)}]"
+    return "None" if hint is type(None) else getattr(hint, "__name__", str(hint))
+
+
+def _bounds(constraints: tuple[Any, ...]) -> Iterator[str]:
+    for constraint in constraints:
+        for nested in getattr(constraint, "metadata", ()):  # pydantic.Field keeps them in a list
+            yield from _bounds((nested,))
+        for attribute, sign in (("gt", ">"), ("ge", "≥"), ("lt", "<"), ("le", "≤"), ("multiple_of", "multiple of")):
+            bound = getattr(constraint, attribute, None)
+            if bound is not None:
+                yield f" {sign} {bound}"
 
 
 def _knobs(cls: type[Part]) -> list[inspect.Parameter]:
@@ -155,23 +224,29 @@ def _schema(cls: type[Part]) -> type[BaseModel]:
     fields: dict[str, Any] = {
         knob.name: (hints[knob.name], ... if knob.default is knob.empty else knob.default) for knob in _knobs(cls)
     }
-    return create_model(cls.__name__, __config__=ConfigDict(extra="forbid", strict=True), **fields)
+    return create_model(cls.__name__, __config__=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False), **fields)
 
 
 def _validate_knobs_on_construction(cls: type[Part], name: str) -> None:
     construct, schema = cls.__init__, _schema(cls)
 
+    signature = inspect.signature(construct)
+
     @wraps(construct)
-    def validated(self: Part, *args: Any, **knobs: Any) -> None:
-        knobs = {**dict(zip(schema.model_fields, args, strict=False)), **knobs}
-        for knob in knobs.keys() - schema.model_fields.keys():
+    def validated(self: Part, *args: Any, **given: Any) -> None:
+        for knob in given.keys() - schema.model_fields.keys():
             raise unknown(f"knob of {name!r}", knob, schema.model_fields)
         try:
-            values = schema(**knobs).model_dump(mode="json")
+            knobs = dict(signature.bind_partial(self, *args, **given).arguments)
+            values = schema(**{knob: value for knob, value in knobs.items() if value is not self}).model_dump(
+                mode="json"
+            )
         except ValidationError as error:
             raise ConfigError(_explain(name, error)) from None
+        except (TypeError, PydanticSerializationError) as error:
+            raise ConfigError(f"Cannot build {name!r}: {error}.") from None
         construct(self, **values)
-        self.config = Config(name=name, **values)
+        self.config = Config({"name": name, **values})
 
     cls.__init__ = validated  # type: ignore[method-assign]
 

@@ -7,35 +7,67 @@ threads meet once, at the end.
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import torch
 
+_pools: dict[int, ThreadPoolExecutor] = {}
+_lock = threading.Lock()
+
 
 def run(tasks: Sequence[Callable[[], None]], device: torch.device) -> None:
-    """Carry out every task, in any order, without gradients; an exception of any is raised."""
-    workers = min(count(device), len(tasks))
-    if workers <= 1:
+    """Carry out every task, in any order, without gradients; an exception of any is raised when all have ended."""
+    workers = count(device)
+    if workers <= 1 or len(tasks) <= 1:
         for task in tasks:
             task()
         return
-    threads, inference = torch.get_num_threads(), torch.is_inference_mode_enabled()
+    inference = torch.is_inference_mode_enabled()
 
     def isolated(task: Callable[[], None]) -> None:
         # Gradient and inference mode belong to a thread: a worker has to be told the caller's.
         with torch.inference_mode(inference), torch.no_grad():
             task()
 
-    try:
-        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            for _ in pool.map(isolated, tasks):
-                pass
-    finally:
-        # set_num_threads(1) holds for the worker's own thread and for threads yet to be born; undo the latter.
-        torch.set_num_threads(threads)
+    futures = [_pool(workers).submit(isolated, task) for task in tasks]
+    wait(futures)
+    for future in futures:
+        future.result()
 
 
 def count(device: torch.device) -> int:
-    """How many blocks may be under way at once."""
+    """How many blocks may be under way at once: torch's threads, 1 inside a worker."""
     return torch.get_num_threads() if device.type == "cpu" else 1
+
+
+def _pool(workers: int) -> ThreadPoolExecutor:
+    """Threads that have each told torch to use one thread. They live on, for two reasons: starting them costs, and
+    set_num_threads(1) holds for its own thread but also for every thread born until the number is set again."""
+    with _lock:
+        if workers not in _pools:
+            pool = ThreadPoolExecutor(workers, thread_name_prefix="polysem")
+            everyone = threading.Barrier(workers)
+
+            def begin() -> None:
+                torch.set_num_threads(1)
+                torch.get_num_threads()  # a thread takes the number over at its first question, not when it is set
+                everyone.wait()  # so that no thread begins twice
+
+            wait([pool.submit(begin) for _ in range(workers)])
+            torch.set_num_threads(workers)
+            _pools[workers] = pool
+        return _pools[workers]
+
+
+def _forget() -> None:
+    """A forked child inherits the pools but not their threads."""
+    global _lock
+    _pools.clear()
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -65,3 +65,33 @@ def test_the_released_formula_survives_a_negative_sum():
     part = objectives.build("adopt", variant="official")
     scores = torch.full((4, 4), 3.0) - 6.0 * torch.eye(4)
     assert part(scores, torch.eye(4, dtype=torch.bool)).info["k"] == 3
+
+
+def captions(images, per_image):
+    """A batch of images with several captions each, as DivE takes them."""
+    return torch.eye(images, dtype=torch.bool).repeat_interleave(per_image, dim=1)
+
+
+@pytest.mark.parametrize("variant", ["paper", "official", "annealed"])
+def test_with_several_captions_each_direction_counts_its_own_candidates(variant):
+    positives = captions(50, 5)
+    part = objectives.build("adopt", variant=variant)
+    info = part(torch.rand(50, 250) * 0.02, positives).info
+    assert info["k_i2t"] / 250 == pytest.approx(info["k_t2i"] / 50, abs=0.05)
+
+
+def test_k_never_counts_siblings_and_random_k_uses_the_whole_range():
+    positives, scores = captions(50, 5), torch.rand(50, 250)
+    info = objectives.build("adopt", k=10_000)(scores, positives).info
+    assert (info["k_i2t"], info["k_t2i"]) == (245, 49)
+    part = objectives.build("adopt", k="random")
+    draws = [part(scores, positives).info["k_i2t"] for _ in range(60)]
+    assert max(draws) > 150
+    assert min(draws) < 100
+
+
+def test_scores_far_out_of_range_are_refused():
+    with pytest.raises(ValueError, match=r"near \[-1, 1\]"):
+        objectives.build("adopt", variant="official")(torch.full((3, 3), -1e4), torch.eye(3, dtype=torch.bool))
+    loss = objectives.build("adopt", variant="paper")(torch.full((3, 3), 200.0), torch.eye(3, dtype=torch.bool))
+    assert loss.total.isfinite()

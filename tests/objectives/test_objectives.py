@@ -236,3 +236,19 @@ def test_infonce_is_symmetric_cross_entropy_for_one_text_per_image():
     target = torch.arange(8)
     expected = sum(torch.nn.functional.cross_entropy(s / 0.05, target) for s in (scores, scores.t())) / 2
     torch.testing.assert_close(objectives.build("infonce")(scores, torch.eye(8, dtype=torch.bool)).total, expected)
+
+
+@pytest.mark.parametrize("value", [-1.0, -0.37, 0.0, 0.7, 0.999])
+def test_a_negative_that_ties_with_the_match_is_not_semi_hard(value):
+    part = objectives.build("triplet", mining="semi_hard")
+    assert part(torch.full((4, 4), value), torch.eye(4, dtype=torch.bool)).total == 0
+
+
+def test_what_is_no_tensor_is_named():
+    part = objectives.build("triplet")
+    with pytest.raises(PolysemError, match="got list"):
+        part([[1.0]], torch.eye(1, dtype=torch.bool))
+    with pytest.raises(PolysemError, match="got list"):
+        part(torch.rand(1, 1), [[True]])
+    with pytest.raises(PolysemError, match="'a'"):
+        part.set_epoch("a")

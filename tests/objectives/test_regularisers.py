@@ -118,3 +118,20 @@ def test_bad_input_is_named(setting):
         part(unit(3, 2, 6).long(), unit(4, 2, 6))
     with pytest.raises(PolysemError, match="width 6 and texts 5"):
         part(unit(3, 2, 6), unit(3, 2, 5))
+
+
+@every_regulariser
+def test_nan_and_what_is_no_tensor_are_refused(setting):
+    part = objectives.build(**SETTINGS[setting])
+    with pytest.raises(PolysemError, match="images hold NaN"):
+        part(torch.full((2, 2, 3), float("nan")), unit(2, 2, 3))
+    with pytest.raises(PolysemError, match=r"texts.*got list"):
+        part(unit(2, 2, 3), [1.0])
+
+
+def test_mmd_keeps_full_precision_under_autocast():
+    x, y = unit(6, 4, 16), unit(6, 4, 16) + 1e-3
+    part = objectives.build("mmd")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rough = part(x, y).total
+    torch.testing.assert_close(rough, part(x, y).total)

@@ -164,3 +164,18 @@ def test_it_learns(setting):
         optimiser.step()
         losses.append(loss.item())
     assert losses[-1] < 0.7 * losses[0]
+
+
+@every_pooling
+def test_it_runs_under_autocast(setting):
+    part, features = build(setting).train(), batch(DIM)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rough = part(features)
+    assert rough.isfinite().all()
+    assert (rough.float() - part(features)).abs().max() < 0.3
+
+
+@every_pooling
+def test_what_is_not_local_features_is_refused(setting):
+    with pytest.raises(PolysemError, match=r"takes LocalFeatures, got float32 of shape \(2, 3, 12\)"):
+        build(setting)(torch.zeros(2, 3, DIM))

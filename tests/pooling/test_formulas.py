@@ -201,3 +201,27 @@ def test_adpool_as_printed():
         return balance[0] * tok + balance[1] * emb
 
     check("adpool", obvious, variant="paper")
+
+
+def test_gcn_starts_without_any_message():
+    """Its layers are identities at first: the embedding is the GRU's over the plain tokens."""
+    part = pooling.build("gcn", dim=DIM).eval()
+    features = batch(DIM)
+    plain = pooling.build("seq2seq", dim=DIM)
+    plain.gru.load_state_dict(part.gru.state_dict())
+    normed = LocalFeatures(torch.nn.functional.normalize(features.zero_padded().values, dim=-1), features.mask)
+    torch.testing.assert_close(part(features), plain(normed))
+
+
+def test_adapool_can_come_back_from_either_end():
+    part = pooling.build("adapool").train()
+    part.beta.data.fill_(-0.06)
+    optimiser = torch.optim.Adam(part.parameters(), lr=0.02)
+    features, target = batch(DIM), pooling.build("adapool").eval()
+    target.beta.data.fill_(1.0)
+    for _ in range(200):
+        loss = (part(features) - target(features).detach()).square().mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    assert part.beta.item() > 0.9

@@ -1,7 +1,11 @@
+import copy
+import pickle
+
 import pytest
 import torch
 
 from polysem import LocalFeatures, PolysemError, pooling
+from polysem.pooling import coefficients
 from support import assert_close, assert_gradient, batch, cases, load_case, shaken
 
 
@@ -84,7 +88,7 @@ def test_the_generator_runs_once_per_distinct_length():
 
 def test_a_learned_table_of_positions_has_an_end():
     part = pooling.build("gpo", position="index", max_length=8)
-    with pytest.raises(PolysemError, match=r"9 positions.*ends at 8.*max_length=9"):
+    with pytest.raises(PolysemError, match=r"9 tokens.*ends at 8.*max_length=9"):
         part(batch(12, (9,)))
 
 
@@ -109,3 +113,53 @@ def test_it_can_learn_max_pooling():
         loss.backward()
         optimiser.step()
     assert part.coefficients(batch(16, (10,)))[0, 0] > 0.95
+
+
+@pytest.mark.parametrize("generator", ["bigru", "mlp", "transformer", "interpolation"])
+def test_what_is_remembered_does_not_depend_on_autocast(generator):
+    part, features = shaken(pooling.build("gpo", generator=generator)), batch(12)
+    fresh = part(features)
+    with torch.no_grad():
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            part(features)
+        torch.testing.assert_close(part(features), fresh.detach(), atol=1e-5, rtol=0)
+
+
+def test_outside_training_the_generator_runs_once_for_a_length():
+    part, features = shaken(pooling.build("gpo")), batch(12)
+    runs = []
+    part.generator.register_forward_hook(lambda *_: runs.append(1))
+    with torch.no_grad():
+        part(features)
+        part(features)
+    assert len(runs) == 1
+
+
+def test_copies_and_pickles_carry_no_memory():
+    part, features = shaken(pooling.build("gpo", dim=12, per_dimension=True)), batch(12, (200, 100))
+    before = len(pickle.dumps(part))
+    with torch.no_grad():
+        part(features)
+    assert len(pickle.dumps(part)) == before
+    copied = copy.deepcopy(part)
+    assert copied._memory._theta == {}
+    assert torch.equal(copied(features), part(features))
+
+
+def test_memory_is_bounded(monkeypatch):
+    monkeypatch.setattr(coefficients, "_MEMORY_VALUES", 50)
+    part = shaken(pooling.build("gpo"))
+    with torch.no_grad():
+        for length in range(1, 60):
+            part(batch(4, (length,)))
+    assert sum(row.numel() for row in part._memory._theta.values()) <= 50 + 59
+
+
+def test_a_learned_table_counts_tokens_not_padding():
+    part = shaken(pooling.build("gpo", position="index", max_length=8))
+    tight, wide = batch(12, (7, 3)), batch(12, (7, 3, 1))
+    padded = LocalFeatures(
+        torch.nn.functional.pad(tight.values, (0, 0, 0, 20)), torch.nn.functional.pad(tight.mask, (0, 20))
+    )
+    torch.testing.assert_close(part(padded), part(tight), atol=1e-6, rtol=0)
+    assert part(wide).isfinite().all()

@@ -175,3 +175,37 @@ def test_the_released_size():
     """The text block of the released COCO recipe."""
     part = sets.build("slots", dim=1024, input_dim=300, position="sine", add_global=False)
     assert sum(p.numel() for p in part.parameters()) == 13_828_696
+
+
+def test_an_untied_checkpoint_is_not_mistaken_for_a_tied_one():
+    case = load_case("dive_agg_image_unpadded")
+    listed = {**case.weight, "layers.1.0.norm.weight": case.weight["layers.0.0.norm.weight"] + 1}
+    with pytest.raises(ValueError, match=r"not tied.*tied=False"):
+        sets.build("slots", dim=12, add_global=False).load_official(listed)
+
+
+def test_tensors_for_what_a_part_was_built_without_are_named():
+    case = load_case("dive_set_prediction_unpadded")
+    with pytest.raises(ValueError, match=r"global_norm.*built without it"):
+        sets.build("slots", dim=12, add_global=False).load_official(case.weight)
+
+
+@pytest.mark.parametrize("name", ["slots", "transformer", "pie_net"])
+def test_dropout_acts_in_training_alone(name):
+    knobs = {} if name == "pie_net" else SMALL
+    part = sets.build(name, dim=8, dropout=0.5, **knobs)
+    features, global_feature = batch(8), torch.randn(4, 8)
+    assert not torch.equal(part(features, global_feature).vectors, part(features, global_feature).vectors)
+    part.eval()
+    plain = sets.build(**{**part.config, "dropout": 0.0}).eval()
+    plain.load_state_dict(part.state_dict())
+    assert torch.equal(part(features, global_feature).vectors, plain(features, global_feature).vectors)
+
+
+def test_drawn_slots_follow_the_learned_mean_and_deviation():
+    part = sets.build("slots", dim=8, learned_slots=False, **SMALL).train()
+    part.block.slot_mean.data.fill_(3.0)
+    part.block.slot_log_std.data.fill_(-1.0)
+    drawn = part.block.initial_slots(4000)
+    assert drawn.mean().item() == pytest.approx(3.0, abs=0.01)
+    assert drawn.std().item() == pytest.approx(0.3679, abs=0.01)

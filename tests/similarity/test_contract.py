@@ -187,8 +187,12 @@ def test_bad_input_is_named(setting):
         part.scores(a.long(), a)
     with pytest.raises(PolysemError, match="list"):
         part.scores([[1.0]], a)
-    with pytest.raises(PolysemError, match="budget_mb must be positive"):
+    with pytest.raises(PolysemError, match="budget_mb must be a positive number"):
         part.scores(a, a, budget_mb=0)
+    with pytest.raises(PolysemError, match="budget_mb must be a positive number"):
+        part.scores(a, a, budget_mb=float("inf"))
+    with pytest.raises(PolysemError, match="got list and float32"):
+        part.contributions([1.0], a[0])
     with pytest.raises(PolysemError, match="one set against one set"):
         part.contributions(a[0], a)
 
@@ -202,3 +206,52 @@ def test_saved_equals_loaded(setting, tmp_path):
     loaded = similarity.build(**part.config)
     loaded.load_state_dict(torch.load(tmp_path / "part.pt", weights_only=True))
     assert torch.equal(loaded.scores(unit(3, 2, 6), unit(4, 2, 6)), part.scores(unit(3, 2, 6), unit(4, 2, 6)))
+
+
+@every_similarity
+@pytest.mark.parametrize("grad", [False, True])
+def test_nothing_against_something_with_gradients_too(setting, grad):
+    empty = torch.zeros(0, 2, 6, requires_grad=grad)
+    assert build(setting).scores(empty, unit(4, 3, 6)).shape == (0, 4)
+    assert build(setting).scores(unit(4, 3, 6), empty).shape == (4, 0)
+
+
+@every_similarity
+def test_nan_is_never_taken_for_a_match(setting):
+    a = unit(3, 2, 6)
+    a[1] = float("nan")
+    scores = build(setting).scores(a, unit(4, 2, 6))
+    assert scores[1].isnan().all()
+    assert scores[[0, 2]].isfinite().all()
+
+
+@every_similarity
+def test_contributions_are_as_exact_as_the_scores(setting):
+    part = build(setting).double()
+    x, y = unit(3, 6, dtype=torch.float64), unit(2, 6, seed=1, dtype=torch.float64)
+    score = part.scores(x[None], y[None])[0, 0]
+    torch.testing.assert_close(part.contributions(x, y).sum(), score, atol=1e-12, rtol=0)
+    part = build(setting)
+    score = part.scores(x[None].half(), y[None].float())[0, 0]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(part.contributions(x.half(), y.float()).sum(), score, atol=1e-6, rtol=0)
+
+
+@every_similarity
+@pytest.mark.parametrize(("k", "dim"), [(4, 64), (1, 1024), (8, 16)])
+def test_blocks_hold_no_more_than_the_budget(setting, k, dim, monkeypatch):
+    """The numbers of every block, its copies and its sides fit; and with a gradient, blocks are used at all."""
+    seen = []
+    score = similarity.Similarity._score_block
+
+    def watched(self, reduce, a, b):
+        seen.append((a.shape[0] * b.shape[0] * k * k * 3 + (len(a) + len(b)) * k * dim) * 4 / 2**20)
+        return score(self, reduce, a, b)
+
+    monkeypatch.setattr(similarity.Similarity, "_score_block", watched)
+    a, b = unit(60, k, dim), unit(90, k, dim, seed=1)
+    for grad in (False, True):
+        seen.clear()
+        build(setting).scores(a.clone().requires_grad_(grad), b, budget_mb=0.25)
+        assert len(seen) > 1
+        assert max(seen) <= 0.25

@@ -73,3 +73,10 @@ def test_peak_memory_follows_the_budget():
         part.scores(a, b, budget_mb=budget_mb)
     result = 200 * 400 * 4
     assert max(size for size in sizes if size != result) <= budget_mb * 2**20 / 3
+
+
+@pytest.mark.parametrize("alpha", [1e-6, 1e-3, 0.5])
+def test_a_small_alpha_loses_no_digits_for_sets_of_one(alpha):
+    a, b = unit(4, 1, 8), unit(5, 1, 8, seed=1)
+    scores = similarity.build("smooth_chamfer", alpha=alpha).scores(a, b)
+    torch.testing.assert_close(scores, a[:, 0] @ b[:, 0].t(), atol=1e-6, rtol=0)

@@ -8,6 +8,7 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 from torch.nn import functional as F
 
+from polysem.errors import InputError
 from polysem.objectives.base import Loss, Objective, average, contests, registry
 
 
@@ -22,7 +23,7 @@ class AdOpt(Objective):
       paper     K = floor(B cos((align + uniform) pi / 4)), Eq. 6 as printed; the denominator holds only negatives
                 and the two directions are summed. It keeps about three quarters of the negatives for a trained model.
       official  the released code: another formula for K, which falls to 1 early; a margin of 0.2 on negatives; and
-                a match can be drawn as its own negative where most similarities are below 0.
+                a match, or a sibling of it, can be drawn as a negative where most similarities are below 0.
 
     k: "adaptive" as above; for the ablation a "random" K in each batch, or a number for a constant K.
     """
@@ -61,20 +62,20 @@ class AdOpt(Objective):
         return average(gap if self.variant == "paper" else F.softplus(gap)), count
 
     def negatives(self, scores: Tensor, positives: Tensor) -> int:
-        """K for this batch: between 1 and the number of candidates."""
-        anchors, most = scores.shape[0], scores.shape[1] - 1
+        """K for this batch: between 1 and the most negatives that any anchor has. B is the number of candidates."""
+        most = max(1, int((~positives).sum(1).max()))
         if self.k == "adaptive":
             chosen = {"annealed": self._annealed, "paper": self._printed, "official": self._released}[self.variant](
                 scores, positives
             )
         elif self.k == "random":
-            chosen = int(torch.randint(1, max(2, anchors), ()))
+            chosen = int(torch.randint(1, most + 1, ()))
         else:
             chosen = int(self.k)
         return max(1, min(chosen, most))
 
     def _annealed(self, scores: Tensor, positives: Tensor) -> int:
-        most = scores.shape[1] - 1
+        most = int((~positives).sum(1).max())
         anchor, match = contests(positives)
         beaten = (scores[anchor] < scores[anchor, match][:, None]) & ~positives[anchor]
         auc = beaten.sum() / (~positives[anchor]).sum().clamp(min=1)
@@ -82,12 +83,15 @@ class AdOpt(Objective):
         return round(self.k_late + min(1.0, immature) * (most - self.k_late))
 
     def _printed(self, scores: Tensor, positives: Tensor) -> int:
-        align, uniform = scores[positives].mean(), scores.exp().mean().log()
-        return math.floor(len(scores) * math.cos(float(align + uniform) * math.pi / 4))
+        scores = scores.double()
+        align, uniform = scores[positives].mean(), scores.flatten().logsumexp(0) - math.log(scores.numel())
+        return math.floor(scores.shape[1] * math.cos(float(align + uniform) * math.pi / 4))
 
     def _released(self, scores: Tensor, positives: Tensor) -> int:
-        align = scores[positives].mean()
-        uniform = (-scores.masked_fill(positives, 0.0)).exp().mean()
+        scores = scores.double()
+        align, uniform = scores[positives].mean(), (-scores.masked_fill(positives, 0.0)).exp().mean()
+        if not bool(uniform.isfinite()):
+            raise InputError(f"adopt expects similarities near [-1, 1]; the lowest here is {float(scores.min()):.3g}.")
         # A negative sum has no real power: the released code dies there. More negatives is what it means to ask for.
         maturity = max(0.0, float(align + uniform)) ** self.scale
-        return int(math.cos(maturity) * len(scores)) + 1
+        return int(math.cos(maturity) * scores.shape[1]) + 1

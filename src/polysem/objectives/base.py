@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from polysem.errors import InputError
+from polysem.errors import InputError, kind
 from polysem.registry import Part, Registry
 
 registry: Registry[Part] = Registry("objective")
@@ -37,8 +37,8 @@ class Objective(Part):
 
     def set_epoch(self, epoch: int) -> None:
         """Tell an objective with a schedule which epoch has begun (from 0)."""
-        if epoch < 0:
-            raise InputError(f"Epochs count from 0, got {epoch}.")
+        if not isinstance(epoch, int) or epoch < 0:
+            raise InputError(f"Epochs are whole numbers that count from 0, got {epoch!r}.")
         self.epoch = epoch
 
     def forward(self, scores: Tensor, positives: Tensor) -> Loss:
@@ -55,11 +55,13 @@ class Regulariser(Part):
 
     def forward(self, images: Tensor, texts: Tensor) -> Loss:
         for side, x in (("images", images), ("texts", texts)):
-            if x.ndim != 3 or not x.is_floating_point() or x.numel() == 0:
+            if not isinstance(x, Tensor) or x.ndim != 3 or not x.is_floating_point() or x.numel() == 0:
                 raise InputError(
                     f"{type(self).__name__} takes {side} as a floating-point (items, set size, dim) tensor, "
-                    f"got {x.dtype} of shape {tuple(x.shape)}."
+                    f"got {kind(x)}."
                 )
+            if not bool(x.detach().isfinite().all()):
+                raise InputError(f"{type(self).__name__}: {side} hold NaN or infinity. Check the learning rate.")
         if images.shape[2] != texts.shape[2]:
             raise InputError(f"Images have width {images.shape[2]} and texts {texts.shape[2]}; they need a common one.")
         return self.loss(images, texts)
@@ -70,15 +72,11 @@ class Regulariser(Part):
 
 
 def check_scores(scores: Tensor, positives: Tensor) -> None:
-    if scores.ndim != 2 or not scores.is_floating_point():
+    if not isinstance(scores, Tensor) or scores.ndim != 2 or not scores.is_floating_point():
+        raise InputError(f"Scores must be a floating-point (images, texts) tensor, got {kind(scores)}.")
+    if not isinstance(positives, Tensor) or positives.dtype != torch.bool or positives.shape != scores.shape:
         raise InputError(
-            "Scores must be a floating-point (images, texts) matrix, "
-            f"got {scores.dtype} of shape {tuple(scores.shape)}."
-        )
-    if positives.dtype != torch.bool or positives.shape != scores.shape:
-        raise InputError(
-            f"Positives must be a bool mask of the scores' shape {tuple(scores.shape)}, "
-            f"got {positives.dtype} of shape {tuple(positives.shape)}. "
+            f"Positives must be a bool mask of the scores' shape {tuple(scores.shape)}, got {kind(positives)}. "
             "One text per image: torch.eye(n, dtype=torch.bool)."
         )
     if not bool(positives.any()):

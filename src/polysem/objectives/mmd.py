@@ -26,7 +26,9 @@ class MMD(Regulariser):
 
     def loss(self, images: Tensor, texts: Tensor) -> Loss:
         x, y = images.flatten(0, 1), texts.flatten(0, 1)
-        mmd = self._within(x) - 2 * self._across(x, y).sum() / (len(x) * len(y)) + self._within(y)
+        # Small differences of distances: half precision would leave nothing of them.
+        with torch.autocast(x.device.type, enabled=False):
+            mmd = self._within(x) - 2 * self._across(x, y).sum() / (len(x) * len(y)) + self._within(y)
         return Loss(mmd, {"mmd": mmd})
 
     def _within(self, x: Tensor) -> Tensor:

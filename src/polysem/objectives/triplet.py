@@ -18,8 +18,8 @@ class Triplet(Objective):
 
     For each positive pair (i, t), with negatives n of i (and the same from texts to images): [margin + s_in - s_it]+
 
-    mining     "all" negatives; the "hardest" one; or the "semi_hard" ones, which lie inside the margin but do not
-               outrank the match. A list of [epoch, mining] steps is a schedule: [[0, "all"], [1, "hardest"]] is VSE∞'s
+    mining     "all" negatives; the "hardest" one; or the "semi_hard" ones, which lie inside the margin and strictly
+               below the match. A list of [epoch, mining] steps is a schedule: [[0, "all"], [1, "hardest"]] is VSE∞'s
                warm-up.
     reduction  "sum" over the batch (VSE++, VSE∞) or "mean" over the terms of each direction (PVSE, DivE). They differ
                by a factor of about the batch size, which gradient clipping feels.
@@ -66,7 +66,7 @@ class Triplet(Objective):
                 if self.variant == "official":
                     hinge = hinge.clamp(max=self.margin)
                 else:
-                    counted = counted & (hinge < self.margin)
+                    counted = counted & (scores[anchor] < matched[:, None])
                 counted = counted & (hinge > 0)
             hinge = hinge.masked_fill(~counted, 0.0)
             terms, pressed = int(counted.sum()), (hinge > 0).any(1)

@@ -32,5 +32,9 @@ class AdaPool(Pooling):
     def pool(self, x: Tensor, mask: Tensor) -> Tensor:
         centre = masked.mean(x, mask)[:, None]
         typical = (masked.softmax(dice_similarity(x, centre), mask[..., None], dim=1) * x).sum(1)
+        if self.training:
+            # In place: a clamp in the graph would hold a beta that has left [0, 1] there for good, without gradient.
+            with torch.no_grad():
+                self.beta.clamp_(0, 1)
         beta = self.beta.clamp(0, 1)
         return beta * typical + (1 - beta) * softpool(x, mask)

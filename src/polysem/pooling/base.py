@@ -7,7 +7,7 @@ from abc import abstractmethod
 from pydantic import PositiveInt
 from torch import Tensor
 
-from polysem.features import LocalFeatures
+from polysem.features import LocalFeatures, require_features
 from polysem.registry import Part, Registry
 
 registry: Registry[Pooling] = Registry("pooling")
@@ -26,9 +26,13 @@ class Pooling(Part):
         self.dim = dim
 
     def forward(self, features: LocalFeatures) -> Tensor:
-        features.check(self.dim)
+        require_features(features, self).check(self.dim)
+        return self.pool(*self.prepared(features))
+
+    def prepared(self, features: LocalFeatures) -> tuple[Tensor, Tensor]:
+        """What `pool` sees. Released codes that let padding in override it for their official variant."""
         clean = features.zero_padded()
-        return self.pool(clean.values, clean.mask)
+        return clean.values, clean.mask
 
     @abstractmethod
     def pool(self, x: Tensor, mask: Tensor) -> Tensor:

@@ -31,13 +31,15 @@ class Positions(nn.Module):
         """(S,), N, (S, N, D) or None -> (S, N, dim)."""
         if self.table is None:
             positions = sinusoids(padded, self.dim, lengths.device)
-        elif padded <= self.max_length:
-            positions = self.table.weight[:padded]
         else:
-            raise InputError(
-                f"A batch has {padded} positions but GPO's learned position table ends at {self.max_length}. "
-                f"Build it with max_length={padded} or more, or with position='sincos'."
-            )
+            longest = int(lengths.max())
+            if longest > self.max_length:
+                raise InputError(
+                    f"An item has {longest} tokens but GPO's learned position table ends at {self.max_length}. "
+                    f"Build it with max_length={longest} or more, or with position='sincos'."
+                )
+            # Past the end of the table there can only be padding; any row serves.
+            positions = self.table.weight[torch.arange(padded, device=lengths.device).clamp(max=self.max_length - 1)]
         positions = positions.expand(len(lengths), -1, -1)
         return positions if self.feature is None or ranked is None else positions + self.feature(ranked)
 
@@ -125,15 +127,23 @@ def make(
     return {"bigru": BiGRU, "mlp": MLP, "transformer": Transformer}[generator](positions, d_hidden, outputs)
 
 
+_MEMORY_VALUES = 1 << 22
+"""Coefficients to remember at the most, about 16 MB; with more, the memory starts afresh."""
+
+
 class Memory:
     """Coefficients already made, by length, and the weights that made them. Not used while gradients are wanted.
 
     The weights are compared by value: fused optimisers change them without a trace (no version count, no new address).
+    Copies and pickles of a part start without memory.
     """
 
     def __init__(self) -> None:
         self._weights: list[Tensor] = []
         self._theta: dict[int, Tensor] = {}
+
+    def __reduce__(self) -> tuple[type[Memory], tuple[()]]:
+        return Memory, ()
 
     def recall(self, generator: nn.Module, lengths: Tensor, padded: int) -> Tensor | None:
         """(S, padded, outputs) if every length is known, else None."""
@@ -146,7 +156,8 @@ class Memory:
     def store(self, generator: nn.Module, lengths: Tensor, theta: Tensor) -> None:
         if torch.is_grad_enabled():
             return
-        if not self._made_by(generator):
+        held = sum(row.numel() for row in self._theta.values())
+        if held > _MEMORY_VALUES or not self._made_by(generator):
             self._weights, self._theta = [p.detach().clone() for p in generator.parameters()], {}
         self._theta.update({n: row[:n].clone() for n, row in zip(lengths.tolist(), theta, strict=True)})
 

@@ -31,12 +31,11 @@ class FSPool(Pooling):
         self.pieces, self.variant = pieces, variant
         self.knots = nn.Parameter(torch.randn(dim, pieces + 1))
 
-    def forward(self, features: LocalFeatures) -> Tensor:
+    def prepared(self, features: LocalFeatures) -> tuple[Tensor, Tensor]:
         if self.variant == "paper":
-            return super().forward(features)
-        features.check(self.dim)
+            return super().prepared(features)
         second = torch.arange(features.mask.shape[1], device=features.mask.device) == 1
-        return self.pool(features.values, features.mask | (features.lengths == 1)[:, None] & second)
+        return features.values, features.mask | (features.lengths == 1)[:, None] & second
 
     def pool(self, x: Tensor, mask: Tensor) -> Tensor:
         ranked = masked.sort_descending(x, mask)

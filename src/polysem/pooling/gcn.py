@@ -9,6 +9,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from polysem import masked
+from polysem.errors import unknown
 from polysem.features import LocalFeatures
 from polysem.pooling.base import Pooling, registry
 from polysem.pooling.seq2seq import last_state
@@ -30,7 +31,7 @@ class RelationLayer(nn.Module):
         # theta (phi^T g) costs N D^2 where (theta phi^T) g costs N^2 D; for the usual N < D the latter is cheaper.
         relations = self.theta(x) @ self.phi(x).transpose(1, 2) / mask.sum(1)[:, None, None]
         update = torch.zeros_like(x)
-        update[mask] = batch_norm(self.norm, self.out(relations @ messages)[mask])
+        update[mask] = batch_norm(self.norm, self.out(relations @ messages)[mask]).to(x.dtype)  # autocast may differ
         return x + update
 
 
@@ -60,11 +61,10 @@ class GCN(Pooling):
         self.layers = nn.ModuleList(RelationLayer(dim) for _ in range(layers))
         self.gru = nn.GRU(dim, dim, batch_first=True)
 
-    def forward(self, features: LocalFeatures) -> Tensor:
+    def prepared(self, features: LocalFeatures) -> tuple[Tensor, Tensor]:
         if self.variant == "paper":
-            return super().forward(features)
-        features.check(self.dim)
-        return self.pool(features.values, torch.ones_like(features.mask))
+            return super().prepared(features)
+        return features.values, torch.ones_like(features.mask)
 
     def pool(self, x: Tensor, mask: Tensor) -> Tensor:
         for layer in self.layers:
@@ -74,9 +74,17 @@ class GCN(Pooling):
 
     def translate_official(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """VSRN's names: Rs_GCN_<i>.{g,theta,phi,W.0,W.1}.*, img_rnn.*; its 1x1 convolutions become linear maps."""
+        inner = {"g": "g", "theta": "theta", "phi": "phi", "W.0": "out", "W.1": "norm"}
         own = {}
-        for name, tensor in state.items():
-            name = re.sub(r"^Rs_GCN_(\d+)", lambda m: f"layers.{int(m[1]) - 1}", name)
-            name = name.replace(".W.0.", ".out.").replace(".W.1.", ".norm.").replace("img_rnn.", "gru.")
-            own[name] = torch.as_tensor(tensor).squeeze(-1) if tensor.ndim == 3 else torch.as_tensor(tensor)
+        for name, given in state.items():
+            tensor = torch.as_tensor(given)
+            layer = re.fullmatch(r"Rs_GCN_(\d+)\.(g|theta|phi|W\.0|W\.1)\.(\w+)", name)
+            if layer:
+                own[f"layers.{int(layer[1]) - 1}.{inner[layer[2]]}.{layer[3]}"] = (
+                    tensor.flatten(1) if tensor.ndim == 3 else tensor
+                )
+            elif name.startswith("img_rnn."):
+                own["gru." + name.removeprefix("img_rnn.")] = tensor
+            else:
+                raise unknown("tensor of VSRN's reasoning", name, ["Rs_GCN_<i>.{g,theta,phi,W.0,W.1}.*", "img_rnn.*"])
         return own

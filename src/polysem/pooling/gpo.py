@@ -92,7 +92,9 @@ class GPO(Pooling):
         distinct, which = lengths.unique(return_inverse=True)
         theta = self._memory.recall(self.generator, distinct, mask.shape[1])
         if theta is None:
-            theta = self._softmax(self.generator(distinct, mask.shape[1], None), distinct)
+            # In full precision always: what is remembered must not depend on the first caller's autocast.
+            with torch.autocast(mask.device.type, enabled=False):
+                theta = self._softmax(self.generator(distinct, mask.shape[1], None), distinct)
             self._memory.store(self.generator, distinct, theta)
         return theta[which].to(ranked.dtype)
 

@@ -9,7 +9,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from polysem.errors import InputError
-from polysem.features import LocalFeatures
+from polysem.features import LocalFeatures, require_features
 from polysem.registry import Part, Registry
 
 registry: Registry[SetPredictor] = Registry("set predictor")
@@ -41,7 +41,7 @@ class SetPredictor(Part):
         self.dim, self.k, self.input_dim = dim, k, input_dim
 
     def forward(self, features: LocalFeatures, global_feature: Tensor | None = None) -> SetPrediction:
-        features.check(self.input_dim)
+        require_features(features, self).check(self.input_dim)
         if self.needs_global and global_feature is None:
             raise InputError(
                 f"{type(self).__name__} adds a global feature of shape {(len(features), self.dim)}; none was given."

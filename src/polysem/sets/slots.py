@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from polysem import masked
-from polysem.errors import unknown
+from polysem.errors import InputError, unknown
 from polysem.features import LocalFeatures
 from polysem.sets.aggregation import AggregationBlock, Competition
 from polysem.sets.base import SetPrediction, SetPredictor, registry
@@ -34,42 +34,15 @@ class AggregatingPredictor(SetPredictor):
     """An aggregation block whose normalised slots, with the global feature added, are the embedding set."""
 
     def __init__(
-        self,
-        how: Competition,
-        dim: int,
-        k: int,
-        input_dim: int | None,
-        iterations: int,
-        tied: bool,
-        heads: int,
-        head_dim: int,
-        ff_mult: int,
-        dropout: float,
-        position: str,
-        add_global: bool,
-        learned_slots: bool = True,
-        gru: bool = False,
+        self, *, dim: int, k: int, input_dim: int | None, position: str, add_global: bool, **block: Any
     ) -> None:
-        super().__init__(dim, k, input_dim or dim)
+        """block: the knobs that go to the aggregation block as they are."""
         width = input_dim or dim
+        super().__init__(dim, k, width)
         if position == "sine" and width % 2:
             self.reject_knobs(f"sine positions need an even input width, got {width}.")
         self.needs_global = add_global
-        self.block = AggregationBlock(
-            dim=dim,
-            input_dim=width,
-            k=k,
-            iterations=iterations,
-            tied=tied,
-            heads=heads,
-            head_dim=head_dim,
-            ff_mult=ff_mult,
-            dropout=dropout,
-            gru=gru,
-            learned_slots=learned_slots,
-            sine_positions=position == "sine",
-            how=how,
-        )
+        self.block = AggregationBlock(dim=dim, k=k, input_dim=width, sine_positions=position == "sine", **block)
         self.global_norm = nn.LayerNorm(dim) if add_global else None
 
     def predict(self, features: LocalFeatures, global_feature: Tensor | None) -> SetPrediction:
@@ -86,14 +59,18 @@ class AggregatingPredictor(SetPredictor):
 
         Tied layers may be listed once or once per iteration.
         """
-        own = {}
-        for name, tensor in state.items():
-            renamed = self._rename(name)
-            if renamed is not None:
-                own[renamed] = torch.as_tensor(tensor)
+        own: dict[str, Tensor] = {}
+        for name, given in state.items():
+            renamed, tensor = self._rename(name), torch.as_tensor(given)
+            if renamed in own and not torch.equal(own[renamed], tensor):
+                raise InputError(
+                    f"{name} differs from the same tensor of another iteration: this checkpoint's layers are not tied. "
+                    "Build the part with tied=False."
+                )
+            own[renamed] = tensor
         return own
 
-    def _rename(self, name: str) -> str | None:
+    def _rename(self, name: str) -> str:
         name = name.removeprefix("agg_block.")
         known = {"residual_norm": "global_norm", "latents": "block.slots", "last_layer.0": "block.norm"}
         for theirs, ours in known.items():
@@ -102,9 +79,7 @@ class AggregatingPredictor(SetPredictor):
         match = re.fullmatch(r"layers\.(\d+)\.(.+)\.(weight|bias)", name)
         if match is None or match[2] not in _ITERATION_KEYS:
             raise unknown("tensor of the released set prediction module", name, [*known, "layers.<i>.*"])
-        step = int(match[1])
-        if self.block.tied and step > 0:
-            return None  # tied: the same tensor again
+        step = 0 if self.block.tied else int(match[1])
         return f"block.updates.{step}.{_ITERATION_KEYS[match[2]]}.{match[3]}"
 
 
@@ -137,18 +112,18 @@ class Slots(AggregatingPredictor):
         variant: Literal["paper", "official"] = "paper",
     ) -> None:
         super().__init__(
-            Competition("slots", padding_competes=variant == "official"),
-            dim,
-            k,
-            input_dim,
-            iterations,
-            tied,
-            heads,
-            head_dim,
-            ff_mult,
-            dropout,
-            position,
-            add_global,
-            learned_slots,
+            dim=dim,
+            k=k,
+            input_dim=input_dim,
+            position=position,
+            add_global=add_global,
+            iterations=iterations,
+            tied=tied,
+            heads=heads,
+            head_dim=head_dim,
+            ff_mult=ff_mult,
+            dropout=dropout,
             gru=not residual_update,
+            learned_slots=learned_slots,
+            how=Competition("slots", padding_competes=variant == "official"),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from polysem import threads
-from polysem.errors import InputError
+from polysem.errors import InputError, kind
 from polysem.registry import Part, Registry
 
 registry: Registry[Similarity] = Registry("similarity")
@@ -21,8 +22,9 @@ Reduce = Callable[[Tensor], Tensor]
 
 # Element pairs of a block: large enough for the matrix product, small enough to stay in a core's cache (measured).
 _CACHE_PAIRS = 1 << 19
-# Values held at once for each element pair: the product, its reductions and their intermediates.
-_COPIES = 3
+# Values held at once for each element pair: the product, its reductions and their intermediates; with a gradient, also
+# what is kept for it and what it is made of.
+_COPIES, _COPIES_WITH_GRADIENT = 3, 8
 
 
 class Similarity(Part):
@@ -33,7 +35,7 @@ class Similarity(Part):
     The sets of one side share a size; the two sides need not.
     """
 
-    def __init__(self, budget_mb: PositiveFloat = 64.0) -> None:
+    def __init__(self, budget_mb: PositiveFloat = 256.0) -> None:
         """budget_mb: memory for intermediate values; larger problems are cut into blocks that fit."""
         super().__init__()
         self.budget_mb = budget_mb
@@ -45,22 +47,26 @@ class Similarity(Part):
         """(I, K, D), (T, L, D) -> (I, T). Differentiable; half-precision input is scored in float32."""
         a, b = _checked(a, b)
         budget = self.budget_mb if budget_mb is None else budget_mb
-        if budget <= 0:
-            raise InputError(f"budget_mb must be positive, got {budget}.")
-        pairs = int(budget * 2**20 / (a.element_size() * _COPIES))
+        if not 0 < budget < math.inf:
+            raise InputError(f"budget_mb must be a positive number, got {budget}.")
+        values = int(budget * 2**20 / a.element_size())
+        wants_gradient = a.requires_grad or b.requires_grad or any(p.requires_grad for p in self.parameters())
         with torch.autocast(a.device.type, enabled=False):
-            if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad or any(True for _ in self.parameters())):
-                return self._scores_with_gradient(a, b, pairs)
-            return self._scores_in_blocks(a, b, pairs)
+            if torch.is_grad_enabled() and wants_gradient:
+                return self._scores_with_gradient(a, b, values)
+            return self._scores_in_blocks(a, b, values)
 
     def contributions(self, x: Tensor, y: Tensor) -> Tensor:
         """(..., K, D), (..., L, D) -> (..., K, L): each element pair's share of the score. The shares sum to it."""
-        if x.ndim < 2 or y.ndim != x.ndim or x.shape[:-2] != y.shape[:-2] or x.shape[-1] != y.shape[-1]:
+        tensors = isinstance(x, Tensor) and isinstance(y, Tensor)
+        if not tensors or x.ndim < 2 or x.shape[:-2] != y.shape[:-2] or x.shape[-1] != y.shape[-1]:
             raise InputError(
-                f"contributions() takes one set against one set, (K, dim) and (L, dim), or equally many of each; "
-                f"got {tuple(x.shape)} and {tuple(y.shape)}."
+                "contributions() takes one set against one set, tensors of (K, dim) and (L, dim), or as many of each; "
+                f"got {kind(x)} and {kind(y)}."
             )
-        return self.shares(self.closeness(x, y.transpose(-1, -2)))
+        dtype = _scoring_dtype(x, y)
+        with torch.autocast(x.device.type, enabled=False):
+            return self.shares(self.closeness(x.to(dtype), y.to(dtype).transpose(-1, -2)))
 
     def closeness(self, x: Tensor, y: Tensor) -> Tensor:
         """(..., M, D), (..., D, N) -> (..., M, N): how close two elements are; here the cosine of unit vectors."""
@@ -78,29 +84,27 @@ class Similarity(Part):
         """The way to `reduce` these two sides; a similarity may have a faster one for sides that allow it."""
         return self.reduce
 
-    def _scores_in_blocks(self, a: Tensor, b: Tensor, pairs: int) -> Tensor:
+    def _scores_in_blocks(self, a: Tensor, b: Tensor, values: int) -> Tensor:
         reduce = self.reducer(a, b)
         scores = a.new_empty(len(a), len(b))
-        rows, columns = _block(a, b, min(pairs // threads.count(a.device), _CACHE_PAIRS))
+        each = min(values // threads.count(a.device), _COPIES * _CACHE_PAIRS + _CACHE_PAIRS * a.shape[2] // 8)
+        rows, columns = _block(a, b, each, _COPIES)
 
         def fill(i: int, t: int) -> None:
-            part, texts = a[i : i + rows], _columns(b[t : t + columns])
-            scores[i : i + rows, t : t + columns] = self._score_block(reduce, part, texts, b.shape[1])
+            block = self._score_block(reduce, a[i : i + rows], b[t : t + columns])
+            scores[i : i + rows, t : t + columns] = block
 
         blocks = [partial(fill, i, t) for t in range(0, len(b), columns) for i in range(0, len(a), rows)]
         threads.run(blocks, a.device)
         return scores
 
-    def _scores_with_gradient(self, a: Tensor, b: Tensor, pairs: int) -> Tensor:
+    def _scores_with_gradient(self, a: Tensor, b: Tensor, values: int) -> Tensor:
         """In one piece if that fits the budget; else in blocks whose insides are made again for the gradient."""
         reduce = self.reducer(a, b)
-        rows, columns = _block(a, b, pairs)
+        rows, columns = _block(a, b, values, _COPIES_WITH_GRADIENT)
         if rows >= len(a) and columns >= len(b):
-            return self._score_block(reduce, a, _columns(b), b.shape[1])
-
-        def block(part: Tensor, texts: Tensor) -> Tensor:
-            return self._score_block(reduce, part, _columns(texts), b.shape[1])
-
+            return self._score_block(reduce, a, b)
+        block = partial(self._score_block, reduce)
         return torch.cat(
             [
                 torch.cat(
@@ -114,45 +118,50 @@ class Similarity(Part):
             ]
         )
 
-    def _score_block(self, reduce: Reduce, a: Tensor, texts: Tensor, size: int) -> Tensor:
-        """(i, K, D), (D, L * t) -> (i, t)."""
-        c = self.closeness(a.flatten(0, 1), texts)
-        return reduce(c.view(len(a), a.shape[1], size, -1))
+    def _score_block(self, reduce: Reduce, a: Tensor, b: Tensor) -> Tensor:
+        """(i, K, D), (t, L, D) -> (i, t)."""
+        # The texts innermost, so that a reduction over elements runs along contiguous memory.
+        columns = b.transpose(0, 1).flatten(0, 1).t()
+        c = self.closeness(a.flatten(0, 1), columns)
+        return reduce(c.view(len(a), a.shape[1], b.shape[1], len(b)))
 
 
-def _columns(b: Tensor) -> Tensor:
-    """(t, L, D) -> (D, L * t): the texts innermost, so that a reduction over elements runs along contiguous memory."""
-    return b.transpose(0, 1).flatten(0, 1).t()
-
-
-def _block(a: Tensor, b: Tensor, pairs: int) -> tuple[int, int]:
-    """How many sets of each side to take at once so that their element pairs stay within `pairs`."""
-    sets = max(1, pairs // (a.shape[1] * b.shape[1]))
-    if sets >= len(a) * len(b):
-        return max(1, len(a)), max(1, len(b))
-    columns = max(1, min(len(b), 2 * int(sets**0.5)))
-    rows = max(1, min(len(a), sets // columns))
-    return rows, max(1, min(len(b), sets // rows))
+def _block(a: Tensor, b: Tensor, values: int, copies: int) -> tuple[int, int]:
+    """How many sets of each side to take at once so that about `values` numbers are held: `copies` for each element
+    pair and one for each number of the two sides."""
+    i, t = max(1, len(a)), max(1, len(b))
+    k, size, dim = a.shape[1], b.shape[1], a.shape[2]
+    if i * t * k * size * copies + (i * k + t * size) * dim <= values:
+        return i, t
+    # Half for the pairs, half for the sides; as square as the pairs allow, wider than high for the matrix product.
+    sets = max(1, values // (2 * copies * k * size))
+    columns = max(1, min(t, 2 * int(sets**0.5), values // (4 * size * dim)))
+    rows = max(1, min(i, sets // columns, values // (4 * k * dim)))
+    return rows, columns
 
 
 def _checked(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     for side, x in (("first", a), ("second", b)):
         if not isinstance(x, Tensor) or x.ndim != 3 or not x.is_floating_point() or x.shape[1] == 0:
-            given = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
             raise InputError(
-                f"The {side} argument of scores() must be a floating-point (items, set size, dim) tensor, got {given}. "
-                "Single vectors are sets of one: x[:, None]."
+                f"The {side} argument of scores() must be a floating-point (items, set size, dim) tensor, "
+                f"got {kind(x)}. Single vectors are sets of one: x[:, None]."
             )
     if a.shape[2] != b.shape[2] or a.device != b.device:
         raise InputError(
             f"Both sides need one width and device, got {a.shape[2]} on {a.device} and {b.shape[2]} on {b.device}. "
             "Were they made by the same model?"
         )
-    dtype = torch.promote_types(torch.promote_types(a.dtype, b.dtype), torch.float32)
+    dtype = _scoring_dtype(a, b)
     return a.to(dtype), b.to(dtype)
 
 
-def split_evenly(chosen: Tensor, dim: int | tuple[int, ...]) -> Tensor:
-    """(bool) -> weights that sum to 1 over `dim` and share evenly among the chosen: a tie belongs to all who tie."""
-    weights = chosen.to(torch.get_default_dtype())
+def _scoring_dtype(a: Tensor, b: Tensor) -> torch.dtype:
+    """float32 at least: half precision is for storage."""
+    return torch.promote_types(torch.promote_types(a.dtype, b.dtype), torch.float32)
+
+
+def split_evenly(c: Tensor, dim: int | tuple[int, ...]) -> Tensor:
+    """Weights that sum to 1 over `dim` and share evenly among the largest of c: a tie belongs to all who tie."""
+    weights = (c == c.amax(dim, keepdim=True)).to(c.dtype)
     return weights / weights.sum(dim, keepdim=True)

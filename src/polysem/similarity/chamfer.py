@@ -16,6 +16,6 @@ class Chamfer(Similarity):
         return (c.amax(2).mean(1) + c.amax(1).mean(1)) / 2
 
     def shares(self, c: Tensor) -> Tensor:
-        rows = split_evenly(c == c.amax(-1, keepdim=True), -1) / c.shape[-2]
-        columns = split_evenly(c == c.amax(-2, keepdim=True), -2) / c.shape[-1]
+        rows = split_evenly(c, -1) / c.shape[-2]
+        columns = split_evenly(c, -2) / c.shape[-1]
         return c * (rows + columns) / 2

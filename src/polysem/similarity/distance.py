@@ -15,5 +15,5 @@ def squared_distances(x: Tensor, y: Tensor) -> Tensor:
 def distances(x: Tensor, y: Tensor) -> Tensor:
     """The root of `squared_distances`, with gradient 0 where two points coincide."""
     squared = squared_distances(x, y)
-    apart = squared > 0
-    return torch.where(apart, torch.where(apart, squared, 1.0).sqrt(), 0.0)
+    together = squared == 0  # not "squared > 0", which would take NaN for a perfect match
+    return torch.where(together, 0.0, torch.where(together, 1.0, squared).sqrt())

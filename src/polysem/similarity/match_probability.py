@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
 from pydantic import PositiveFloat
 from torch import Tensor, nn
 
+from polysem.errors import ConfigError
 from polysem.similarity.base import Similarity, registry
 from polysem.similarity.distance import squared_distances
 
@@ -32,7 +34,7 @@ class MatchProbability(Similarity):
         scale: float | None = None,
         shift: float | None = None,
         learnable: bool = False,
-        budget_mb: PositiveFloat = 64.0,
+        budget_mb: PositiveFloat = 256.0,
     ) -> None:
         super().__init__(budget_mb)
         self.form = form
@@ -45,6 +47,11 @@ class MatchProbability(Similarity):
                 self.register_parameter(name, nn.Parameter(torch.tensor([value])))
             else:
                 self.register_buffer(name, torch.tensor([value]))
+
+    def translate_official(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        if self.form == "dive":
+            raise ConfigError("DivE's released code stores no scale and shift; form='pcme' loads PCME's.")
+        return super().translate_official(state)
 
     def closeness(self, x: Tensor, y: Tensor) -> Tensor:
         return x @ y if self.form == "dive" else -(squared_distances(x, y) + 1e-6).sqrt()

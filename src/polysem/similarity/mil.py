@@ -16,4 +16,4 @@ class MIL(Similarity):
         return c.amax((1, 2))
 
     def shares(self, c: Tensor) -> Tensor:
-        return c * split_evenly(c == c.amax((-2, -1), keepdim=True), (-2, -1))
+        return c * split_evenly(c, (-2, -1))

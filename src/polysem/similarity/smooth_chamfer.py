@@ -26,7 +26,7 @@ class SmoothChamfer(Similarity):
         self,
         alpha: PositiveFloat = 16.0,
         metric: Literal["cosine", "euclidean"] = "cosine",
-        budget_mb: PositiveFloat = 64.0,
+        budget_mb: PositiveFloat = 256.0,
     ) -> None:
         super().__init__(budget_mb)
         self.alpha, self.metric = alpha, metric
@@ -38,7 +38,8 @@ class SmoothChamfer(Similarity):
         # Unit vectors make this alpha; it is measured because nothing forces a caller to normalise.
         norms = [x.detach().norm(dim=-1).max() if x.numel() else x.new_zeros(()) for x in (a, b)]
         bound = norms[0] * norms[1] if self.metric == "cosine" else norms[0] + norms[1]
-        return self._reduce_bounded if bool(self.alpha * bound <= _SAFE_EXPONENT) else self.reduce
+        # A small alpha would ask the logarithm for digits that the exponential has lost.
+        return self._reduce_bounded if self.alpha >= 1 and bool(self.alpha * bound <= _SAFE_EXPONENT) else self.reduce
 
     def reduce(self, c: Tensor) -> Tensor:
         c = self.alpha * c

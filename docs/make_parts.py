@@ -6,6 +6,7 @@ import polysem
 from polysem.registry import PartInfo
 
 FOLDERS = {
+    "encoders": "Pictures, texts or precomputed features to local features. `polysem.encoders.build(name, …)`.",
     "pooling": "Local features to one vector. `polysem.pooling.build(name, dim=…)`, called with `LocalFeatures`.",
     "sets": "Local features and a global feature to K unit vectors. `polysem.sets.build(name, dim=…)`.",
     "similarity": "Sets against sets to a score matrix. `polysem.similarity.build(name).scores(a, b)`.",

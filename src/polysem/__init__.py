@@ -8,14 +8,24 @@ from typing import TYPE_CHECKING, Any
 from polysem._version import __version__
 
 if TYPE_CHECKING:
-    from polysem import objectives, pooling, sets, similarity
+    from polysem import data, encoders, objectives, pooling, sets, similarity
     from polysem.errors import PolysemError
     from polysem.features import LocalFeatures
 
-__all__ = ["LocalFeatures", "PolysemError", "__version__", "objectives", "pooling", "sets", "similarity"]
+__all__ = [
+    "LocalFeatures",
+    "PolysemError",
+    "__version__",
+    "data",
+    "encoders",
+    "objectives",
+    "pooling",
+    "sets",
+    "similarity",
+]
 
 # Imported on first use: torch takes seconds to load, and `polysem --version` does not need it.
-_FOLDERS = ("objectives", "pooling", "sets", "similarity")
+_FOLDERS = ("data", "encoders", "objectives", "pooling", "sets", "similarity")
 _NAMES = {"LocalFeatures": "polysem.features", "PolysemError": "polysem.errors"}
 
 

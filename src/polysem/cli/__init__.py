@@ -13,6 +13,7 @@ import typer
 from polysem._version import __version__
 from polysem.cli.data import check_command, show_command
 from polysem.cli.doctor import report
+from polysem.cli.make_data import make_emoji_scenes_command
 from polysem.cli.parts import catalogue
 from polysem.cli.quick_help import QuickCommand, QuickGroup
 from polysem.errors import PolysemError
@@ -47,6 +48,11 @@ def polysem(
 data = typer.Typer(cls=QuickGroup, no_args_is_help=True, epilog="Example: polysem data check ~/Pictures")
 data.command("check", cls=QuickCommand, epilog="Example: polysem data check flickr8k")(check_command)
 data.command("show", cls=QuickCommand, epilog="Example: polysem data show flickr8k --out sheet.png")(show_command)
+make = typer.Typer(cls=QuickGroup, no_args_is_help=True, epilog="Example: polysem data make emoji-scenes --out scenes")
+make.command(
+    "emoji-scenes", cls=QuickCommand, epilog="Example: polysem data make emoji-scenes --out scenes --items 2000"
+)(make_emoji_scenes_command)
+data.add_typer(make, name="make", help="Make a collection where no data set is at hand.")
 app.add_typer(data, name="data", help="Check a collection, show it, or make one.")
 
 app.command("doctor", cls=QuickCommand, epilog="Example: polysem doctor --json > environment.json")(report)

@@ -14,7 +14,7 @@ from polysem.errors import unknown
 if TYPE_CHECKING:
     from polysem.registry import PartInfo
 
-FOLDERS = ("pooling", "sets", "similarity", "objectives")
+FOLDERS = ("encoders", "pooling", "sets", "similarity", "objectives")
 """The folders that hold parts, in the order data flows through them."""
 
 
@@ -24,7 +24,7 @@ def catalogue(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the parts as JSON.")] = False,
 ) -> None:
-    """List every pooling, set predictor, similarity and objective with its knobs and their defaults."""
+    """List every encoder, pooling, set predictor, similarity and objective with its knobs and their defaults."""
     if folder is not None and folder not in FOLDERS:
         raise unknown("folder of parts", folder, FOLDERS)
     found = {name: _registered(name) for name in (FOLDERS if folder is None else (folder,))}

@@ -5,6 +5,7 @@ from polysem.data.collection import Box, Collection, Item, Media, Skipped
 from polysem.data.images import ImageError, load_image
 from polysem.data.problems import DataError, Problem, Problems
 from polysem.data.readers import open_collection
+from polysem.data.vocabulary import Vocabulary
 
 __all__ = [
     "Box",
@@ -16,6 +17,7 @@ __all__ = [
     "Problem",
     "Problems",
     "Skipped",
+    "Vocabulary",
     "load_features",
     "load_image",
     "open_collection",

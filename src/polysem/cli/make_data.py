@@ -1,0 +1,34 @@
+"""`polysem data make`: data sets that need no download."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def make_emoji_scenes_command(
+    out: Annotated[Path, typer.Option("--out", help="The folder to make; new or empty.")],
+    items: Annotated[int, typer.Option("--items", help="How many pictures.", min=1)] = 2000,
+    seed: Annotated[int, typer.Option("--seed", help="Another number, other pictures.", min=0)] = 0,
+    size: Annotated[int, typer.Option("--size", help="Width and height of the pictures in pixels.")] = 224,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was made as JSON.")] = False,
+) -> None:
+    """Make pictures of several emoji, five captions each, with labels, boxes and splits."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from polysem.data.emoji.make import make_emoji_scenes
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    # On stderr, so that stdout holds the answer and nothing else.
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("emoji scenes", total=items)
+        made = make_emoji_scenes(out, items, seed, size, lambda done, _: bar.update(task, completed=done))
+    if as_json:
+        answer = {"dataset": "emoji-scenes", "path": str(made), "items": items, "seed": seed, "size": size}
+        typer.echo(json.dumps(answer, indent=2))
+    else:
+        typer.echo(f"{made}: {items} emoji scenes, {5 * items} captions")

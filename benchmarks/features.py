@@ -3,7 +3,7 @@
 Extraction with EfficientNet-Lite0 is compared with a plain loop over the same model, one picture at a time, over the
 same pictures, in turns, and the fastest turn of each counts: on a busy machine torch's threads wait for one another in
 every operation, which slows the plain loop by up to ten times and would flatter us. Processor time is given too: it
-hardly depends on what else runs. Peak memory is taken in fresh processes, for a thousand pictures and for four thousand.
+hardly depends on what else runs. Peak memory is taken in fresh processes, of a thousand pictures and of four thousand.
 Reading shuffled batches is compared with the training step that consumes them: GPO and a projection. Machines are
 noisy: only the ratios mean something.
 

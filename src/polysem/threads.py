@@ -32,7 +32,8 @@ def run(tasks: Sequence[Callable[[], None]], device: torch.device) -> None:
         with torch.inference_mode(inference), torch.no_grad():
             task()
 
-    futures = [_pool(workers).submit(isolated, task) for task in tasks]
+    pool = _shared_pool(workers)
+    futures = [pool.submit(isolated, task) for task in tasks]
     wait(futures)
     for future in futures:
         future.result()
@@ -43,22 +44,27 @@ def count(device: torch.device) -> int:
     return torch.get_num_threads() if device.type == "cpu" else 1
 
 
-def _pool(workers: int) -> ThreadPoolExecutor:
-    """Threads that have each told torch to use one thread. They live on, for two reasons: starting them costs, and
-    set_num_threads(1) holds for its own thread but also for every thread born until the number is set again."""
+def single_threaded_pool(workers: int) -> ThreadPoolExecutor:
+    """Threads each of which runs torch on itself alone. The caller and threads born later keep the number they had."""
+    threads = torch.get_num_threads()
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="polysem")
+    everyone = threading.Barrier(workers)
+
+    def begin() -> None:
+        torch.set_num_threads(1)
+        torch.get_num_threads()  # a thread takes the number over at its first question, not when it is set
+        everyone.wait()  # so that no thread begins twice
+
+    wait([pool.submit(begin) for _ in range(workers)])
+    torch.set_num_threads(threads)  # set_num_threads(1) also holds for every thread born until the next call
+    return pool
+
+
+def _shared_pool(workers: int) -> ThreadPoolExecutor:
+    """One pool for all scoring: starting threads costs more than many a block."""
     with _lock:
         if workers not in _pools:
-            pool = ThreadPoolExecutor(workers, thread_name_prefix="polysem")
-            everyone = threading.Barrier(workers)
-
-            def begin() -> None:
-                torch.set_num_threads(1)
-                torch.get_num_threads()  # a thread takes the number over at its first question, not when it is set
-                everyone.wait()  # so that no thread begins twice
-
-            wait([pool.submit(begin) for _ in range(workers)])
-            torch.set_num_threads(workers)
-            _pools[workers] = pool
+            _pools[workers] = single_threaded_pool(workers)
         return _pools[workers]
 
 

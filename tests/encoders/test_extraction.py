@@ -1,5 +1,6 @@
 """Extraction: every picture once, whatever happens on the way."""
 
+import ctypes
 import os
 import random
 import signal
@@ -315,3 +316,12 @@ def test_commits_follow_one_another_while_work_goes_on(
     extract(collection, Toy(), tmp_path / "store", batch_size=2, progress=look)
     assert committed == sorted(committed)
     assert len(set(committed)) > 5
+
+
+def test_where_the_c_library_is_another_extraction_is_the_same(
+    tmp_path: Path, collection: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extract(collection, Toy(), tmp_path / "a")
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
+    extract(collection, Toy(), tmp_path / "b")
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")

@@ -5,18 +5,21 @@ from polysem.data.collection import Box, Collection, Item, Media, Skipped
 from polysem.data.images import ImageError, load_image
 from polysem.data.problems import DataError, Problem, Problems
 from polysem.data.readers import open_collection
+from polysem.data.store import FeatureStore, StoreError
 from polysem.data.vocabulary import Vocabulary
 
 __all__ = [
     "Box",
     "Collection",
     "DataError",
+    "FeatureStore",
     "ImageError",
     "Item",
     "Media",
     "Problem",
     "Problems",
     "Skipped",
+    "StoreError",
     "Vocabulary",
     "load_features",
     "load_image",

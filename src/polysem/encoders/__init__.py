@@ -3,6 +3,7 @@
 from polysem.encoders.base import Encoder, registry
 from polysem.encoders.bigru import BiGRU
 from polysem.encoders.detector import Detections, Detector
+from polysem.encoders.extraction import extract, extract_texts
 from polysem.encoders.frames import Frames
 from polysem.encoders.grid import Grid
 from polysem.encoders.image import ImageEncoder
@@ -34,5 +35,7 @@ __all__ = [
     "Transformer",
     "build",
     "describe",
+    "extract",
+    "extract_texts",
     "names",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from polysem.data.images import load_image
 from polysem.data.store import FeatureStore, Manifest, StoreWriter
 from polysem.data.store.manifest import Dtype
 from polysem.data.store.writer import SHARD_BYTES
+from polysem.encoders.allocation import freed_memory_kept
 from polysem.encoders.base import Encoder
 from polysem.encoders.image import ImageEncoder
 from polysem.encoders.pipeline import Job, Pace, Progress, run
@@ -23,8 +25,7 @@ from polysem.encoders.text import TextEncoder, Tokens
 from polysem.errors import ConfigError, InputError
 from polysem.features import LocalFeatures
 
-# On the CPU a large batch gains little and loses much: from 8 pictures of 224 x 224 on, a layer's activations pass the
-# 32 MB from which the C library asks the system for memory each time, and a third of the time goes into page faults.
+# On the CPU, measured with EfficientNet-Lite0: 4 pictures at a time are as fast as 8 or 16, and take less memory.
 CPU_BATCH, ACCELERATOR_BATCH = 4, 64
 
 
@@ -119,7 +120,7 @@ def _fill(
     training = encoder.training
     encoder.eval()  # dropout or moving averages have no place in what is kept
     try:
-        with writer:
+        with writer, freed_memory_kept() if pace.alone else nullcontext():
             done = writer.done if retry_skipped else writer.done | writer.skipped
             run(job, writer, pace, set(done), progress)
     finally:

@@ -25,6 +25,7 @@ from polysem.data.collection import Skipped
 from polysem.data.store import Entry, StoreWriter
 from polysem.errors import InputError
 from polysem.features import LocalFeatures
+from polysem.threads import single_threaded_pool
 
 COMMIT_SECONDS = 1.0
 """How much work a sudden end may cost."""
@@ -171,15 +172,9 @@ def _encode(job: Job, places: list[int], inputs: list[Tensor]) -> list[Entry]:
 
 @contextmanager
 def _pool(workers: int, alone: bool) -> Iterator[ThreadPoolExecutor]:
-    threads = torch.get_num_threads()
-    if alone:
-        pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
-    else:
-        pool = ThreadPoolExecutor(workers)
+    pool = single_threaded_pool(workers) if alone else ThreadPoolExecutor(workers)
     try:
         yield pool
     finally:
         # After an error or Ctrl-C nobody wants what is still queued.
         pool.shutdown(cancel_futures=True)
-        # A worker's set_num_threads(1) also holds for threads yet to be born; undo that.
-        torch.set_num_threads(threads)

@@ -243,6 +243,15 @@ def start(folder: Path, out: Path, diary: Path, **environment: str) -> subproces
     return subprocess.Popen(command, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True)
 
 
+def wait_for_growth(path: Path, process: subprocess.Popen[str], by: int) -> None:
+    def size() -> int:
+        return path.stat().st_size if path.exists() else 0
+
+    enough, deadline = size() + by, time.monotonic() + 30
+    while size() < enough and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.002)
+
+
 @pytest.mark.slow
 def test_kill_9_at_any_moment_loses_and_repeats_nothing_and_ends_in_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -262,7 +271,10 @@ def test_kill_9_at_any_moment_loses_and_repeats_nothing_and_ends_in_the_same_byt
             assert process.stdout is not None
             begun = process.stdout.readline()
             if kills < 6:
-                time.sleep(chance.uniform(0.01, 0.12))
+                # By turns at any moment of the start and after some progress, however slow the machine.
+                watched = out / "journal-000.jsonl" if kills % 2 else diary
+                wait_for_growth(watched, process, by=0 if kills % 3 == 0 else chance.randint(1, 200))
+                time.sleep(chance.uniform(0, 0.05))
                 process.send_signal(signal.SIGKILL)
         assert begun == "begin\n"
         encoded = {f"{int(number):03d}" for number in diary.read_text().split()}

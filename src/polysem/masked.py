@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polysem import threads
@@ -57,3 +57,13 @@ def _sort_in_place(columns: Tensor) -> Tensor:
 def ranks(mask: Tensor) -> Tensor:
     """(B, N) bool: True for the first n_b sorted slots of an item with n_b real tokens."""
     return torch.arange(mask.shape[1], device=mask.device) < mask.sum(1, keepdim=True)
+
+
+def batch_norm(norm: nn.BatchNorm1d, rows: Tensor) -> Tensor:
+    """Batch norm of real tokens (M, D). A single one has no variance, so in training too it meets the running ones."""
+    if norm.training and len(rows) == 1:
+        return F.batch_norm(
+            rows, norm.running_mean, norm.running_var, norm.weight, norm.bias, training=False, eps=norm.eps
+        )
+    normed: Tensor = norm(rows)
+    return normed

@@ -15,7 +15,7 @@ def rows(features):
     return [alone(features, item).values[0] for item in range(len(features))]
 
 
-def check(name, obvious, **knobs):
+def check_pooling(name, obvious, **knobs):
     torch.manual_seed(3)
     part = shaken(pooling.build(name, dim=DIM, **knobs))
     features = batch(DIM)
@@ -24,11 +24,11 @@ def check(name, obvious, **knobs):
 
 
 def test_mean():
-    check("mean", lambda part, x: sum(x) / len(x))
+    check_pooling("mean", lambda part, x: sum(x) / len(x))
 
 
 def test_max():
-    check("max", lambda part, x: torch.stack([max(column) for column in x.t()]))
+    check_pooling("max", lambda part, x: torch.stack([max(column) for column in x.t()]))
 
 
 @pytest.mark.parametrize("k", [1, 3, 5, 50])
@@ -36,7 +36,7 @@ def test_kmax_takes_what_there_is(k):
     def obvious(part, x):
         return torch.stack([sum(sorted(column, reverse=True)[:k]) / min(k, len(x)) for column in x.t()])
 
-    check("kmax", obvious, k=k)
+    check_pooling("kmax", obvious, k=k)
 
 
 def test_softpool():
@@ -44,7 +44,7 @@ def test_softpool():
         columns = x.t().tolist()
         return torch.tensor([sum(math.exp(v) * v for v in c) / sum(math.exp(v) for v in c) for c in columns])
 
-    check("softpool", obvious)
+    check_pooling("softpool", obvious)
 
 
 def test_the_released_softpool_weights_whole_tokens_and_clamps():
@@ -52,7 +52,7 @@ def test_the_released_softpool_weights_whole_tokens_and_clamps():
         weight = [sum(math.exp(v) for v in token) for token in x.tolist()]
         return (sum(w * token for w, token in zip(weight, x, strict=True)) / sum(weight)).clamp(min=0)
 
-    check("softpool", obvious, variant="official")
+    check_pooling("softpool", obvious, variant="official")
 
 
 def test_lip():
@@ -62,7 +62,7 @@ def test_lip():
         e = torch.exp(12 * torch.sigmoid(part.norm_scale * normed + part.norm_shift))
         return (e * x).sum(0) / e.sum(0)
 
-    check("lip", obvious)
+    check_pooling("lip", obvious)
 
 
 def test_lip_starts_as_the_mean():
@@ -78,7 +78,7 @@ def test_adapool():
         beta = part.beta.clamp(0, 1)
         return beta * (e * x).sum(0) / e.sum(0) + (1 - beta) * (soft * x).sum(0) / soft.sum(0)
 
-    check("adapool", obvious)
+    check_pooling("adapool", obvious)
 
 
 def test_adapool_keeps_its_mix_between_its_two_halves():
@@ -99,7 +99,7 @@ def test_seq2seq_is_the_last_state_of_a_gru_cell():
             state = cell(token[None], state)
         return state[0]
 
-    check("seq2seq", obvious)
+    check_pooling("seq2seq", obvious)
 
 
 def test_selfattention():
@@ -114,7 +114,7 @@ def test_selfattention():
         x = x + layer.self_attn.out_proj(torch.cat(heads, -1))
         return (x + layer.linear2(torch.relu(layer.linear1(layer.norm2(x))))).mean(0)
 
-    check("selfattention", obvious, heads=2)
+    check_pooling("selfattention", obvious, heads=2)
 
 
 def gcn_step(layer, x):
@@ -132,7 +132,7 @@ def test_gcn():
         states, _ = part.gru((x / x.norm(dim=-1, keepdim=True))[None])
         return states[0, -1]
 
-    check("gcn", obvious, layers=2)
+    check_pooling("gcn", obvious, layers=2)
 
 
 def test_the_released_gcn_normalises_over_tokens_and_lets_padding_in():
@@ -189,7 +189,7 @@ def test_fspool():
             pooled.append(total)
         return torch.tensor(pooled)
 
-    check("fspool", obvious, pieces=5)
+    check_pooling("fspool", obvious, pieces=5)
 
 
 def test_adpool_as_printed():
@@ -200,7 +200,7 @@ def test_adpool_as_printed():
         balance = torch.softmax(torch.stack([tok, emb]) @ part.balance.weight[0], 0)
         return balance[0] * tok + balance[1] * emb
 
-    check("adpool", obvious, variant="paper")
+    check_pooling("adpool", obvious, variant="paper")
 
 
 def test_gcn_starts_without_any_message():

@@ -7,6 +7,7 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
+from polysem import masked
 from polysem.encoders.base import Encoder, registry
 from polysem.errors import unknown
 from polysem.features import LocalFeatures
@@ -26,16 +27,6 @@ def xavier_linear(input_dim: int, dim: int) -> nn.Linear:
     nn.init.xavier_uniform_(linear.weight)
     nn.init.zeros_(linear.bias)
     return linear
-
-
-def batch_norm(norm: nn.BatchNorm1d, rows: Tensor) -> Tensor:
-    """Batch norm; a single row has no variance, so in training too it meets the running statistics."""
-    if norm.training and len(rows) == 1:
-        return nn.functional.batch_norm(
-            rows, norm.running_mean, norm.running_var, norm.weight, norm.bias, training=False, eps=norm.eps
-        )
-    normed: Tensor = norm(rows)
-    return normed
 
 
 @registry.register("region")
@@ -92,7 +83,7 @@ class Region(Encoder):
         projected: Tensor = self.fc(rows)
         if self.form != "linear":
             hidden = self.hidden(rows if self.form == "vse_infty" else projected)
-            projected = projected + self.out(batch_norm(self.norm, hidden).relu())
+            projected = projected + self.out(masked.batch_norm(self.norm, hidden).relu())
         result: Tensor = self.dropout(projected)
         return result
 

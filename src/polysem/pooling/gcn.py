@@ -31,18 +31,10 @@ class RelationLayer(nn.Module):
         # theta (phi^T g) costs N D^2 where (theta phi^T) g costs N^2 D; for the usual N < D the latter is cheaper.
         relations = self.theta(x) @ self.phi(x).transpose(1, 2) / mask.sum(1)[:, None, None]
         update = torch.zeros_like(x)
-        update[mask] = batch_norm(self.norm, self.out(relations @ messages)[mask]).to(x.dtype)  # autocast may differ
+        update[mask] = masked.batch_norm(self.norm, self.out(relations @ messages)[mask]).to(
+            x.dtype
+        )  # autocast may differ
         return x + update
-
-
-def batch_norm(norm: nn.BatchNorm1d, rows: Tensor) -> Tensor:
-    """Batch norm over real tokens only; with a single one there is no variance to take, so its running one serves."""
-    if norm.training and len(rows) == 1:
-        return nn.functional.batch_norm(
-            rows, norm.running_mean, norm.running_var, norm.weight, norm.bias, training=False, eps=norm.eps
-        )
-    normed: Tensor = norm(rows)
-    return normed
 
 
 @registry.register("gcn")

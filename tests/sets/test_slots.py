@@ -53,24 +53,23 @@ def test_the_released_set_prediction_module(name, variant, suffix):
     assert_close(found.vectors, direction, atol=1e-5)
 
 
+def listed_once_per_iteration(weight):
+    """A released state dict names the same layer again for each of its four iterations."""
+    layers = {name: tensor for name, tensor in weight.items() if name.startswith("layers.0.")}
+    again = [{name.replace("layers.0.", f"layers.{step}."): t for name, t in layers.items()} for step in (1, 2, 3)]
+    return {**weight, **again[0], **again[1], **again[2]}
+
+
 def test_tied_layers_may_be_listed_once_per_iteration():
     case = load_case("dive_agg_image_unpadded")
-    listed = dict(case.weight)
-    for name, tensor in case.weight.items():
-        for step in (1, 2, 3):
-            if name.startswith("layers.0."):
-                listed[name.replace("layers.0.", f"layers.{step}.")] = tensor
+    listed = listed_once_per_iteration(case.weight)
     part = sets.build("slots", dim=12, add_global=False).load_official(listed)
     assert_close(part(case.features).residual, case.output["slots"], atol=1e-5)
 
 
 def test_untied_layers_are_all_taken():
     case = load_case("dive_agg_image_unpadded")
-    listed = dict(case.weight)
-    for name, tensor in case.weight.items():
-        for step in (1, 2, 3):
-            if name.startswith("layers.0."):
-                listed[name.replace("layers.0.", f"layers.{step}.")] = tensor
+    listed = listed_once_per_iteration(case.weight)
     part = sets.build("slots", dim=12, add_global=False, tied=False)
     with pytest.raises(ValueError, match=r"no tensor for 'block\.updates\.1"):
         part.load_official(case.weight)

@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING, Any
 from polysem._version import __version__
 
 if TYPE_CHECKING:
-    from polysem import data, encoders, objectives, pooling, sets, similarity
+    from polysem import data, encoders, models, objectives, pooling, sets, similarity
     from polysem.errors import PolysemError
     from polysem.features import LocalFeatures
+    from polysem.models import Model, load
 
 __all__ = [
     "LocalFeatures",
+    "Model",
     "PolysemError",
     "__version__",
     "data",
     "encoders",
+    "load",
+    "models",
     "objectives",
     "pooling",
     "sets",
@@ -25,8 +29,13 @@ __all__ = [
 ]
 
 # Imported on first use: torch takes seconds to load, and `polysem --version` does not need it.
-_FOLDERS = ("data", "encoders", "objectives", "pooling", "sets", "similarity")
-_NAMES = {"LocalFeatures": "polysem.features", "PolysemError": "polysem.errors"}
+_FOLDERS = ("data", "encoders", "models", "objectives", "pooling", "sets", "similarity")
+_NAMES = {
+    "LocalFeatures": "polysem.features",
+    "Model": "polysem.models",
+    "PolysemError": "polysem.errors",
+    "load": "polysem.models",
+}
 
 
 def __getattr__(name: str) -> Any:

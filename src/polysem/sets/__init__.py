@@ -4,10 +4,22 @@ from polysem.sets.base import SetPrediction, SetPredictor, registry
 from polysem.sets.pie_net import PIENet
 from polysem.sets.single import Single
 from polysem.sets.slots import Slots
+from polysem.sets.summary import Summary
 from polysem.sets.transformer import Transformer
 
 build = registry.build
 names = registry.names
 describe = registry.describe
 
-__all__ = ["PIENet", "SetPrediction", "SetPredictor", "Single", "Slots", "Transformer", "build", "describe", "names"]
+__all__ = [
+    "PIENet",
+    "SetPrediction",
+    "SetPredictor",
+    "Single",
+    "Slots",
+    "Summary",
+    "Transformer",
+    "build",
+    "describe",
+    "names",
+]

@@ -2,6 +2,7 @@
 
 from polysem.similarity.base import Similarity, registry
 from polysem.similarity.chamfer import Chamfer
+from polysem.similarity.cosine import Cosine
 from polysem.similarity.match_probability import MatchProbability
 from polysem.similarity.mil import MIL
 from polysem.similarity.smooth_chamfer import SmoothChamfer
@@ -10,4 +11,4 @@ build = registry.build
 names = registry.names
 describe = registry.describe
 
-__all__ = ["MIL", "Chamfer", "MatchProbability", "Similarity", "SmoothChamfer", "build", "describe", "names"]
+__all__ = ["MIL", "Chamfer", "Cosine", "MatchProbability", "Similarity", "SmoothChamfer", "build", "describe", "names"]

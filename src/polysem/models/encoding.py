@@ -1,0 +1,119 @@
+"""Many items through one tower: in batches, without gradients, in the order given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from polysem.data.images import load_image
+from polysem.encoders import ImageEncoder, TextEncoder, Tokens
+from polysem.errors import InputError, kind
+from polysem.features import LocalFeatures
+from polysem.models.tower import Inputs, Tower
+
+Progress = Callable[[int, int], None]
+
+
+def encode_images(tower: Tower, images: Any, batch_size: int, progress: Progress | None) -> Tensor:
+    encoder = tower.encoder
+    if isinstance(images, LocalFeatures):
+        return _run(tower, len(images), lambda rows: _rows(images, rows), batch_size, progress)
+    if isinstance(images, (str, Path, Image.Image)) or not isinstance(images, (Sequence, np.ndarray, Tensor)):
+        raise InputError(f"encode_images() takes a list of images, got {kind(images)}. Write encode_images([image]).")
+    if encoder.takes == "features":
+        features = [_features(item, place) for place, item in enumerate(images)]
+        return _run(
+            tower,
+            len(features),
+            lambda rows: LocalFeatures.from_list([features[i] for i in rows]),
+            batch_size,
+            progress,
+        )
+    reader = cast(ImageEncoder, encoder)
+
+    def pixels(rows: list[int]) -> Tensor:
+        return torch.stack([reader.preprocess(_picture(images[i], i)) for i in rows])
+
+    return _run(tower, len(images), pixels, batch_size, progress)
+
+
+def encode_texts(tower: Tower, texts: Any, batch_size: int, progress: Progress | None) -> Tensor:
+    encoder = cast(TextEncoder, tower.encoder)
+    if isinstance(texts, LocalFeatures):
+        return _run(tower, len(texts), lambda rows: _rows(texts, rows), batch_size, progress)
+    if isinstance(texts, Tokens):
+        ids = [row[mask].tolist() for row, mask in zip(texts.ids, texts.mask, strict=True)]
+    elif not isinstance(texts, str) and texts and not isinstance(texts[0], str):
+        ids = [list(row) for row in texts]
+    else:
+        tokens = encoder.tokenize(texts)
+        ids = [row[mask].tolist() for row, mask in zip(tokens.ids, tokens.mask, strict=True)]
+    # Texts of like length together: padding is computed too.
+    order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
+    encoded = _run(tower, len(ids), lambda rows: Tokens.from_lists([ids[order[i]] for i in rows]), batch_size, progress)
+    restored = torch.empty_like(encoded)
+    restored[torch.tensor(order)] = encoded
+    return restored
+
+
+def _run(
+    tower: Tower, count: int, load: Callable[[list[int]], Inputs], batch_size: int, progress: Progress | None
+) -> Tensor:
+    if count == 0:
+        raise InputError("Nothing to encode: the list is empty.")
+    if batch_size < 1:
+        raise InputError(f"batch_size must be at least 1, got {batch_size}.")
+    training, device = tower.training, next(tower.parameters()).device
+    tower.eval()
+    found: Tensor | None = None
+    try:
+        with torch.inference_mode():
+            for first in range(0, count, batch_size):
+                rows = list(range(first, min(count, first + batch_size)))
+                vectors = tower(move(load(rows), device)).vectors.float().cpu()
+                if found is None:
+                    found = torch.empty(count, *vectors.shape[1:])
+                found[rows[0] : rows[-1] + 1] = vectors
+                if progress is not None:
+                    progress(rows[-1] + 1, count)
+    finally:
+        tower.train(training)
+    return cast(Tensor, found).clone()  # an ordinary tensor: one made in inference mode cannot take part in training
+
+
+def move(inputs: Inputs, device: torch.device) -> Inputs:
+    """The same inputs on another device."""
+    if isinstance(inputs, LocalFeatures):
+        summary = None if inputs.summary is None else inputs.summary.to(device)
+        return LocalFeatures(inputs.values.to(device), inputs.mask.to(device), summary)
+    return inputs.to(device)
+
+
+def _rows(features: LocalFeatures, rows: list[int]) -> LocalFeatures:
+    part = slice(rows[0], rows[-1] + 1)
+    summary = None if features.summary is None else features.summary[part]
+    return LocalFeatures(features.values[part], features.mask[part], summary)
+
+
+def _features(item: Any, place: int) -> Tensor:
+    found = torch.as_tensor(np.asarray(item)) if not isinstance(item, Tensor) else item
+    if found.ndim != 2 or not found.is_floating_point():
+        raise InputError(
+            f"Image number {place}: this model takes precomputed features, a (tokens, dim) array per image; "
+            f"got {kind(item)}."
+        )
+    return found.float()
+
+
+def _picture(item: Any, place: int) -> Image.Image:
+    if isinstance(item, Image.Image):
+        return item.convert("RGB")
+    if isinstance(item, (str, Path)):
+        return load_image(Path(item))
+    raise InputError(f"Image number {place}: give a path or a PIL image, got {kind(item)}.")

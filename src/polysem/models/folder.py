@@ -1,0 +1,137 @@
+"""A model on disk: config.json, model.safetensors, preprocessing/ and a model card, as the hub lays models out."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from polysem._version import __version__
+from polysem.encoders import sources
+from polysem.errors import PolysemError
+from polysem.models import card as model_card
+
+if TYPE_CHECKING:
+    from polysem.models.model import Model
+
+CONFIG, WEIGHTS, PREPROCESSING, CARD = "config.json", "model.safetensors", "preprocessing", "README.md"
+FORMAT = 1
+
+
+class ModelFolderError(PolysemError):
+    """A folder that is no model's, is damaged, or was written by a newer polysem."""
+
+
+def save(model: Model, path: Path, card: Mapping[str, Any]) -> Path:
+    """Written aside, then moved into place, the config last: a folder without one is no model's."""
+    described = {
+        "library_name": "polysem",
+        "polysem_version": __version__,
+        "format": FORMAT,
+        "fingerprint": model.fingerprint(),
+        "model": model.config,
+        "provenance": model.provenance,
+    }
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(prefix=".saving-", dir=path))
+    except OSError as error:
+        raise ModelFolderError(f"Cannot write a model to {path}: {error.strerror or error}.") from None
+    try:
+        save_file(unshared(model.state_dict()), aside / WEIGHTS, metadata={"format": "pt"})
+        for side, tower in (("image", model.image), ("text", model.text)):
+            (aside / PREPROCESSING / side).mkdir(parents=True)
+            tower.encoder.save_preprocessing(aside / PREPROCESSING / side)
+        (aside / CARD).write_text(model_card.write(model, described, card), encoding="utf-8")
+        (aside / CONFIG).write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        # The old config goes first: between here and the last move the folder is visibly unfinished, not a mixture.
+        (path / CONFIG).unlink(missing_ok=True)
+        shutil.rmtree(path / PREPROCESSING, ignore_errors=True)
+        for name in (PREPROCESSING, CARD, WEIGHTS, CONFIG):
+            os.replace(aside / name, path / name)
+    except OSError as error:
+        raise ModelFolderError(f"Cannot write a model to {path}: {error.strerror or error}.") from None
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return path
+
+
+def load(path: str | Path) -> Model:
+    """The model in this folder, in evaluation mode on the CPU; or of this name on the hub."""
+    from polysem.models import wiring
+
+    folder = sources.locate(str(path))
+    described = read_config(folder)
+    model = wiring.build(**described["model"])
+    for side, tower in (("image", model.image), ("text", model.text)):
+        if any((folder / PREPROCESSING / side).glob("*")):
+            tower.encoder.load_preprocessing(folder / PREPROCESSING / side)
+    weights = _read_weights(folder / WEIGHTS)
+    shared = {name for name in model.state_dict() if name not in weights and name.startswith("text.sets.")}
+    if model.text.sets is model.image.sets:
+        weights.update({name: weights[name.replace("text.", "image.", 1)] for name in shared})
+    wrong = model.load_state_dict(weights, strict=False)
+    if wrong.missing_keys or wrong.unexpected_keys:
+        example = (wrong.missing_keys + wrong.unexpected_keys)[0]
+        raise ModelFolderError(
+            f"{folder / WEIGHTS} does not fit {CONFIG}: {len(wrong.missing_keys)} tensors are missing and "
+            f"{len(wrong.unexpected_keys)} unknown, e.g. {example!r}. Copy both files from the same model again."
+        )
+    model.provenance = described.get("provenance") or {}
+    found = model.fingerprint()
+    if described.get("fingerprint") not in (None, found):
+        raise ModelFolderError(
+            f"The files in {folder} are not the ones that were saved together: the fingerprint is {found[:12]}, "
+            f"{CONFIG} says {described['fingerprint'][:12]}. Copy the whole folder again."
+        )
+    return model.eval()
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json of a model folder, checked to be one."""
+    try:
+        described = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelFolderError(
+            f"{folder} holds no model: there is no {CONFIG}. Give the --out folder of a finished `polysem train`."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise ModelFolderError(f"{folder / CONFIG} cannot be read ({error}). Copy the model folder again.") from None
+    if not isinstance(described, dict) or not isinstance(described.get("model"), dict):
+        raise ModelFolderError(f"{folder / CONFIG} does not describe a polysem model. Give the folder of one.")
+    if described.get("format", 0) > FORMAT:
+        raise ModelFolderError(
+            f"{folder} was written by polysem {described.get('polysem_version')}, this is {__version__}. "
+            "Update: pip install -U polysem"
+        )
+    return cast(dict[str, Any], described)
+
+
+def unshared(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Every tensor once, contiguous: safetensors stores no aliases."""
+    kept: dict[str, Tensor] = {}
+    seen: set[tuple[int, int]] = set()
+    for name, tensor in state.items():
+        key = (tensor.data_ptr(), tensor.numel())
+        if tensor.numel() and key in seen:
+            continue
+        seen.add(key)
+        kept[name] = tensor.detach().contiguous()
+    return kept
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except FileNotFoundError:
+        raise ModelFolderError(f"{path} is missing. Copy the model folder again.") from None
+    except (OSError, SafetensorError) as error:
+        raise ModelFolderError(f"{path} cannot be read ({error}). Copy it again from where it was made.") from None

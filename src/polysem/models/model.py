@@ -1,0 +1,106 @@
+"""Two towers and a similarity: what training trains, and what a model folder holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from polysem.encoders import fingerprints
+from polysem.encoders.base import Encoder
+from polysem.models import encoding, folder
+from polysem.models.tower import Inputs, Tower
+from polysem.registry import Part
+from polysem.sets import SetPrediction
+from polysem.similarity import Similarity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+WITHOUT_EFFECT = frozenset({"dropout", "budget_mb"})
+
+
+class Model(nn.Module):
+    """Images and texts to sets of unit vectors, and sets to scores.
+
+    `encode_images` and `encode_texts` give (items, K, dim) sets; `similarity(images, texts)` scores every pair.
+    provenance: what is known of its making (recipe, data, validation); saved with it, without effect on it.
+    """
+
+    def __init__(self, dim: int, image: Tower, text: Tower, similarity: Similarity) -> None:
+        super().__init__()
+        self.dim, self.image, self.text, self.similarity = dim, image, text, similarity
+        self.provenance: dict[str, Any] = {}
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """JSON-able; `models.build(**config)` makes an untrained twin."""
+        text = self.text.config
+        if self.text.sets is self.image.sets:
+            text["sets"] = "shared"
+        return {"dim": self.dim, "image": self.image.config, "text": text, "similarity": self.similarity.config}
+
+    @property
+    def set_sizes(self) -> tuple[int, int]:
+        """Vectors per image and per text."""
+        return self.image.sets.k, self.text.sets.k
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    def forward(
+        self, images: Inputs, texts: Inputs, keep: tuple[Tensor | None, Tensor | None] = (None, None)
+    ) -> tuple[SetPrediction, SetPrediction]:
+        return self.image(images, keep[0]), self.text(texts, keep[1])
+
+    def encode_images(
+        self, images: Any, *, batch_size: int = 32, progress: Callable[[int, int], None] | None = None
+    ) -> Tensor:
+        """(items, K, dim) on the CPU, in the order given; an item's set does not depend on the others.
+
+        images: paths or PIL images, where the encoder takes pixels; (tokens, dim) arrays or `LocalFeatures` where it
+        takes features. `LocalFeatures` of the encoder's own making are accepted by both.
+        """
+        return encoding.encode_images(self.image, images, batch_size, progress)
+
+    def encode_texts(
+        self, texts: Any, *, batch_size: int = 128, progress: Callable[[int, int], None] | None = None
+    ) -> Tensor:
+        """(texts, K, dim) on the CPU, in the order given. texts: sentences, or `Tokens`, or lists of token ids."""
+        return encoding.encode_texts(self.text, texts, batch_size, progress)
+
+    def fingerprint(self) -> str:
+        """sha256 of all that decides an embedding: weights, knobs and preprocessing of both towers, and the similarity.
+
+        The same in every process and after saving and loading; another as soon as one weight changes.
+        """
+        parts = {name: _fingerprint(part) for name, part in self.parts().items()}
+        reads = {"image": self.image.reads, "text": self.text.reads}
+        return fingerprints.sha256({"dim": self.dim, "local": reads, "parts": parts}, {})
+
+    def parts(self) -> dict[str, Part]:
+        """Every part by its place, such as "image.encoder"."""
+        found: dict[str, Part] = {"similarity": self.similarity}
+        for side, tower in (("image", self.image), ("text", self.text)):
+            for name in ("encoder", "project", "pool", "sets"):
+                part = getattr(tower, name)
+                if part is not None:
+                    found[f"{side}.{name}"] = part
+        return found
+
+    def save(self, path: str | Path, card: Mapping[str, Any] | None = None) -> Path:
+        """Write the model folder: config.json, model.safetensors, preprocessing and a model card (README.md).
+
+        Other files in the folder stay. `polysem.load(path)` reads it back. card: entries to add to the card's header.
+        """
+        return folder.save(self, Path(path), card or {})
+
+
+def _fingerprint(part: Part) -> str:
+    if isinstance(part, Encoder):
+        return part.fingerprint()
+    knobs = {name: value for name, value in part.config.items() if name not in WITHOUT_EFFECT}
+    return fingerprints.sha256(knobs, part.state_dict())

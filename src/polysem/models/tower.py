@@ -1,0 +1,89 @@
+"""One side of a model: raw input, or the features an encoder made of it earlier, to a set of vectors."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from polysem.encoders import Encoder, Tokens
+from polysem.errors import ConfigError
+from polysem.features import LocalFeatures
+from polysem.pooling import Pooling
+from polysem.sets import SetPrediction, SetPredictor
+
+Local = Literal["projected", "encoded"]
+"""Which local features the set predictor reads: those after the projection, or the encoder's own (PVSE)."""
+
+Inputs = Tensor | Tokens | LocalFeatures
+
+
+class Tower(nn.Module):
+    """encoder -> project -> sets, with a global feature from `pool` or from the encoder's own summary.
+
+    A frozen encoder's output may be given in place of its input: features from a store skip it.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        sets: SetPredictor,
+        project: Encoder | None = None,
+        pool: Pooling | None = None,
+        local: Local = "projected",
+    ) -> None:
+        super().__init__()
+        self.encoder, self.project, self.pool, self.sets, self.reads = encoder, project, pool, sets, local
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """JSON-able; `models.build` makes the tower again."""
+        return {
+            "encoder": self.encoder.config,
+            "project": None if self.project is None else self.project.config,
+            "pool": None if self.pool is None else self.pool.config,
+            "local": self.reads,
+            "sets": self.sets.config,
+        }
+
+    def forward(self, inputs: Inputs, keep: Tensor | None = None) -> SetPrediction:
+        return self.embed(*self.encode(inputs, keep))
+
+    def encode(self, inputs: Inputs, keep: Tensor | None = None) -> tuple[LocalFeatures, LocalFeatures]:
+        """The local features before and after the projection. keep: (B, N), False for tokens that size augmentation
+        drops."""
+        encoded: LocalFeatures = inputs if self.is_encoded(inputs) else self.encoder(inputs)  # type: ignore[assignment]
+        if keep is not None:
+            encoded = LocalFeatures(encoded.values, encoded.mask & keep, encoded.summary)
+        return encoded, encoded if self.project is None else self.project(encoded)
+
+    def embed(self, encoded: LocalFeatures, projected: LocalFeatures) -> SetPrediction:
+        """The set of vectors. Items do not meet here: any part of a batch can be embedded by itself."""
+        summary = projected.summary if self.pool is None else self.pool(projected)
+        if not self.sets.needs_global:
+            summary = None
+        prediction: SetPrediction = self.sets(projected if self.reads == "projected" else encoded, summary)
+        return prediction
+
+    def is_encoded(self, inputs: Inputs) -> bool:
+        """Whether these are features that the encoder would have made, rather than what it takes."""
+        return isinstance(inputs, LocalFeatures) and self.encoder.takes != "features"
+
+    def parameter_groups(self, lr: float, weight_decay: float) -> list[dict[str, Any]]:
+        """Optimiser groups: the encoder's body at its own pace, all else at `lr`."""
+        groups = self.encoder.parameter_groups(lr, weight_decay)
+        groups = [{**group, "name": f"encoder.{group['name']}"} for group in groups]
+        for name, part in (("project", self.project), ("pool", self.pool), ("sets", self.sets)):
+            params = [] if part is None else list(part.parameters())
+            if params:
+                groups.append({"name": name, "params": params, "lr": lr, "weight_decay": weight_decay})
+        return groups
+
+
+def check_wiring(tower: Tower, side: str) -> None:
+    """Raise where parts that are fine by themselves do not fit together."""
+    if tower.sets.needs_global and tower.pool is None and not hasattr(tower.encoder, "summary_dim"):
+        raise ConfigError(
+            f"{side}.sets {tower.sets.config['name']!r} adds a global feature, and the encoder "
+            f"{tower.encoder.config['name']!r} makes none. Give {side}.pool, e.g. {side}.pool.name=max."
+        )

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from torch import Tensor
+
+from polysem import masked
+from polysem.errors import InputError
+from polysem.similarity.base import Similarity, registry
+
+
+@registry.register("cosine")
+class Cosine(Similarity):
+    """Cosine of two single vectors, whatever their length: what every model of one vector per item is compared by.
+
+    On sets of one unit vector all other similarities but match probability equal it.
+    """
+
+    def closeness(self, x: Tensor, y: Tensor) -> Tensor:
+        return masked.unit(x) @ masked.unit(y.transpose(-1, -2)).transpose(-1, -2)
+
+    def reduce(self, c: Tensor) -> Tensor:
+        if c.shape[1:3] != (1, 1):
+            raise InputError(
+                f"cosine compares single vectors, got sets of {c.shape[1]} and {c.shape[2]}. "
+                "For sets choose smooth_chamfer, chamfer, mil or match_probability."
+            )
+        return c[:, 0, 0]
+
+    def shares(self, c: Tensor) -> Tensor:
+        return c

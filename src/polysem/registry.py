@@ -163,7 +163,17 @@ class Registry(Generic[PartT]):
 
     def build(self, name: str, **knobs: Any) -> PartT:
         """The part called `name` with these knobs; `build(**part.config)` rebuilds a part."""
-        return self._find(name)(**knobs)
+        return self.find(name)(**knobs)
+
+    def check(self, name: str, **knobs: Any) -> None:
+        """Raise as `build` would for the knobs given, without building: those left out may still come."""
+        schema = _schema(self.find(name), partial=True)
+        for knob in knobs.keys() - schema.model_fields.keys():
+            raise unknown(f"knob of {name!r}", knob, schema.model_fields)
+        try:
+            schema(**knobs)
+        except ValidationError as error:
+            raise ConfigError(_explain(name, error)) from None
 
     def names(self) -> tuple[str, ...]:
         """Every name that `build` knows, in alphabetical order."""
@@ -171,7 +181,7 @@ class Registry(Generic[PartT]):
 
     def describe(self, name: str) -> PartInfo:
         """A part's one-line summary and its knobs."""
-        cls = self._find(name)
+        cls = self.find(name)
         summary = (inspect.getdoc(cls) or "").split("\n", 1)[0]
         hints = get_type_hints(cls.__init__, include_extras=True)
         knobs = tuple(
@@ -184,7 +194,8 @@ class Registry(Generic[PartT]):
         )
         return PartInfo(name, summary, knobs)
 
-    def _find(self, name: str) -> type[PartT]:
+    def find(self, name: str) -> type[PartT]:
+        """The class behind a name."""
         if name not in self._parts:
             raise unknown(self.kind, str(name), self._parts)
         return self._parts[name]
@@ -218,11 +229,12 @@ def _knobs(cls: type[Part]) -> list[inspect.Parameter]:
     return list(inspect.signature(cls.__init__).parameters.values())[1:]
 
 
-def _schema(cls: type[Part]) -> type[BaseModel]:
-    """A pydantic model of the constructor: its types are the knobs' types."""
+def _schema(cls: type[Part], partial: bool = False) -> type[BaseModel]:
+    """A pydantic model of the constructor: its types are the knobs' types. partial: no knob is required."""
     hints = get_type_hints(cls.__init__, include_extras=True)
+    required = None if partial else ...
     fields: dict[str, Any] = {
-        knob.name: (hints[knob.name], ... if knob.default is knob.empty else knob.default) for knob in _knobs(cls)
+        knob.name: (hints[knob.name], required if knob.default is knob.empty else knob.default) for knob in _knobs(cls)
     }
     return create_model(cls.__name__, __config__=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False), **fields)
 

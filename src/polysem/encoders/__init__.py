@@ -15,6 +15,7 @@ from polysem.encoders.text import TextEncoder, Tokens
 from polysem.encoders.transformer import Transformer
 
 build = registry.build
+check = registry.check
 names = registry.names
 describe = registry.describe
 
@@ -34,6 +35,7 @@ __all__ = [
     "Tokens",
     "Transformer",
     "build",
+    "check",
     "describe",
     "extract",
     "extract_texts",

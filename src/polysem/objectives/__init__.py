@@ -8,6 +8,7 @@ from polysem.objectives.mmd import MMD
 from polysem.objectives.triplet import Triplet
 
 build = registry.build
+check = registry.check
 names = registry.names
 describe = registry.describe
 
@@ -21,6 +22,7 @@ __all__ = [
     "Regulariser",
     "Triplet",
     "build",
+    "check",
     "describe",
     "names",
 ]

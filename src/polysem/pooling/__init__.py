@@ -15,6 +15,7 @@ from polysem.pooling.seq2seq import Seq2Seq
 from polysem.pooling.softpool import SoftPool
 
 build = registry.build
+check = registry.check
 names = registry.names
 describe = registry.describe
 
@@ -33,6 +34,7 @@ __all__ = [
     "Seq2Seq",
     "SoftPool",
     "build",
+    "check",
     "describe",
     "names",
 ]

@@ -8,6 +8,7 @@ from polysem.sets.summary import Summary
 from polysem.sets.transformer import Transformer
 
 build = registry.build
+check = registry.check
 names = registry.names
 describe = registry.describe
 
@@ -20,6 +21,7 @@ __all__ = [
     "Summary",
     "Transformer",
     "build",
+    "check",
     "describe",
     "names",
 ]

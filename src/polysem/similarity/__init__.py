@@ -8,7 +8,19 @@ from polysem.similarity.mil import MIL
 from polysem.similarity.smooth_chamfer import SmoothChamfer
 
 build = registry.build
+check = registry.check
 names = registry.names
 describe = registry.describe
 
-__all__ = ["MIL", "Chamfer", "Cosine", "MatchProbability", "Similarity", "SmoothChamfer", "build", "describe", "names"]
+__all__ = [
+    "MIL",
+    "Chamfer",
+    "Cosine",
+    "MatchProbability",
+    "Similarity",
+    "SmoothChamfer",
+    "build",
+    "check",
+    "describe",
+    "names",
+]

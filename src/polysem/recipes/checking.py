@@ -1,0 +1,126 @@
+"""What no type can say: parts that exist, knobs that fit them, and parts that fit together."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from polysem import encoders, objectives, pooling, sets, similarity
+from polysem.errors import ConfigError, PolysemError, unknown
+from polysem.objectives.base import Objective
+from polysem.objectives.base import Regulariser as RegulariserPart
+from polysem.objectives.base import registry as objective_registry
+from polysem.recipes.schema import PartConfig, Recipe, Side
+
+PLACES = ("encoder", "project", "pool", "sets")
+SINGLE = ("single", "summary", "classes")
+
+
+def check(recipe: Recipe) -> None:
+    """Raise for the first thing that cannot work, before anything is read or built."""
+    for name, side in (("image", recipe.image), ("text", recipe.text)):
+        _check_side(name, side, recipe)
+    _check_part("similarity", similarity, recipe.similarity)
+    _check_part("objective", objectives, recipe.objective)
+    _check_roles(recipe)
+    _check_sets(recipe)
+    _check_training(recipe)
+
+
+def _check_part(place: str, folder: ModuleType, config: PartConfig) -> None:
+    if not isinstance(config.get("name"), str):
+        raise ConfigError(f"{place}.name is missing: say which part, one of {', '.join(folder.names())}.")
+    try:
+        folder.check(**config)
+    except PolysemError as error:
+        raise type(error)(f"{place}: {error}") from None
+
+
+def _check_side(name: str, side: Side, recipe: Recipe) -> None:
+    _check_part(f"{name}.encoder", encoders, side.encoder)
+    if side.project is not None:
+        _check_part(f"{name}.project", encoders, side.project)
+        if side.project["name"] not in ("region", "frames"):
+            raise ConfigError(
+                f"{name}.project takes features: region or frames, not {side.project['name']!r}. "
+                f"What reads pixels or tokens is {name}.encoder."
+            )
+    if side.pool is not None:
+        _check_part(f"{name}.pool", pooling, side.pool)
+    if name == "image" or side.sets.get("name") != "shared":
+        _check_part(f"{name}.sets", sets, side.sets)
+    if side.local == "encoded" and side.project is None:
+        raise ConfigError(f"{name}.local=encoded means the features before {name}.project, and there is no project.")
+    kind = encoders.registry.find(side.encoder["name"]).kind
+    if (kind == "text") != (name == "text"):
+        raise ConfigError(
+            f"{name}.encoder {side.encoder['name']!r} encodes {kind}s. `polysem parts encoders` lists all."
+        )
+    _check_augment(name, side)
+    frozen = side.encoder.get("trainable") == "none"
+    if side.frozen_epochs and frozen:
+        raise ConfigError(
+            f"{name}.frozen_epochs={side.frozen_epochs} ends a rest, but {name}.encoder.trainable is none: "
+            f"it never trains. Leave one of them out."
+        )
+    if side.frozen_epochs >= recipe.training.epochs > 0 and side.frozen_epochs:
+        raise ConfigError(
+            f"{name}.frozen_epochs={side.frozen_epochs} outlasts training.epochs={recipe.training.epochs}: "
+            f"the encoder would never train. Say {name}.encoder.trainable=none if that is meant."
+        )
+
+
+def _check_augment(name: str, side: Side) -> None:
+    takes = encoders.registry.find(side.encoder["name"]).takes
+    if side.augment.pixels and takes != "pixels":
+        raise ConfigError(f"{name}.augment.pixels: the encoder {side.encoder['name']!r} takes {takes}, no pixels.")
+    if side.augment.words and takes != "tokens":
+        raise ConfigError(f"{name}.augment.words: the encoder {side.encoder['name']!r} takes {takes}, no words.")
+
+
+def _check_roles(recipe: Recipe) -> None:
+    if not issubclass(objective_registry.find(recipe.objective["name"]), Objective):
+        raise ConfigError(
+            f"objective: {recipe.objective['name']!r} is a regulariser; it goes with a weight into `regularisers`."
+        )
+    for place, entry in enumerate(recipe.regularisers):
+        _check_part(f"regularisers.{place}", objectives, {"name": entry.name, **entry.knobs})
+        if not issubclass(objective_registry.find(entry.name), RegulariserPart):
+            raise ConfigError(f"regularisers.{place}: {entry.name!r} is an objective, not a regulariser.")
+
+
+def _size(side: Side) -> int:
+    return 1 if side.sets["name"] in SINGLE else int(side.sets.get("k", 4))
+
+
+def _check_sets(recipe: Recipe) -> None:
+    image, text = _size(recipe.image), 1 if recipe.text.sets.get("name") == "shared" else _size(recipe.text)
+    if recipe.similarity["name"] == "cosine" and (image, text) != (1, 1):
+        raise ConfigError(
+            f"similarity cosine compares single vectors; this recipe makes sets of {image} and {text}. "
+            "Choose smooth_chamfer, chamfer, mil or match_probability."
+        )
+    if (image, text) == (1, 1) and any(entry.name == "diversity" for entry in recipe.regularisers):
+        raise ConfigError("The regulariser diversity spreads the elements of a set; here every set has one. Remove it.")
+    for name, side in (("image", recipe.image), ("text", recipe.text)):
+        chosen = side.sets.get("name")
+        needs = chosen in ("slots", "transformer", "pie_net", "summary") and side.sets.get("add_global", True)
+        if needs and side.pool is None and side.encoder["name"] != "bigru":
+            raise ConfigError(
+                f"{name}.sets {chosen!r} adds a global feature, and the encoder {side.encoder['name']!r} makes none. "
+                f"Give {name}.pool, e.g. --set {name}.pool.name=max."
+            )
+
+
+def _check_training(recipe: Recipe) -> None:
+    known = ["image", "text", "similarity", *(f"{side}.{part}" for side in ("image", "text") for part in PLACES)]
+    known += [f"{side}.encoder.{part}" for side in ("image", "text") for part in ("body", "head")]
+    for place in recipe.optimiser.lr_scales:
+        if place not in known:
+            raise unknown("place in optimiser.lr_scales", place, known)
+    schedule = recipe.schedule
+    if schedule.name == "step" and bool(schedule.milestones) == (schedule.every is not None):
+        raise ConfigError("schedule step takes either `milestones` or `every`: give one of them.")
+    if schedule.name == "compounding" and schedule.every is None:
+        raise ConfigError("schedule compounding needs `every`.")
+    if recipe.training.batch < 2:
+        raise ConfigError("training.batch=1 leaves an image without negatives. Give at least 2.")

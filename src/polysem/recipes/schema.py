@@ -1,0 +1,133 @@
+"""What a recipe may say. Types, bounds and defaults stand here; parts are checked against their own knobs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+PartConfig = dict[str, Any]
+"""A part by its registry name and knobs: {"name": "gpo", "temperature": 0.1}."""
+
+Rate = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class Augment(Section):
+    """Size augmentation in training.
+
+    drop: of local features, by VSE∞'s rule for regions or for grids. words: masks, replaces or deletes words.
+    rate: of both. protect_ends: <start> and <end> are left alone (VSE∞'s BiGRU code does not).
+    pixels: a random part of the picture, at times mirrored.
+    """
+
+    drop: Literal["none", "region", "grid"] = "none"
+    words: bool = False
+    rate: Rate = 0.2
+    protect_ends: bool = True
+    pixels: bool = False
+
+
+class Side(Section):
+    """One tower: encoder -> project -> sets, with a global feature from `pool` or from the encoder.
+
+    local: which features the sets read, the projected ones or the encoder's own.
+    frozen_epochs: the encoder's body rests for so many epochs, then trains whole.
+    """
+
+    encoder: PartConfig
+    project: PartConfig | None = None
+    pool: PartConfig | None = None
+    local: Literal["projected", "encoded"] = "projected"
+    sets: PartConfig
+    augment: Augment = Augment()
+    frozen_epochs: NonNegativeInt = 0
+
+
+class Regulariser(Section):
+    """A part of the loss beside the objective. on: the embeddings, or the residuals before the global feature."""
+
+    name: str
+    weight: NonNegativeFloat
+    on: Literal["vectors", "residual"] = "vectors"
+    knobs: dict[str, Any] = {}
+
+
+class Optimiser(Section):
+    """lr_scales: a factor on `lr` by place, e.g. {"image": 0.1, "text.sets": 0.05}; the longest fitting place holds.
+    clip: largest norm of all gradients together; None lets them be."""
+
+    name: Literal["adamw", "adam"] = "adamw"
+    lr: PositiveFloat
+    weight_decay: NonNegativeFloat = 0.0
+    lr_scales: dict[str, NonNegativeFloat] = {}
+    clip: PositiveFloat | None = None
+
+
+class Schedule(Section):
+    """How the learning rate goes.
+
+    constant
+    step         times gamma at each epoch of `milestones`, or after `every` so many epochs
+    cosine       to 0 over all steps, step by step
+    compounding  VSE+2AD's released code: times gamma ** (epoch // every) in every epoch anew, which compounds
+
+    warmup_steps: a linear ramp at the beginning. ramp_epoch: a linear ramp through that one epoch (VSE∞ on grids, when the
+    backbone begins to train), of the learning rate, or of the loss as the released code does.
+    """
+
+    name: Literal["constant", "step", "cosine", "compounding"] = "constant"
+    milestones: list[NonNegativeInt] = []
+    every: PositiveInt | None = None
+    gamma: PositiveFloat = 0.1
+    warmup_steps: NonNegativeInt = 0
+    ramp_epoch: NonNegativeInt | None = None
+    ramp: Literal["lr", "loss"] = "lr"
+
+
+class Data(Section):
+    """train: splits to learn from, those that exist. val: the split that picks the checkpoint.
+    min_count: how often a word must occur to be known to a bigru. glove: start its words from GloVe ("package", or the
+    path of a glove.*.txt)."""
+
+    train: list[str] = ["train", "restval"]
+    val: str = "val"
+    min_count: PositiveInt = 4
+    glove: str | None = None
+
+
+class Training(Section):
+    """batch: images in a batch. captions: "one" of each image (an epoch visits each caption once), "all" of them, or a
+    number. accumulate: batches per optimiser step (adds no negatives). chunk: images embedded at once; a batch larger than
+    that is cached, with the same gradients and all its negatives. validate_every: epochs."""
+
+    epochs: PositiveInt
+    batch: PositiveInt = 128
+    captions: Literal["one", "all"] | PositiveInt = "one"
+    accumulate: PositiveInt = 1
+    chunk: PositiveInt | None = None
+    validate_every: PositiveInt = 1
+    checkpoint_every: PositiveInt | None = None
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    seed: NonNegativeInt = 0
+
+
+class Recipe(Section):
+    """A row of a paper's table, or a small version of it."""
+
+    name: str
+    summary: str
+    paper: str = ""
+    dim: PositiveInt
+    image: Side
+    text: Side
+    similarity: PartConfig
+    objective: PartConfig
+    regularisers: list[Regulariser] = []
+    optimiser: Optimiser
+    schedule: Schedule = Schedule()
+    training: Training
+    data: Data = Data()

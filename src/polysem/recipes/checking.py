@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from polysem import encoders, objectives, pooling, sets, similarity
+from polysem.encoders.base import registry as encoder_registry
 from polysem.errors import ConfigError, PolysemError, unknown
 from polysem.objectives.base import Objective
 from polysem.objectives.base import Regulariser as RegulariserPart
@@ -50,7 +51,7 @@ def _check_side(name: str, side: Side, recipe: Recipe) -> None:
         _check_part(f"{name}.sets", sets, side.sets)
     if side.local == "encoded" and side.project is None:
         raise ConfigError(f"{name}.local=encoded means the features before {name}.project, and there is no project.")
-    kind = encoders.registry.find(side.encoder["name"]).kind
+    kind = encoder_registry.find(side.encoder["name"]).kind
     if (kind == "text") != (name == "text"):
         raise ConfigError(
             f"{name}.encoder {side.encoder['name']!r} encodes {kind}s. `polysem parts encoders` lists all."
@@ -70,7 +71,7 @@ def _check_side(name: str, side: Side, recipe: Recipe) -> None:
 
 
 def _check_augment(name: str, side: Side) -> None:
-    takes = encoders.registry.find(side.encoder["name"]).takes
+    takes = encoder_registry.find(side.encoder["name"]).takes
     if side.augment.pixels and takes != "pixels":
         raise ConfigError(f"{name}.augment.pixels: the encoder {side.encoder['name']!r} takes {takes}, no pixels.")
     if side.augment.words and takes != "tokens":

@@ -77,7 +77,7 @@ def _expanded(recipe: str, chain: tuple[str, ...]) -> dict[str, Any]:
 def _merged(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """`over` laid over `base`, key by key. A part of another name replaces the part: its knobs were another's."""
     if "name" in base and over.get("name", base["name"]) != base["name"] and "summary" not in base:
-        kept = {key: base[key] for key in ("weight", "on") if key in base}  # of a regulariser
+        kept = {key: value for key, value in base.items() if key in ("weight", "on")}  # of a regulariser
         return {**kept, **over}
     result = dict(base)
     for key, value in over.items():
@@ -129,7 +129,7 @@ _Loader.add_implicit_resolver(
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-    keys = [loader.construct_object(key) for key, _ in node.value]  # type: ignore[no-untyped-call]
+    keys = [loader.construct_object(key) for key, _ in node.value]
     for place, key in enumerate(keys):
         if key in keys[:place]:
             raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", node.start_mark)
@@ -169,7 +169,7 @@ def _explained(error: ValidationError) -> ConfigError:
         place = ".".join(str(step) for step in found["loc"] if not _is_tag(step))
         if found["type"] == "extra_forbidden":
             key = str(found["loc"][-1])
-            problems.append(str(unknown(f"key of a recipe {place!r}: there is no", key, _siblings(found["loc"][:-1]))))
+            problems.append(str(unknown(f"key {place!r} in a recipe:", key, _siblings(found["loc"][:-1]))))
         elif found["type"] == "missing":
             problems.append(f"{place} is missing.")
         else:

@@ -75,8 +75,8 @@ class Schedule(Section):
     cosine       to 0 over all steps, step by step
     compounding  VSE+2AD's released code: times gamma ** (epoch // every) in every epoch anew, which compounds
 
-    warmup_steps: a linear ramp at the beginning. ramp_epoch: a linear ramp through that one epoch (VSE∞ on grids, when the
-    backbone begins to train), of the learning rate, or of the loss as the released code does.
+    warmup_steps: a linear ramp at the beginning. ramp_epoch: a linear ramp through that one epoch (VSE∞ on grids, when
+    the backbone begins to train), of the learning rate, or of the loss as the released code does.
     """
 
     name: Literal["constant", "step", "cosine", "compounding"] = "constant"
@@ -101,8 +101,8 @@ class Data(Section):
 
 class Training(Section):
     """batch: images in a batch. captions: "one" of each image (an epoch visits each caption once), "all" of them, or a
-    number. accumulate: batches per optimiser step (adds no negatives). chunk: images embedded at once; a batch larger than
-    that is cached, with the same gradients and all its negatives. validate_every: epochs."""
+    number. accumulate: batches per optimiser step (adds no negatives). chunk: images embedded at once; a larger batch
+    is cached, with the same gradients and all its negatives. validate_every: epochs."""
 
     epochs: PositiveInt
     batch: PositiveInt = 128

@@ -17,6 +17,7 @@ from polysem.cli.features import extract_features
 from polysem.cli.make_data import make_emoji_scenes_command
 from polysem.cli.parts import catalogue
 from polysem.cli.quick_help import QuickCommand, QuickGroup
+from polysem.cli.train import train_command
 from polysem.errors import PolysemError
 
 app = typer.Typer(
@@ -59,6 +60,9 @@ app.add_typer(data, name="data", help="Check a collection, show it, or make one.
 app.command("features", cls=QuickCommand, epilog="Example: polysem features flickr8k --encoder grid --out features")(
     extract_features
 )
+app.command(
+    "train", cls=QuickCommand, epilog="Example: polysem train small-vse-infty --data scenes --out runs/vse-infty"
+)(train_command)
 app.command("doctor", cls=QuickCommand, epilog="Example: polysem doctor --json > environment.json")(report)
 app.command("parts", cls=QuickCommand, epilog="Example: polysem parts pooling")(catalogue)
 

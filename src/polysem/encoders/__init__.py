@@ -19,6 +19,12 @@ check = registry.check
 names = registry.names
 describe = registry.describe
 
+
+def encoder_takes(name: str) -> str:
+    """What the encoder of this name takes: pixels, tokens or features."""
+    return registry.find(name).takes
+
+
 __all__ = [
     "BiGRU",
     "Detections",
@@ -37,6 +43,7 @@ __all__ = [
     "build",
     "check",
     "describe",
+    "encoder_takes",
     "extract",
     "extract_texts",
     "names",

@@ -92,6 +92,12 @@ class BiGRU(TextEncoder):
         states, _ = pad_packed_sequence(states, batch_first=True, total_length=words.shape[1])
         return self.dropout(_mean_of_directions(states)), self.dropout(last.mean(0))
 
+    @property
+    def mask_id(self) -> int:
+        if self.vocabulary is None or self.vocabulary.mask_id is None:
+            return super().mask_id
+        return self.vocabulary.mask_id
+
     def save_preprocessing(self, folder: Path) -> None:
         if self.vocabulary is not None:
             self.vocabulary.save(folder / VOCABULARY_FILE)

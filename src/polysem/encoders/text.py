@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from polysem.encoders.base import Encoder, Kind, Takes
-from polysem.errors import InputError
+from polysem.errors import ConfigError, InputError
 from polysem.features import LocalFeatures
 
 
@@ -63,10 +63,21 @@ class TextEncoder(Encoder):
 
     kind: ClassVar[Kind] = "text"
     takes: ClassVar[Takes] = "tokens"
+    vocab_size: int
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """The tokens of each text, padded to the longest. A text of more than `max_length` tokens loses the rest."""
         return self.encode_texts(checked(texts))
+
+    @property
+    def mask_id(self) -> int:
+        """The id that stands for a hidden word."""
+        raise ConfigError(f"{type(self).__name__} knows no token that hides a word: train without augment.words.")
+
+    def tokenize_words(self, texts: Sequence[str]) -> list[list[list[int]]]:
+        """The tokens of each text, word by word: what word masking hides or deletes together."""
+        tokens = self.tokenize(texts)
+        return [[[token] for token in row[mask].tolist()] for row, mask in zip(tokens.ids, tokens.mask, strict=True)]
 
     @abstractmethod
     def encode_texts(self, texts: list[str]) -> Tokens:

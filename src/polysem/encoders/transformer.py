@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,16 @@ class Transformer(TextEncoder):
         found = self.tokenizer(texts, truncation=True, max_length=self.max_length, padding=False)
         return Tokens.from_lists(found["input_ids"], self.pad)
 
+    @property
+    def mask_id(self) -> int:
+        known = getattr(self.tokenizer, "mask_token_id", None)
+        return super().mask_id if known is None else int(known)
+
+    def tokenize_words(self, texts: Sequence[str]) -> list[list[list[int]]]:
+        self.tokenize(texts)  # checks them
+        found = self.tokenizer(list(texts), truncation=True, max_length=self.max_length, padding=False)
+        return [_by_word(ids, found.word_ids(row)) for row, ids in enumerate(found["input_ids"])]
+
     def forward(self, tokens: Tokens) -> LocalFeatures:
         ids = tokens.ids.masked_fill(~tokens.mask, self.pad)
         if not len(tokens) or tokens.ids.shape[1] > self.backbone_limit or not self._knows(ids):
@@ -131,6 +141,17 @@ class Transformer(TextEncoder):
         state = json.loads(self.tokenizer.backend_tokenizer.to_str())
         # The last call leaves its padding and truncation here; they are not the tokenizer's own.
         yield json.dumps({**state, "padding": None, "truncation": None}, sort_keys=True).encode()
+
+
+def _by_word(ids: list[int], owners: list[int | None]) -> list[list[int]]:
+    """Tokens of one word together; a special token, which belongs to none, by itself."""
+    words: list[list[int]] = []
+    for place, (token, owner) in enumerate(zip(ids, owners, strict=True)):
+        if owner is not None and place and owners[place - 1] == owner:
+            words[-1].append(token)
+        else:
+            words.append([token])
+    return words
 
 
 def _choose(config: Any) -> tuple[Any, Any]:

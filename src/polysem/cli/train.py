@@ -1,0 +1,135 @@
+"""`polysem train`: a recipe and a collection to a model folder."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from polysem.errors import ConfigError
+
+if TYPE_CHECKING:
+    from polysem.encoders.pipeline import Progress
+    from polysem.training import Result
+    from polysem.training.live import Live
+
+ON_COLLAPSE = ("stop", "warn")
+
+
+def train_command(
+    recipe: Annotated[str, typer.Argument(help="Name of a recipe (`polysem recipes`), or the path of a YAML.")],
+    data: Annotated[Path, typer.Option(help="The collection: a folder, or the file that describes it.")],
+    out: Annotated[Path, typer.Option(help="Folder of the run. One begun earlier is gone on with.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="PATH.TO.KEY=VALUE", help="Change the recipe; repeatable.", show_default="none"),
+    ] = None,
+    features: Annotated[
+        Path | None, typer.Option(help="Features of the images, made if absent.", show_default="in the cache")
+    ] = None,
+    text_features: Annotated[
+        Path | None, typer.Option(help="Features of the captions, made if absent.", show_default="in the cache")
+    ] = None,
+    on_collapse: Annotated[str, typer.Option(help="What to do with a run that is dying: stop or warn.")] = "warn",
+    tracker: Annotated[str, typer.Option(help="A tracker of accelerate by name, or none.")] = "tensorboard",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Train a model. Stopped at any moment, the same command goes on from there, to the very same weights.
+
+    OUT becomes a model folder for polysem.load(), with metrics.jsonl, report.html and the resolved recipe.yaml. Under
+    `accelerate launch` or `torchrun` the processes share each batch and all its negatives.
+    """
+    if on_collapse not in ON_COLLAPSE:
+        raise ConfigError(f"--on-collapse takes stop or warn, got {on_collapse!r}.")
+    from polysem import recipes
+    from polysem.training import processes, train
+
+    loaded = recipes.load(recipe, settings or ())
+    try:
+        result = train(
+            loaded,
+            data,
+            out,
+            features=features,
+            text_features=text_features,
+            on_collapse=on_collapse,  # type: ignore[arg-type]
+            tracker=None if tracker == "none" else tracker,
+            show=Screen(),
+        )
+    except KeyboardInterrupt:
+        typer.echo(f"\nInterrupted. {out} holds a checkpoint: run the same command to go on.", err=True)
+        sys.exit(130)
+    if processes.rank():
+        return
+    if as_json:
+        typer.echo(json.dumps({**asdict(result), "run": str(result.run)}, indent=2))
+    else:
+        _show(result)
+
+
+class Screen:
+    """Progress on stderr: of the features first, of the training then."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._task: Any = None
+        self._what = ""
+
+    def features(self, what: str, progress: Progress) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        if what != self._what:
+            self._close()
+            if progress.done == progress.total:
+                return  # nothing to do: they are there
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            self._bar, self._what = Bar(*columns, console=Console(stderr=True)), what
+            self._task = self._bar.add_task(f"Features of {what}", total=progress.total)
+            self._bar.start()
+        self._bar.update(self._task, completed=progress.done)
+
+    def begin(self, title: str, total: int, step: int) -> Live:
+        from polysem.training import processes
+        from polysem.training.live import Live
+
+        self._close()
+        live = Live(title, total, enabled=processes.rank() == 0)
+        if step:
+            live.resumed(step)
+        return live
+
+    def _close(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+def _show(result: Result) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("", "", title="Run", title_justify="left", show_header=False)
+    table.add_row("Folder", escape(str(result.run)))
+    table.add_row("Steps", f"{result.steps:,}" + (f" (from {result.resumed_from:,} on)" if result.resumed_from else ""))
+    table.add_row("Time", f"{result.seconds / 60:.1f} min")
+    if result.best:
+        best = result.best
+        table.add_row("Validation RSUM", f"{best['rsum']:.1f} at step {best['step']:,}")
+        for way, name in (("i2t", "Image to text"), ("t2i", "Text to image")):
+            table.add_row(name, "  ".join(f"R@{key[1:]} {value:.1f}" for key, value in best[way].items()))
+        for side, value in best.get("log_variance", {}).items():
+            table.add_row(f"log variance, {side}s", f"{value:.2f}")
+    table.add_row("Protocol", escape(result.protocol))
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(
+        f"polysem.load({str(result.run)!r}) loads the model; {result.run / 'report.html'} shows the curves.",
+        soft_wrap=True,
+    )

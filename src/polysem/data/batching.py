@@ -1,0 +1,112 @@
+"""Which images and captions meet in which batch, and which of them match: a function of seed and epoch alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polysem.data.collection import Collection
+from polysem.errors import ConfigError, InputError
+
+Captions = Literal["one", "all"] | int
+Places = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """images, captions: places in the collection and in `collection.captions`; captions stand image by image.
+    positives: (images, captions) bool, True where a caption says something true of an image.
+    owner_rows: for each caption, the row of the image it came with."""
+
+    images: Places
+    captions: Places
+    positives: NDArray[np.bool_]
+    owner_rows: Places
+
+    def share(self, rank: int, world_size: int) -> tuple[slice, slice]:
+        """Which rows and columns of the batch belong to one of several processes: whole images with their captions."""
+        bounds = np.linspace(0, len(self.images), world_size + 1).astype(int)
+        first, last = int(bounds[rank]), int(bounds[rank + 1])
+        columns = np.searchsorted(self.owner_rows, [first, last])
+        return slice(first, last), slice(int(columns[0]), int(columns[1]))
+
+
+class Batches:
+    """Batches by image. Two images never stand as each other's negatives through a caption that they share.
+
+    captions: "all" of an image; or so many at a time ("one" is 1), in which case an epoch visits the images several
+    times, until it has seen every caption once.
+    The last batch of a visit is dropped if it is short, unless it is the only one.
+    """
+
+    def __init__(self, collection: Collection, batch: int, captions: Captions = "all", seed: int = 0) -> None:
+        self.collection, self.batch, self.seed = collection, batch, seed
+        counts = np.array([len(item.captions) for item in collection], np.int64)
+        if not len(counts) or not counts.any():
+            raise InputError(f"{collection.name} has no captions to train with. `polysem data check` says what it has.")
+        self.first = np.concatenate([[0], np.cumsum(counts)])
+        self.counts = counts
+        self.per_visit = int(counts.max()) if captions == "all" else 1 if captions == "one" else int(captions)
+        if self.per_visit < 1:
+            raise ConfigError(f"captions must be 'one', 'all' or a positive number, got {captions!r}.")
+        self.owners = collection.caption_items
+        self._shared = _shared_texts(collection.captions, self.owners)
+        sizes = [
+            int((counts > visit * self.per_visit).sum()) for visit in range(-(-int(counts.max()) // self.per_visit))
+        ]
+        self._batches_of_visit = [max(1, size // batch) for size in sizes]
+        if sizes[0] < 2:
+            raise InputError(f"{collection.name} has {sizes[0]} image with captions; training needs at least two.")
+
+    def __len__(self) -> int:
+        """Batches of an epoch."""
+        return sum(self._batches_of_visit)
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch in order, from number `start` on."""
+        draws = np.random.default_rng([self.seed, epoch, 0xBA7C4])
+        # Each image's captions in an order of their own: sort by image, then by luck.
+        shuffled = np.lexsort((draws.random(len(self.owners)), self.owners))
+        number = 0
+        for visit, count in enumerate(self._batches_of_visit):
+            taken = visit * self.per_visit
+            order = draws.permutation(np.flatnonzero(self.counts > taken))
+            for images in np.array_split(order[: count * self.batch], count):
+                if number >= start:
+                    spans = [
+                        shuffled[self.first[i] + taken : min(self.first[i] + taken + self.per_visit, self.first[i + 1])]
+                        for i in images
+                    ]
+                    yield self.assemble(images, spans)
+                number += 1
+
+    def assemble(self, images: Places, spans: list[Places]) -> Batch:
+        """A batch of these images with these captions of each."""
+        captions = np.concatenate(spans)
+        rows = np.repeat(np.arange(len(images)), [len(span) for span in spans])
+        positives = np.zeros((len(images), len(captions)), bool)
+        positives[rows, np.arange(len(captions))] = True
+        row_of = {int(image): row for row, image in enumerate(images)}
+        for column, caption in enumerate(captions.tolist()):
+            for image in self._shared.get(caption, ()):
+                if image in row_of:
+                    positives[row_of[image], column] = True
+        return Batch(images, captions, positives, rows)
+
+
+def _shared_texts(captions: list[str], owners: NDArray[Any]) -> dict[int, tuple[int, ...]]:
+    """For each caption whose text another image has too: all images that have it."""
+    images: dict[str, set[int]] = {}
+    texts = [normalised(caption) for caption in captions]
+    for text, owner in zip(texts, owners.tolist(), strict=True):
+        images.setdefault(text, set()).add(owner)
+    return {number: tuple(sorted(images[text])) for number, text in enumerate(texts) if len(images[text]) > 1}
+
+
+def normalised(caption: str) -> str:
+    """A caption without what does not change its meaning: case, spacing, the final full stop."""
+    return " ".join(caption.casefold().split()).rstrip(" .")

@@ -1,0 +1,5 @@
+"""Evaluation: ranks, recalls and what they are worth."""
+
+from polysem.evaluation.ranks import ranks, recalls, retrieval
+
+__all__ = ["ranks", "recalls", "retrieval"]

@@ -1,0 +1,71 @@
+"""From a recipe and a collection to a model: its vocabulary, the width of its features, its first weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from polysem.data.arrays import load_features
+from polysem.data.collection import Collection
+from polysem.data.glove import glove
+from polysem.data.vocabulary import Vocabulary
+from polysem.encoders import BiGRU, encoder_takes
+from polysem.errors import ConfigError, InputError
+from polysem.models import Model
+from polysem.models import build as build_model
+from polysem.recipes import Recipe, Side
+
+
+def assemble(recipe: Recipe, train: Collection) -> Model:
+    """An untrained model as the recipe asks for it; the same weights for the same seed."""
+    image, text = tower_config(recipe.image), tower_config(recipe.text)
+    _check_kind(recipe, train)
+    if encoder_takes(image["encoder"]["name"]) == "features":
+        image["encoder"].setdefault("input_dim", load_features(train[0].media).shape[1])
+    vocabulary = None
+    if text["encoder"]["name"] == "bigru":
+        vocabulary = Vocabulary.build(train.captions, recipe.data.min_count)
+        text["encoder"].setdefault("vocab_size", len(vocabulary))
+    torch.manual_seed(recipe.training.seed)
+    model = build_model(recipe.dim, image, text, recipe.similarity)
+    encoder = model.text.encoder
+    if vocabulary is not None and isinstance(encoder, BiGRU):
+        encoder.vocabulary = vocabulary
+        if recipe.data.glove is not None:
+            start_from_glove(encoder, vocabulary, recipe.data.glove)
+    return model
+
+
+def tower_config(side: Side) -> dict[str, Any]:
+    """The parts of a side as `models.build` takes them."""
+    parts = side.model_dump()
+    config = {name: parts[name] for name in ("encoder", "project", "pool", "local")}
+    config["sets"] = "shared" if side.sets.get("name") == "shared" else parts["sets"]
+    return config
+
+
+def start_from_glove(encoder: BiGRU, vocabulary: Vocabulary, source: str) -> None:
+    """Rows of known words from GloVe; the others keep their random start."""
+    found = glove(vocabulary, None if source == "package" else Path(source))
+    width = encoder.embedding.embedding_dim
+    if found.dim != width:
+        raise ConfigError(
+            f"data.glove={source} has {found.dim} dimensions, text.encoder.word_dim is {width}. "
+            f"Say text.encoder.word_dim={found.dim}, or give another GloVe file."
+        )
+    known = torch.from_numpy(found.found)
+    with torch.no_grad():
+        encoder.embedding.weight[known] = torch.from_numpy(found.vectors)[known]
+
+
+def _check_kind(recipe: Recipe, train: Collection) -> None:
+    takes = encoder_takes(recipe.image.encoder["name"])
+    has = "pixels" if train.kind == "image" else "features"
+    if takes != has:
+        needs = "precomputed features (SCAN's *_ims.npy)" if takes == "features" else "pictures"
+        raise InputError(
+            f"The recipe {recipe.name} takes {needs}, and {train.name} is a collection of {has}. "
+            "Choose a recipe that fits (`polysem recipes`), e.g. small-vse-infty for pictures, vse-infty for regions."
+        )

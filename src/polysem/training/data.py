@@ -1,0 +1,71 @@
+"""What a run learns from and what picks its checkpoint. The test split is never opened."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from dataclasses import dataclass
+
+from polysem.data.collection import Collection
+from polysem.data.store import FeatureStore
+from polysem.errors import InputError
+from polysem.recipes.schema import Data
+
+HELD_OUT = 0.1
+"""Share of a collection without splits that validates: by the items' ids, so that it stays the same."""
+
+
+@dataclass(frozen=True)
+class Splits:
+    """how: where the validation items come from, for the protocol."""
+
+    train: Collection
+    val: Collection
+    how: str
+
+
+def split(collection: Collection, wanted: Data) -> Splits:
+    """Training and validation items, those with captions."""
+    known = collection.splits
+    if set(known) == {"all"}:
+        held = [i for i, item in enumerate(collection) if zlib.crc32(item.id.encode()) % 1000 < 1000 * HELD_OUT]
+        rest = sorted(set(range(len(collection))) - set(held))
+        train, val, how = collection.where(rest), collection.where(held), f"{HELD_OUT:.0%} held out by id"
+    else:
+        names = [name for name in wanted.train if name in known]
+        for name, given in (("data.train", names), ("data.val", [wanted.val] if wanted.val in known else [])):
+            if not given:
+                asked = wanted.val if name == "data.val" else ", ".join(wanted.train)
+                raise InputError(
+                    f"{collection.name} has no split {asked}; it has {', '.join(known)}. Name one: --set {name}=…"
+                )
+        if wanted.val in names:
+            raise InputError(f"data.val={wanted.val} is also in data.train: validation would measure memory.")
+        train, val, how = collection.split(*names), collection.split(wanted.val), wanted.val
+    train, val = _with_captions(train), _with_captions(val)
+    if len(train) < 2 or not len(val):
+        raise InputError(
+            f"{collection.name}: {len(train)} training and {len(val)} validation items have captions; "
+            "training needs at least two of the first and one of the second."
+        )
+    return Splits(train, val, how)
+
+
+def with_features(collection: Collection, store: FeatureStore | None) -> Collection:
+    """The items that the store has: what could not be read when it was made is left out."""
+    if store is None:
+        return collection
+    return collection.where([i for i, item in enumerate(collection) if item.id in store])
+
+
+def digest(splits: Splits) -> str:
+    """Changes when an id, a caption or a split does."""
+    found = hashlib.sha256()
+    for name, part in (("train", splits.train), ("val", splits.val)):
+        for item in part:
+            found.update("\0".join([name, item.id, *item.captions]).encode() + b"\n")
+    return found.hexdigest()[:16]
+
+
+def _with_captions(collection: Collection) -> Collection:
+    return collection.where([i for i, item in enumerate(collection) if item.captions])

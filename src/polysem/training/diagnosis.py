@@ -1,0 +1,275 @@
+"""A training run that goes wrong in a known way is named while it runs, with what to do about it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Any
+
+from polysem.training.measures import circular_variance, collapsed, supervision
+
+__all__ = ["COLLAPSES", "Finding", "Monitor", "StepFacts", "circular_variance", "collapsed", "supervision"]
+
+GRACE = 50
+"""Steps that are not judged: every run starts at chance, and a set predictor may start with alike elements."""
+PATIENCE = 100
+"""Steps that something must last to be named: a healthy run crosses each of these states, none stays for so long."""
+NEAR = 0.03
+"""Mean distance of the loss from its collapsed value, as a share of that value (of at least 1 nat for InfoNCE)."""
+FLAT = 0.01
+"""The same distance, first half of the window against the second: a loss that still moves more than this is alive."""
+GROWING = 1.25
+"""Factor from the first half of a window to the second above which a spread or variance is on its way out."""
+SPREAD = 0.01
+"""Standard deviation of the scores under which a hinge counts as collapsed; healthy runs keep 0.02 and more, even when
+the hardest negative holds them at the constant for a hundred steps."""
+EQUAL = 1e-6
+"""Standard deviation of the scores under which they are the same number, whatever the loss makes of it."""
+VARIANCE = 1e-3
+"""Circular variance (ln: -6.9) under which a set is one vector K times. PIE-Net ends at e^-7.35, slots at e^-2.1."""
+STARVED = 0.1
+"""Share of its even share of the gradient, 1 / K, under which an element is not being trained."""
+EXPLODED = 100.0
+"""Factor over its own usual size at which a norm has exploded. Residuals of sound runs grow up to tenfold."""
+EARLY, USUAL, SPIKES, OF_LAST = 5, 100, 3, 5
+"""A gradient's usual size is the larger of the medians of the first EARLY and of the last USUAL steps; SPIKES of
+OF_LAST steps above it are an explosion, one is an unlucky batch."""
+REARM = 50
+"""Steps that a condition must have been gone before it can be named again."""
+
+_HINGES, _LOGS = ("triplet",), ("infonce", "adopt")
+COLLAPSES = frozenset({"hinge collapse", "InfoNCE collapse", "score collapse", "set collapse"})
+"""The findings after which going on is pointless; the others may mend, or cost only a part of the model."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """name: what it is. says: the evidence. advice: what to do, with keys of the recipe. step: when it was seen."""
+
+    name: str
+    says: str
+    advice: str
+    step: int
+
+
+@dataclass(frozen=True)
+class StepFacts:
+    """What is known after an optimiser step. Leave out steps that a loss scaler skipped: those are not finite by design.
+
+    loss: the objective's own total, without regularisers. collapsed_loss: `collapsed` of the same batch.
+    variance: `circular_variance`; supervision: `supervision`; both None for a single vector.
+    norm: mean length of the residuals, before normalisation. score_spread: standard deviation of the scores.
+    lr: the highest learning rate, to name a lower one. warming: the learning rate is still rising towards it, so
+    standing still is no symptom.
+    """
+
+    step: int
+    loss: float
+    collapsed_loss: float
+    objective_name: str
+    grad_norm: float
+    score_spread: float
+    variance_image: float | None = None
+    variance_text: float | None = None
+    supervision_image: tuple[float, ...] | None = None
+    supervision_text: tuple[float, ...] | None = None
+    norm_image: float | None = None
+    norm_text: float | None = None
+    lr: float | None = None
+    warming: bool = False
+
+
+class Monitor:
+    """Give it every step's facts; it answers with what has newly gone wrong, each thing once until it has passed.
+
+    `state` and `restore` carry its memory over an interruption: a resumed run finds what an uninterrupted one would.
+    """
+
+    def __init__(self) -> None:
+        self._seen = 0
+        self._first: dict[str, list[float]] = {}
+        self._recent: dict[str, list[float]] = {}
+        self._gone: dict[str, int] = {}
+
+    def state(self) -> dict[str, Any]:
+        """JSON-able."""
+        lists = {"first": self._first, "recent": self._recent}
+        copies = {name: {key: list(values) for key, values in table.items()} for name, table in lists.items()}
+        return {"seen": self._seen, "gone": dict(self._gone), **copies}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._seen = int(state["seen"])
+        self._gone = {key: int(steps) for key, steps in state["gone"].items()}
+        self._first = {key: [float(value) for value in values] for key, values in state["first"].items()}
+        self._recent = {key: [float(value) for value in values] for key, values in state["recent"].items()}
+
+    def observe(self, facts: StepFacts) -> list[Finding]:
+        self._seen += 1
+        found = [*self._explosions(facts), *self._score_collapse(facts)]
+        for side, variance, shares in (
+            ("image", facts.variance_image, facts.supervision_image),
+            ("text", facts.variance_text, facts.supervision_text),
+        ):
+            if variance is not None:
+                found += self._set_collapse(facts, side, variance)
+            if shares is not None:
+                found += self._untrained(facts, side, shares)
+        return found
+
+    def _explosions(self, facts: StepFacts) -> Iterator[Finding]:
+        lower = f"Lower the learning rate: {_lower_lr(facts)}. Clip the gradient: --set training.clip=2.0."
+        values = {"loss": facts.loss, "gradient norm": facts.grad_norm, "spread of the scores": facts.score_spread}
+        norms = {"image": facts.norm_image, "text": facts.norm_text}
+        values |= {f"length of {side} residuals": norm for side, norm in norms.items() if norm is not None}
+        broken = [f"the {name} is {value}" for name, value in values.items() if not math.isfinite(value)]
+        if self._newly("not finite", bool(broken)):
+            advice = f"The weights are lost; start again. {lower} If it comes back, look for broken features: "
+            yield Finding("exploding norms", _sentence(broken), advice + "`polysem data check`.", facts.step)
+        usual = self._usual_gradient()
+        if math.isfinite(facts.grad_norm):
+            spike = usual > 0 and facts.grad_norm > EXPLODED * usual
+            self._push("grad", facts.grad_norm, USUAL, first=EARLY)
+            spikes = sum(self._push("spikes", float(spike), OF_LAST))
+            if self._newly("gradient", spikes >= SPIKES):
+                says = f"The gradient norm is {facts.grad_norm:.3g}, usually {usual:.3g}, for the {spikes:.0f}rd step."
+                yield Finding("exploding norms", says, lower, facts.step)
+        for side, norm in norms.items():
+            if norm is None or not math.isfinite(norm):
+                continue
+            self._push(f"norm {side}", norm, OF_LAST, first=1)
+            start, now = self._first[f"norm {side}"][0], min(self._recent[f"norm {side}"])
+            # A residual that starts at nothing has no size to compare with: then 1 is its start.
+            full = len(self._recent[f"norm {side}"]) == OF_LAST
+            if self._newly(f"norm {side}", full and now > EXPLODED * max(start, 1.0)):
+                says = f"The {side} residuals are {norm:.3g} long before normalisation; they began at {start:.3g}."
+                weights = f"{lower} Normalised vectors hide it, but weights of this size hardly turn any more."
+                yield Finding("exploding norms", says, weights, facts.step)
+
+    def _usual_gradient(self) -> float:
+        """0 while it is not known. The first steps count for ever: later gradients may be all but zero, and well so."""
+        first = self._first.get("grad", [])
+        return max(median(first), median(self._recent["grad"])) if len(first) == EARLY else 0.0
+
+    def _score_collapse(self, facts: StepFacts) -> Iterator[Finding]:
+        if self._seen <= GRACE or not all(map(math.isfinite, (facts.loss, facts.collapsed_loss, facts.score_spread))):
+            return
+        log = facts.objective_name in _LOGS
+        scale = max(abs(facts.collapsed_loss), 1.0 if log else 1e-12)
+        off = self._push("off", (facts.loss - facts.collapsed_loss) / scale, PATIENCE)
+        spread = self._push("spread", facts.score_spread, PATIENCE)
+        stuck = len(off) == PATIENCE and not facts.warming and self._stuck(off, spread, log)
+        if self._newly("scores", stuck):
+            yield _name_collapse(facts, fmean(spread))
+
+    @staticmethod
+    def _stuck(off: list[float], spread: list[float], log: bool) -> bool:
+        if max(spread) < EQUAL:
+            return True
+        half = PATIENCE // 2
+        still = abs(fmean(off[half:]) - fmean(off[:half])) < FLAT and not _grows(spread)
+        # For InfoNCE the constant is chance itself. A hinge on the hardest negative passes its constant on the way
+        # down, slowly at times, with its scores well apart.
+        return abs(fmean(off)) < NEAR and still and (log or fmean(spread) < SPREAD)
+
+    def _set_collapse(self, facts: StepFacts, side: str, variance: float) -> Iterator[Finding]:
+        if self._seen <= GRACE or not math.isfinite(variance):
+            return
+        window = self._push(f"variance {side}", variance, PATIENCE)
+        alike = len(window) == PATIENCE and fmean(window) < VARIANCE and not _grows(window)
+        if self._newly(f"variance {side}", alike):
+            says = (
+                f"The elements of each {side} set are alike: circular variance {fmean(window):.2g} over the last "
+                f"{PATIENCE} steps (sets that hold several meanings have 0.1; below {VARIANCE:g} they are one vector)."
+            )
+            advice = (
+                "Let every element be supervised and kept apart: --set similarity.name=smooth_chamfer, "
+                f"--set regularisers.diversity=0.1, --set {side}.sets.name=slots. "
+                f"If one meaning is enough, {side}.sets.name=single costs less."
+            )
+            yield Finding("set collapse", says, advice, facts.step)
+
+    def _untrained(self, facts: StepFacts, side: str, shares: tuple[float, ...]) -> Iterator[Finding]:
+        # No gradient at all says nothing about who would get it.
+        if self._seen <= GRACE or not all(map(math.isfinite, shares)) or sum(shares) == 0:
+            return
+        k, starved, new = len(shares), dict[int, float](), False
+        for element, share in enumerate(shares):
+            window = self._push(f"supervision {side} {element}", share, PATIENCE)
+            mean = fmean(window)
+            low = len(window) == PATIENCE and mean < STARVED / k
+            if low:
+                starved[element + 1] = mean
+            new |= self._newly(f"supervision {side} {element}", low)
+        if new:
+            which = ", ".join(f"{element} ({share:.1%})" for element, share in starved.items())
+            says = (
+                f"Of the {k} elements of {side} sets, {len(starved)} get almost none of the gradient over the last "
+                f"{PATIENCE} steps: {which}; an even share is {1 / k:.0%}. They never win, so they never learn."
+            )
+            advice = (
+                "Use a similarity in which every element has a part: --set similarity.name=smooth_chamfer "
+                f"(mil gives all to one pair). Or ask for fewer: --set {side}.sets.k={k - len(starved)}."
+            )
+            yield Finding("untrained elements", says, advice, facts.step)
+
+    def _push(self, key: str, value: float, size: int, first: int = 0) -> list[float]:
+        """Remember a value among the last `size`, and for ever if it is among the `first`. Returns the last."""
+        if first and len(self._first.setdefault(key, [])) < first:
+            self._first[key].append(value)
+        recent = self._recent.setdefault(key, [])
+        recent.append(value)
+        del recent[:-size]
+        return recent
+
+    def _newly(self, key: str, holds: bool) -> bool:
+        """True when a condition begins to hold, counting short gaps as holding."""
+        if holds:
+            new = key not in self._gone
+            self._gone[key] = 0
+            return new
+        if key in self._gone:
+            self._gone[key] += 1
+            if self._gone[key] >= REARM:
+                del self._gone[key]
+        return False
+
+
+def _grows(window: list[float]) -> bool:
+    half = len(window) // 2
+    return fmean(window[half:]) > GROWING * fmean(window[:half])
+
+
+def _name_collapse(facts: StepFacts, spread: float) -> Finding:
+    says = (
+        f"The loss has stood at {facts.loss:.4g} for {PATIENCE} steps; scores that are all the same give "
+        f"{facts.collapsed_loss:.4g}. The scores differ by {spread:.2g} (standard deviation)."
+    )
+    lower = f"lower the learning rate, {_lower_lr(facts)}"
+    pairs = "If it comes back, see whether the captions belong to their pictures: `polysem data show`."
+    if facts.objective_name in _HINGES:
+        return Finding(
+            "hinge collapse",
+            f"{says} Everything is embedded at one point, where the hardest negative has no way out.",
+            'Begin with all negatives, --set objective.mining=\'[[0,"all"],[1,"hardest"]]\' '
+            f"(or a smaller batch, --set training.batch=64, whose hardest is less hard), and {lower}. {pairs}",
+            facts.step,
+        )
+    if facts.objective_name in _LOGS:
+        return Finding(
+            "InfoNCE collapse",
+            f"{says} The match is picked no better than by chance.",
+            f"Start again and {lower}; a softer start helps too, --set objective.temperature=0.1. {pairs}",
+            facts.step,
+        )
+    return Finding("score collapse", says, f"Start again and {lower}. {pairs}", facts.step)
+
+
+def _lower_lr(facts: StepFacts) -> str:
+    return f"--set optimiser.lr={facts.lr / 10:.3g}" if facts.lr else "--set optimiser.lr=… to a tenth"
+
+
+def _sentence(parts: list[str]) -> str:
+    text = ", ".join(parts)
+    return f"{text[:1].upper()}{text[1:]}."

@@ -1,0 +1,202 @@
+"""What the towers eat: features from a store, features of the data set itself, pixels, or tokens; augmented by item.
+
+Every random draw is a function of seed, epoch and item, so that a resumed run is fed the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polysem.data.arrays import load_features
+from polysem.data.augmentation import draws, grid_drop, region_drop, word_mask
+from polysem.data.batching import Batch, Batches, Places
+from polysem.data.collection import Collection
+from polysem.data.images import load_image
+from polysem.data.store import FeatureStore
+from polysem.encoders import ImageEncoder, TextEncoder, Tokens
+from polysem.features import LocalFeatures
+from polysem.models import Model, Tower
+from polysem.models.encoding import move
+from polysem.models.tower import Inputs
+from polysem.recipes import Side
+
+AHEAD = 2
+"""Batches made ready while one trains."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fed:
+    """A process's share of a batch, ready for its towers.
+
+    keep: (B, N), False where size augmentation drops a token. positives: of the whole batch. sizes: images and
+    captions of each process.
+    """
+
+    images: Inputs
+    texts: Inputs
+    image_keep: Tensor | None
+    text_keep: Tensor | None
+    positives: Tensor
+    sizes: tuple[list[int], list[int]]
+
+
+class Source:
+    """Inputs of one side by place: items for images, captions for texts."""
+
+    def __init__(self, keys: Callable[[int], str], side: Side, seed: int) -> None:
+        self.keys, self.side, self.seed = keys, side, seed
+
+    def load(self, places: Places, epoch: int | None) -> Inputs:
+        """epoch: None for inputs as they are, else augmented for that epoch."""
+        raise NotImplementedError
+
+    def keep(self, inputs: Inputs, places: Places, epoch: int, tokens: int | None = None) -> Tensor | None:
+        """(B, N) bool: which tokens stay in this epoch; None if all. tokens: N, where the inputs do not show it."""
+        if self.side.augment.drop == "none":
+            return None
+        rule = region_drop if self.side.augment.drop == "region" else grid_drop
+        lengths = inputs.mask.sum(1).tolist() if not isinstance(inputs, Tensor) else [tokens] * len(inputs)
+        kept = np.zeros((len(places), max(lengths)), bool)
+        for row, (place, length) in enumerate(zip(places.tolist(), lengths, strict=True)):
+            kept[row, rule(length, self.draws(place, epoch), self.side.augment.rate)] = True
+        return torch.from_numpy(kept)
+
+    def draws(self, place: int, epoch: int) -> np.random.Generator:
+        return draws(self.seed, epoch, self.keys(place))
+
+
+class Stored(Source):
+    """Features that a frozen encoder made once."""
+
+    def __init__(self, store: FeatureStore, ids: list[str], side: Side, seed: int) -> None:
+        super().__init__(ids.__getitem__, side, seed)
+        self.store, self.positions = store, store.positions(ids)
+
+    def load(self, places: Places, epoch: int | None) -> Inputs:
+        return self.store.batch(self.positions[places])
+
+
+class Precomputed(Source):
+    """Features that are the data set."""
+
+    def __init__(self, collection: Collection, side: Side, seed: int) -> None:
+        super().__init__(lambda place: collection[place].id, side, seed)
+        self.collection = collection
+
+    def load(self, places: Places, epoch: int | None) -> Inputs:
+        arrays = [load_features(self.collection[place].media) for place in places.tolist()]
+        return LocalFeatures.from_list([torch.from_numpy(np.array(array, np.float32)) for array in arrays])
+
+
+class Pictures(Source):
+    """Pixels, read by several threads."""
+
+    def __init__(self, collection: Collection, encoder: ImageEncoder, side: Side, seed: int) -> None:
+        super().__init__(lambda place: collection[place].id, side, seed)
+        self.collection, self.encoder = collection, encoder
+        self.readers = ThreadPoolExecutor(max(2, torch.get_num_threads()), thread_name_prefix="pictures")
+
+    def load(self, places: Places, epoch: int | None) -> Inputs:
+        return torch.stack(list(self.readers.map(lambda place: self._pixels(place, epoch), places.tolist())))
+
+    def _pixels(self, place: int, epoch: int | None) -> Tensor:
+        image = load_image(self.collection[place].media.path)
+        if epoch is None or not self.side.augment.pixels:
+            return self.encoder.preprocess(image)
+        luck = int(self.draws(place, epoch).integers(2**62))
+        return self.encoder.augment(image, torch.Generator().manual_seed(luck))
+
+
+class Captions(Source):
+    """Tokens of captions."""
+
+    def __init__(self, collection: Collection, encoder: TextEncoder, side: Side, seed: int) -> None:
+        self.captions = collection.captions
+        owners, first = collection.caption_items, np.cumsum([0, *(len(item.captions) for item in collection)])
+        super().__init__(lambda n: f"{collection[int(owners[n])].id}#{n - first[owners[n]]}", side, seed)
+        self.encoder = encoder
+
+    def load(self, places: Places, epoch: int | None) -> Inputs:
+        texts = [self.captions[place] for place in places.tolist()]
+        if epoch is None or not self.side.augment.words:
+            return self.encoder.tokenize(texts)
+        augment, mask = self.side.augment, self.encoder.mask_id
+        rows = [
+            word_mask(
+                words, self.draws(place, epoch), mask, self.encoder.vocab_size, augment.rate, augment.protect_ends
+            )
+            for place, words in zip(places.tolist(), self.encoder.tokenize_words(texts), strict=True)
+        ]
+        return Tokens.from_lists(rows)
+
+
+def caption_ids(collection: Collection) -> list[str]:
+    """The key of each caption in a store of their features."""
+    return [f"{item.id}#{number}" for item in collection for number in range(len(item.captions))]
+
+
+def image_source(tower: Tower, collection: Collection, store: FeatureStore | None, side: Side, seed: int) -> Source:
+    if store is not None:
+        return Stored(store, [item.id for item in collection], side, seed)
+    if tower.encoder.takes == "features":
+        return Precomputed(collection, side, seed)
+    return Pictures(collection, cast(ImageEncoder, tower.encoder), side, seed)
+
+
+def text_source(tower: Tower, collection: Collection, store: FeatureStore | None, side: Side, seed: int) -> Source:
+    if store is not None:
+        return Stored(store, caption_ids(collection), side, seed)
+    return Captions(collection, cast(TextEncoder, tower.encoder), side, seed)
+
+
+class Feeder:
+    """The batches of an epoch, each made ready in the background while the one before it trains."""
+
+    def __init__(
+        self, model: Model, images: Source, texts: Source, batches: Batches, rank: int = 0, world_size: int = 1
+    ) -> None:
+        self.model, self.images, self.texts, self.batches = model, images, texts, batches
+        self.rank, self.world_size = rank, world_size
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Fed]:
+        with ThreadPoolExecutor(1, thread_name_prefix="feeder") as background:
+            plan = self.batches.epoch(epoch, start)
+            waiting: list[Any] = []
+            try:
+                for batch in plan:
+                    waiting.append(background.submit(self.feed, batch, epoch))
+                    if len(waiting) > AHEAD:
+                        yield waiting.pop(0).result()
+                while waiting:
+                    yield waiting.pop(0).result()
+            finally:
+                for future in waiting:
+                    future.cancel()
+
+    def feed(self, batch: Batch, epoch: int) -> Fed:
+        """This process's share of a batch, on its device."""
+        shares = [batch.share(rank, self.world_size) for rank in range(self.world_size)]
+        rows, columns = shares[self.rank]
+        pictures, captions = batch.images[rows], batch.captions[columns]
+        images, texts = self.images.load(pictures, epoch), self.texts.load(captions, epoch)
+        tokens = (
+            len(cast(ImageEncoder, self.model.image.encoder).places()) if isinstance(self.images, Pictures) else None
+        )
+        image_keep = self.images.keep(images, pictures, epoch, tokens)
+        text_keep = self.texts.keep(texts, captions, epoch)
+        device = self.model.device
+        return Fed(
+            move(images, device),
+            move(texts, device),
+            None if image_keep is None else image_keep.to(device),
+            None if text_keep is None else text_keep.to(device),
+            torch.from_numpy(batch.positives).to(device),
+            ([s.stop - s.start for s, _ in shares], [s.stop - s.start for _, s in shares]),
+        )

@@ -1,0 +1,80 @@
+"""Frozen encoders run once: their features are kept on disk and every later run reads them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+from polysem.data.collection import Collection
+from polysem.data.store import FeatureStore
+from polysem.encoders import Encoder, ImageEncoder, TextEncoder, extract, extract_texts
+from polysem.encoders.pipeline import Progress
+from polysem.errors import InputError
+from polysem.recipes import Side
+
+
+def is_frozen(encoder: Encoder, side: Side) -> bool:
+    """Whether this encoder gives the same features for an input at every step."""
+    untouched = (
+        encoder.takes != "features" and encoder.config.get("trainable") == "none" and encoder.config.get("dim") is None
+    )
+    return untouched and not (side.augment.pixels or side.augment.words)
+
+
+def features_of(
+    collection: Collection,
+    encoder: Encoder,
+    folder: Path | None,
+    progress: Callable[[Progress], None],
+    rank: int = 0,
+    world_size: int = 1,
+) -> FeatureStore:
+    """The store of this encoder's features of a collection; completed or made if it is not there yet.
+
+    folder: where; by default in the user's cache, by collection and encoder.
+    """
+    print_ = encoder.fingerprint()
+    if folder is None:
+        folder = cache() / "features" / f"{collection.name}-{digest(collection, encoder)}-{print_[:12]}"
+    elif (folder / "manifest.json").exists():
+        found = FeatureStore.open(folder)
+        if found.fingerprint != print_:
+            raise InputError(
+                f"The features in {folder} were made by another encoder ({found.manifest.encoder.get('name')}, "
+                f"fingerprint {found.fingerprint[:12]}) than this recipe's ({encoder.config['name']}, {print_[:12]}). "
+                "Give another folder, or leave the option out: they are then made and kept in the cache."
+            )
+    if encoder.takes == "pixels":
+        return extract(
+            collection, cast(ImageEncoder, encoder), folder, rank=rank, world_size=world_size, progress=progress
+        )
+    return extract_texts(
+        collection, cast(TextEncoder, encoder), folder, rank=rank, world_size=world_size, progress=progress
+    )
+
+
+def cache() -> Path:
+    """POLYSEM_CACHE, or polysem's folder among the user's caches."""
+    given = os.environ.get("POLYSEM_CACHE")
+    if given:
+        return Path(given).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "polysem"
+
+
+def digest(collection: Collection, encoder: Encoder) -> str:
+    """Changes when the content does: captions for a text encoder; size and time of every picture for one of images."""
+    found = hashlib.sha256()
+    for item in collection:
+        found.update(f"{item.id}\n".encode())
+        if encoder.takes == "tokens":
+            found.update("\n".join(item.captions).encode())
+        else:
+            try:
+                status = item.media.path.stat()
+                found.update(f"{item.media.path.resolve()} {status.st_size} {status.st_mtime_ns}\n".encode())
+            except OSError:
+                found.update(b"missing\n")
+    return found.hexdigest()[:12]

@@ -1,0 +1,258 @@
+"""`train`: a recipe, a collection and a folder in; a model folder out."""
+
+from __future__ import annotations
+
+import platform
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+
+from polysem._version import __version__
+from polysem.data import open_collection
+from polysem.data.batching import Batches
+from polysem.data.collection import Collection
+from polysem.data.store import FeatureStore
+from polysem.encoders.pipeline import Progress
+from polysem.environment.hardware import machine
+from polysem.errors import ConfigError
+from polysem.models import Model, Tower
+from polysem.recipes import Recipe, Side
+from polysem.training import checkpoints, feeding, folder, precompute, processes, report
+from polysem.training.assembly import assemble
+from polysem.training.checkpoints import Checkpoints
+from polysem.training.data import Splits, digest, split, with_features
+from polysem.training.diagnosis import Finding
+from polysem.training.leaks import leaks
+from polysem.training.loop import Loop, OnCollapse, StoppedError, Watcher
+from polysem.training.records import Records
+from polysem.training.validation import validate
+
+
+class Silent:
+    """A watcher that shows nothing."""
+
+    def features(self, what: str, progress: Progress) -> None: ...
+    def begin(self, title: str, total: int, step: int) -> AbstractContextManager[Watcher]:
+        return nullcontext(self)
+
+    def step(self, record: dict[str, Any]) -> None: ...
+    def validation(self, record: dict[str, Any]) -> None: ...
+    def finding(self, finding: Finding) -> None: ...
+
+
+@dataclass(frozen=True)
+class Result:
+    """A run as it stands. best: step, epoch and validation figures of the weights in the model folder."""
+
+    run: Path
+    status: str
+    steps: int
+    seconds: float
+    best: dict[str, Any] | None
+    protocol: str
+    resumed_from: int
+
+
+def train(
+    recipe: Recipe,
+    data: str | Path | Collection,
+    out: str | Path,
+    *,
+    features: str | Path | None = None,
+    text_features: str | Path | None = None,
+    on_collapse: OnCollapse = "warn",
+    tracker: str | None = "tensorboard",
+    show: Any = None,
+) -> Result:
+    """Train as the recipe says. The same call again goes on where an earlier one was stopped, to the same weights.
+
+    features, text_features: stores of the frozen encoders' features, made if they are not there; by default in the
+    user's cache. on_collapse: what to do when a diagnosis says that the run is dying. tracker: any tracker of
+    accelerate by name, None for none. show: a watcher such as `training.live.Screen`.
+    """
+    run, watcher = Path(out), show or Silent()
+    accelerator = _accelerator(recipe, run, tracker)
+    collection = data if isinstance(data, Collection) else open_collection(data)
+    splits = split(collection, recipe.data)
+    described = _describe(collection, splits)
+    resolved = recipe.model_dump(mode="json")
+    earlier = folder.check(run, resolved, described)
+    if earlier is not None and earlier.get("status") == "finished":
+        return _result(run, earlier, resumed_from=earlier["steps"])
+    with folder.held(run) if accelerator.is_main_process else nullcontext():
+        model = assemble(recipe, splits.train)
+        model.to(accelerator.device)
+        stores = _stores(model, recipe, splits, (features, text_features), watcher)
+        splits = Splits(with_features(splits.train, stores[0]), with_features(splits.val, stores[0]), splits.how)
+        content = {
+            "recipe": resolved,
+            "data": described,
+            "protocol": protocol(collection, splits),
+            "status": "running",
+            "precision": accelerator.mixed_precision,
+            "processes": processes.world_size(),
+            "versions": {"polysem": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        }
+        loop = _loop(recipe, model, splits, stores, run, accelerator, on_collapse)
+        content["steps"] = loop.total
+        if accelerator.is_main_process:
+            folder.write(run, content)
+        resumed = loop.resume()
+        begun = loop.step
+        if tracker is not None:
+            kwargs = {"tensorboard": {"purge_step": begun}} if tracker == "tensorboard" else {}
+            accelerator.init_trackers("tensorboard" if tracker == "tensorboard" else "polysem", {}, kwargs)
+        title = f"{recipe.name} on {collection.name}"
+        try:
+            with watcher.begin(title, loop.total, begun) as loop.watcher:
+                if not resumed:
+                    loop.judge(leaks(splits.train, splits.val))
+                loop.run()
+        except (KeyboardInterrupt, StoppedError) as end:
+            content["status"] = "stopped" if isinstance(end, StoppedError) else "interrupted"
+            if accelerator.is_main_process:
+                folder.write(run, {**content, "best": loop.best, "seconds": loop.seconds, "step": loop.step})
+                report.write(run)
+            raise
+        finally:
+            loop.records.close()
+            accelerator.end_training()
+        content |= {"status": "finished", "best": loop.best, "seconds": loop.seconds, "step": loop.step}
+        if accelerator.is_main_process:
+            _finish(loop, run, content)
+        processes.wait()
+        return _result(run, content, begun)
+
+
+def _accelerator(recipe: Recipe, run: Path, tracker: str | None) -> Accelerator:
+    asked = recipe.training.precision
+    # On a processor without the hardware half precision is ten times slower than float32: it is then left out.
+    if asked != "fp32" and not torch.accelerator.is_available() and not (asked == "bf16" and machine().hardware_bf16):
+        asked = "fp32"
+    try:
+        return Accelerator(
+            mixed_precision="no" if asked == "fp32" else asked,
+            log_with=tracker,
+            project_dir=str(run),
+            cpu=not torch.accelerator.is_available(),
+        )
+    except (ValueError, ImportError) as error:
+        raise ConfigError(f"accelerate cannot begin: {error}") from None
+
+
+def _stores(
+    model: Model,
+    recipe: Recipe,
+    splits: Splits,
+    given: tuple[str | Path | None, str | Path | None],
+    watcher: Any,
+) -> tuple[FeatureStore | None, FeatureStore | None]:
+    """Stores of the encoders that never change: of the training and validation items, and no others."""
+    used = Collection(splits.train.name, splits.train.kind, [*splits.train, *splits.val])
+
+    def one(tower: Tower, side: Side, where: str | Path | None, what: str) -> FeatureStore | None:
+        if not precompute.is_frozen(tower.encoder, side):
+            if where is not None:
+                raise ConfigError(
+                    f"Features of {what} were given, but the {what[:-1]} encoder of {recipe.name} trains or sees "
+                    "augmented inputs: it needs the data itself. Leave the option out."
+                )
+            return None
+        place = None if where is None else Path(where)
+
+        def progress(step: Progress) -> None:
+            watcher.features(what, step)
+
+        rank, size = processes.rank(), processes.world_size()
+        store = precompute.features_of(used, tower.encoder, place, progress, rank, size)
+        processes.wait()
+        return store if size == 1 else FeatureStore.open(store.folder)
+
+    images = one(model.image, recipe.image, given[0], "images")
+    return images, one(model.text, recipe.text, given[1], "captions")
+
+
+def _loop(
+    recipe: Recipe,
+    model: Model,
+    splits: Splits,
+    stores: tuple[FeatureStore | None, FeatureStore | None],
+    run: Path,
+    accelerator: Accelerator,
+    on_collapse: OnCollapse,
+) -> Loop:
+    seed = recipe.training.seed
+
+    def sources(part: Collection) -> tuple[feeding.Source, feeding.Source]:
+        return (
+            feeding.image_source(model.image, part, stores[0], recipe.image, seed),
+            feeding.text_source(model.text, part, stores[1], recipe.text, seed),
+        )
+
+    batches = Batches(splits.train, recipe.training.batch, recipe.training.captions, seed)
+    feeder = feeding.Feeder(model, *sources(splits.train), batches, processes.rank(), processes.world_size())
+    val_images, val_texts = sources(splits.val)
+    owners = splits.val.caption_items
+
+    def judged() -> dict[str, Any]:
+        return validate(model, val_images, len(splits.val), val_texts, owners)
+
+    records = Records(run, accelerator.is_main_process)
+    return Loop(recipe, model, feeder, judged, Checkpoints(run), records, accelerator, Silent(), on_collapse)
+
+
+def _finish(loop: Loop, run: Path, content: dict[str, Any]) -> None:
+    """The best weights become the model in the run's folder."""
+    best = Checkpoints(run).load("best")
+    if best is not None:
+        checkpoints.restore(loop.model, None, best.tensors, loop.resting)
+    loop.model.provenance = {
+        "recipe": content["recipe"],
+        "data": content["data"],
+        "validation": {"protocol": content["protocol"], **_figures(loop.best or {})},
+        "versions": content["versions"],
+    }
+    loop.model.cpu().eval().save(run)
+    folder.write(run, content)
+    report.write(run)
+
+
+def _figures(best: dict[str, Any]) -> dict[str, float]:
+    """Recalls by flat names, as a model card lists them."""
+    found = {"step": best.get("step"), "rsum": best.get("rsum")}
+    for way in ("i2t", "t2i"):
+        found |= {f"{way}_{name}": value for name, value in best.get(way, {}).items()}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def protocol(collection: Collection, splits: Splits) -> str:
+    """What the validation figures mean."""
+    images, texts = len(splits.val), len(splits.val.captions)
+    return f"{collection.name} {splits.how}, {images} images × {texts} captions, hit rate, inductive, selected on it"
+
+
+def _describe(collection: Collection, splits: Splits) -> dict[str, Any]:
+    return {
+        "name": collection.name,
+        "train": len(splits.train),
+        "train_captions": len(splits.train.captions),
+        "val": len(splits.val),
+        "val_captions": len(splits.val.captions),
+        "digest": digest(splits),
+    }
+
+
+def _result(run: Path, content: dict[str, Any], resumed_from: int) -> Result:
+    return Result(
+        run,
+        content["status"],
+        int(content.get("step", content["steps"])),
+        float(content.get("seconds", 0.0)),
+        content.get("best"),
+        content["protocol"],
+        resumed_from,
+    )

@@ -14,15 +14,24 @@ EVERY_PART = [(folder, name) for folder in FOLDERS for name in folder.names()]
 
 
 def build(folder, name, **knobs):
-    takes_dim = any(knob.name == "dim" for knob in folder.describe(name).knobs)
-    return folder.build(name, **({"dim": 8} if takes_dim else {}), **knobs)
+    known = {knob.name: knob.default for knob in folder.describe(name).knobs}
+    widths = {"dim": 8} if "dim" in known else {}
+    if known.get("input_dim") == "required":
+        widths["input_dim"] = 8
+    return folder.build(name, **widths, **knobs)
 
 
 def test_every_folder_holds_what_the_documentation_promises():
     poolings = "mean max kmax softpool gpo adpool fspool lip adapool seq2seq gcn selfattention"
     assert set(polysem.pooling.names()) == set(poolings.split())
-    assert set(polysem.sets.names()) == {"slots", "transformer", "pie_net", "single"}
-    assert set(polysem.similarity.names()) == {"smooth_chamfer", "chamfer", "mil", "match_probability"}
+    assert set(polysem.sets.names()) == {"slots", "transformer", "pie_net", "single", "summary", "classes"}
+    assert set(polysem.similarity.names()) == {
+        "smooth_chamfer",
+        "chamfer",
+        "mil",
+        "match_probability",
+        "cosine",
+    }
     assert set(polysem.objectives.names()) == {"triplet", "infonce", "adopt", "mmd", "diversity"}
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from polysem import threads
+from polysem import processes, threads
 
 UNIT_EPS = 1e-6
 """Norm under which a vector has no direction. Larger than usual so that the gradient at a zero vector stays sane."""
@@ -65,5 +65,21 @@ def batch_norm(norm: nn.BatchNorm1d, rows: Tensor) -> Tensor:
         return F.batch_norm(
             rows, norm.running_mean, norm.running_var, norm.weight, norm.bias, training=False, eps=norm.eps
         )
+    if norm.training and processes.world_size() > 1:
+        return _batch_norm_of_all(norm, rows)
     normed: Tensor = norm(rows)
     return normed
+
+
+def _batch_norm_of_all(norm: nn.BatchNorm1d, rows: Tensor) -> Tensor:
+    """Batch norm over the tokens of all processes, so that several train as one would. (torch's own is for GPUs.)"""
+    count = processes.total(torch.tensor(float(len(rows)), device=rows.device))
+    mean = processes.total(rows.sum(0)) / count
+    variance = processes.total((rows - mean).square().sum(0)) / count
+    if norm.running_mean is not None and norm.running_var is not None and norm.num_batches_tracked is not None:
+        with torch.no_grad():
+            momentum = norm.momentum if norm.momentum is not None else 0.1
+            norm.running_mean.lerp_(mean.detach(), momentum)
+            norm.running_var.lerp_((variance * count / (count - 1)).detach(), momentum)
+            norm.num_batches_tracked += 1
+    return (rows - mean) * (variance + norm.eps).rsqrt() * norm.weight + norm.bias

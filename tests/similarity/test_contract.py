@@ -50,7 +50,8 @@ def obvious(part, x, y):
 
 
 def test_every_registered_similarity_is_under_this_contract():
-    assert {knobs["name"] for knobs in SETTINGS.values()} == set(similarity.names())
+    # `cosine` takes single vectors only: test_cosine.py has what holds for it.
+    assert {knobs["name"] for knobs in SETTINGS.values()} == set(similarity.names()) - {"cosine"}
 
 
 @every_similarity

@@ -14,6 +14,7 @@ from polysem._version import __version__
 from polysem.cli.data import check_command, show_command
 from polysem.cli.doctor import report
 from polysem.cli.features import extract_features
+from polysem.cli.import_checkpoint import import_command
 from polysem.cli.make_data import make_emoji_scenes_command
 from polysem.cli.parts import catalogue
 from polysem.cli.quick_help import QuickCommand, QuickGroup
@@ -63,6 +64,9 @@ app.command("features", cls=QuickCommand, epilog="Example: polysem features flic
 app.command(
     "train", cls=QuickCommand, epilog="Example: polysem train small-vse-infty --data scenes --out runs/vse-infty"
 )(train_command)
+app.command(
+    "import", cls=QuickCommand, epilog="Example: polysem import model_best.pth --from vse-infty --out model"
+)(import_command)
 app.command("doctor", cls=QuickCommand, epilog="Example: polysem doctor --json > environment.json")(report)
 app.command("parts", cls=QuickCommand, epilog="Example: polysem parts pooling")(catalogue)
 

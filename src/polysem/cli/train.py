@@ -45,8 +45,8 @@ def train_command(
     """
     if on_collapse not in ON_COLLAPSE:
         raise ConfigError(f"--on-collapse takes stop or warn, got {on_collapse!r}.")
-    from polysem import recipes
-    from polysem.training import processes, train
+    from polysem import processes, recipes
+    from polysem.training import train
 
     loaded = recipes.load(recipe, settings or ())
     try:
@@ -95,7 +95,7 @@ class Screen:
         self._bar.update(self._task, completed=progress.done)
 
     def begin(self, title: str, total: int, step: int) -> Live:
-        from polysem.training import processes
+        from polysem import processes
         from polysem.training.live import Live
 
         self._close()

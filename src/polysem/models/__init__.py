@@ -1,8 +1,9 @@
 """Models: two towers wired together, saved and loaded."""
 
 from polysem.models.folder import ModelFolderError, load
+from polysem.models.importing import CheckpointError, import_checkpoint
 from polysem.models.model import Model
 from polysem.models.tower import Tower
 from polysem.models.wiring import build
 
-__all__ = ["Model", "ModelFolderError", "Tower", "build", "load"]
+__all__ = ["CheckpointError", "Model", "ModelFolderError", "Tower", "build", "import_checkpoint", "load"]

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 def write(model: Model, described: Mapping[str, Any], header: Mapping[str, Any]) -> str:
     """Markdown with the YAML header that the hub reads."""
     provenance = described["provenance"]
-    name = provenance.get("recipe", {}).get("name", "model")
+    origin = provenance.get("imported", {})
+    name = provenance.get("recipe", {}).get("name") or (f"{origin['from']}, imported" if origin else "model")
     front = {
         "library_name": "polysem",
         "tags": ["image-text-retrieval", "visual-semantic-embedding", "polysem"],
@@ -22,6 +23,7 @@ def write(model: Model, described: Mapping[str, Any], header: Mapping[str, Any])
         **header,
     }
     images, texts = model.set_sizes
+    unit = model.image.sets.config.get("normalise", True)
     lines = [
         "---",
         yaml.safe_dump(dict(front), sort_keys=False, allow_unicode=True).strip(),
@@ -31,7 +33,7 @@ def write(model: Model, described: Mapping[str, Any], header: Mapping[str, Any])
         "",
         provenance.get("recipe", {}).get("summary", "An image–text model of polysem."),
         "",
-        f"Each image becomes {images} unit vector(s) and each text {texts}, of width {model.dim}; "
+        f"Each image becomes {images} {'unit ' * unit}vector(s) and each text {texts}, of width {model.dim}; "
         f"sets are compared by `{model.similarity.config['name']}`.",
         "",
         "```python",
@@ -41,6 +43,7 @@ def write(model: Model, described: Mapping[str, Any], header: Mapping[str, Any])
         *_example(model),
         "```",
         "",
+        *_origin(origin),
         *_scores(provenance),
         "## Parts",
         "",
@@ -61,6 +64,22 @@ def _example(model: Model) -> list[str]:
     else:
         images = 'images = model.encode_images(["photo.jpg"])'
     return [images, texts, "scores = model.similarity(images, texts)  # (images, texts), larger is more alike"]
+
+
+def _origin(origin: Mapping[str, Any]) -> list[str]:
+    """Where imported weights come from. What their authors recorded is shown as theirs: nothing was measured here."""
+    if not origin:
+        return []
+    noted = {"data": origin["data"], "epoch": origin["epoch"], **origin["recorded"]}
+    said = ", ".join(f"{name} {value}" for name, value in noted.items() if value not in (None, ""))
+    padding = "left out, as in the paper" if origin["variant"] == "paper" else "let in as by the released code"
+    return [
+        "## Origin",
+        "",
+        f"Imported from `{origin['file']}`, a checkpoint of the released code of {origin['from']}; padding is "
+        f"{padding}. The file says of itself, not measured here: {said or 'nothing'}.",
+        "",
+    ]
 
 
 def _scores(provenance: Mapping[str, Any]) -> list[str]:

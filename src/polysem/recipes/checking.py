@@ -20,18 +20,21 @@ def check(recipe: Recipe) -> None:
     """Raise for the first thing that cannot work, before anything is read or built."""
     for name, side in (("image", recipe.image), ("text", recipe.text)):
         _check_side(name, side, recipe)
-    _check_part("similarity", similarity, recipe.similarity)
-    _check_part("objective", objectives, recipe.objective)
+    _check_part("similarity", similarity, recipe.similarity, complete=True)
+    _check_part("objective", objectives, recipe.objective, complete=True)
     _check_roles(recipe)
     _check_sets(recipe)
     _check_training(recipe)
 
 
-def _check_part(place: str, folder: ModuleType, config: PartConfig) -> None:
+def _check_part(place: str, folder: ModuleType, config: PartConfig, complete: bool = False) -> None:
+    """complete: no width is to come from elsewhere, so that the part can be built to see whether it can be."""
     if not isinstance(config.get("name"), str):
         raise ConfigError(f"{place}.name is missing: say which part, one of {', '.join(folder.names())}.")
     try:
         folder.check(**config)
+        if complete:
+            folder.build(**config)
     except PolysemError as error:
         raise type(error)(f"{place}: {error}") from None
 
@@ -49,6 +52,9 @@ def _check_side(name: str, side: Side, recipe: Recipe) -> None:
         _check_part(f"{name}.pool", pooling, side.pool)
     if name == "image" or side.sets.get("name") != "shared":
         _check_part(f"{name}.sets", sets, side.sets)
+    if side.sets["name"] == "single":
+        inner = {"name": side.sets.get("pooling", "gpo"), **(side.sets.get("knobs") or {})}
+        _check_part(f"{name}.sets.pooling", pooling, inner)
     if side.local == "encoded" and side.project is None:
         raise ConfigError(f"{name}.local=encoded means the features before {name}.project, and there is no project.")
     kind = encoder_registry.find(side.encoder["name"]).kind
@@ -57,17 +63,24 @@ def _check_side(name: str, side: Side, recipe: Recipe) -> None:
             f"{name}.encoder {side.encoder['name']!r} encodes {kind}s. `polysem parts encoders` lists all."
         )
     _check_augment(name, side)
-    frozen = side.encoder.get("trainable") == "none"
-    if side.frozen_epochs and frozen:
+    if side.frozen_epochs and _trainable(side) == "none":
         raise ConfigError(
             f"{name}.frozen_epochs={side.frozen_epochs} ends a rest, but {name}.encoder.trainable is none: "
             f"it never trains. Leave one of them out."
         )
-    if side.frozen_epochs >= recipe.training.epochs > 0 and side.frozen_epochs:
+    if side.frozen_epochs >= recipe.training.epochs:
         raise ConfigError(
             f"{name}.frozen_epochs={side.frozen_epochs} outlasts training.epochs={recipe.training.epochs}: "
             f"the encoder would never train. Say {name}.encoder.trainable=none if that is meant."
         )
+
+
+def _trainable(side: Side) -> object:
+    """What of the encoder trains: as given, or by the encoder's own default."""
+    if "trainable" in side.encoder:
+        return side.encoder["trainable"]
+    knobs = encoders.describe(side.encoder["name"]).knobs
+    return next((knob.default.strip("'") for knob in knobs if knob.name == "trainable"), "all")
 
 
 def _check_augment(name: str, side: Side) -> None:
@@ -84,7 +97,7 @@ def _check_roles(recipe: Recipe) -> None:
             f"objective: {recipe.objective['name']!r} is a regulariser; it goes with a weight into `regularisers`."
         )
     for place, entry in enumerate(recipe.regularisers):
-        _check_part(f"regularisers.{place}", objectives, {"name": entry.name, **entry.knobs})
+        _check_part(f"regularisers.{place}", objectives, {"name": entry.name, **entry.knobs}, complete=True)
         if not issubclass(objective_registry.find(entry.name), RegulariserPart):
             raise ConfigError(f"regularisers.{place}: {entry.name!r} is an objective, not a regulariser.")
 
@@ -94,7 +107,8 @@ def _size(side: Side) -> int:
 
 
 def _check_sets(recipe: Recipe) -> None:
-    image, text = _size(recipe.image), 1 if recipe.text.sets.get("name") == "shared" else _size(recipe.text)
+    image = _size(recipe.image)
+    text = image if recipe.text.sets["name"] == "shared" else _size(recipe.text)
     if recipe.similarity["name"] == "cosine" and (image, text) != (1, 1):
         raise ConfigError(
             f"similarity cosine compares single vectors; this recipe makes sets of {image} and {text}. "
@@ -103,8 +117,9 @@ def _check_sets(recipe: Recipe) -> None:
     if (image, text) == (1, 1) and any(entry.name == "diversity" for entry in recipe.regularisers):
         raise ConfigError("The regulariser diversity spreads the elements of a set; here every set has one. Remove it.")
     for name, side in (("image", recipe.image), ("text", recipe.text)):
-        chosen = side.sets.get("name")
-        needs = chosen in ("slots", "transformer", "pie_net", "summary") and side.sets.get("add_global", True)
+        config = recipe.image.sets if side.sets["name"] == "shared" else side.sets
+        chosen = config["name"]
+        needs = chosen in ("slots", "transformer", "pie_net", "summary") and config.get("add_global", True)
         if needs and side.pool is None and side.encoder["name"] != "bigru":
             raise ConfigError(
                 f"{name}.sets {chosen!r} adds a global feature, and the encoder {side.encoder['name']!r} makes none. "

@@ -16,31 +16,42 @@ from polysem.recipes.checking import check
 from polysem.recipes.schema import Recipe
 
 SUFFIX = ".yaml"
+HIDDEN = "_"
+"""Begins the name of a file that is no recipe by itself: what several recipes extend."""
 
 
 def names() -> tuple[str, ...]:
     """The recipes that come with polysem, in alphabetical order."""
+    return tuple(name for name in _files() if not name.startswith(HIDDEN))
+
+
+def _files() -> tuple[str, ...]:
     found = (entry.name for entry in resources.files("polysem.recipes").iterdir())
     return tuple(sorted(name.removesuffix(SUFFIX) for name in found if name.endswith(SUFFIX)))
 
 
 def source(recipe: str | Path) -> str:
     """The YAML text of a recipe, by name or by path."""
-    path = Path(recipe)
-    if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
+    if _is_path(recipe):
         try:
-            return path.read_text(encoding="utf-8")
+            return Path(recipe).expanduser().read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"The recipe {path} cannot be read ({error}).") from None
-    if str(recipe) not in names():
+            raise ConfigError(f"The recipe {recipe} cannot be read ({error}).") from None
+    if str(recipe) not in _files():
         raise unknown("recipe", str(recipe), names())
     return resources.files("polysem.recipes").joinpath(f"{recipe}{SUFFIX}").read_text(encoding="utf-8")
+
+
+def _is_path(recipe: str | Path) -> bool:
+    """Whether this is a file of the user's rather than the name of a recipe."""
+    path = Path(recipe)
+    return path.suffix in (".yaml", ".yml") or len(path.parts) > 1
 
 
 def load(recipe: str | Path, overrides: Iterable[str] = ()) -> Recipe:
     """The recipe of this name or path, with `path.to.key=value` overrides, checked whole before anything is built."""
     content = _expanded(str(recipe), ())
-    content.setdefault("name", Path(recipe).name.removesuffix(SUFFIX))
+    content.setdefault("name", Path(recipe).stem if _is_path(recipe) else str(recipe))
     for override in overrides:
         content = _merged(content, _nested(override, content))
     return parse(content)
@@ -56,6 +67,12 @@ def parse(content: Mapping[str, Any]) -> Recipe:
     return recipe
 
 
+def as_yaml(recipe: Recipe) -> str:
+    """The whole recipe as YAML: what it extends, its overrides and every default written out. It loads as it is."""
+    content = recipe.model_dump(mode="json")
+    return str(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, default_flow_style=None, width=120))
+
+
 # ------------------------------------------------------------------------------------------------------- inheritance
 
 
@@ -69,20 +86,26 @@ def _expanded(recipe: str, chain: tuple[str, ...]) -> dict[str, Any]:
         return content
     if not isinstance(parent, str):
         raise ConfigError(f"{recipe}: `extends` takes the name or path of one recipe, got {parent!r}.")
+    if _is_path(recipe) and _is_path(parent):
+        # Beside the file that names it, wherever that is read from.
+        parent = str(Path(recipe).expanduser().parent / Path(parent).expanduser())
     base = _expanded(parent, (*chain, recipe))
     base.pop("name", None)
     return _merged(base, content)
 
 
-def _merged(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(base: dict[str, Any], over: Mapping[str, Any], place: str = "") -> dict[str, Any]:
     """`over` laid over `base`, key by key. A part of another name replaces the part: its knobs were another's."""
-    if "name" in base and over.get("name", base["name"]) != base["name"] and "summary" not in base:
+    # Neither the recipe itself nor its optimiser is a part: a name there is one key among others.
+    if place not in ("", "optimiser") and over.get("name", base.get("name")) != base.get("name"):
         kept = {key: value for key, value in base.items() if key in ("weight", "on")}  # of a regulariser
         return {**kept, **over}
     result = dict(base)
+    if over.get("pooling", base.get("pooling")) != base.get("pooling"):
+        result.pop("knobs", None)  # of the pooling in `single`
     for key, value in over.items():
         both = isinstance(value, Mapping) and isinstance(result.get(key), dict)
-        result[key] = _merged(result[key], value) if both else value
+        result[key] = _merged(result[key], value, f"{place}.{key}".lstrip(".")) if both else value
     return result
 
 
@@ -107,7 +130,8 @@ def _nested(override: str, content: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(container, Sequence) and not isinstance(container, str):
             entries = list(container)
             old = entries[int(key)]
-            entries[int(key)] = _merged(old, value) if isinstance(old, dict) and isinstance(value, Mapping) else value
+            both = isinstance(old, dict) and isinstance(value, Mapping)
+            entries[int(key)] = _merged(old, value, f"entry {key}") if both else value
             value = entries
         else:
             value = {key: value}
@@ -118,9 +142,15 @@ def _nested(override: str, content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as people write it: 5e-4 is a number, and a key stands once."""
+    """YAML as people write it: 5e-4 is a number, `on` is a word and not a truth, and a key stands once."""
 
 
+_BOOL = "tag:yaml.org,2002:bool"
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != _BOOL]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(_BOOL, re.compile(r"^(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
@@ -144,12 +174,19 @@ def read_yaml(text: str, origin: str) -> dict[str, Any]:
     try:
         content = yaml.load(text, Loader=_Loader)  # a SafeLoader: plain data only
     except yaml.YAMLError as error:
-        raise ConfigError(f"The recipe {origin} is not readable YAML: {str(error).splitlines()[0]}.") from None
+        raise ConfigError(f"The recipe {origin} is not readable YAML: {_located(error)}.") from None
     if not isinstance(content, dict):
         raise ConfigError(
             f"The recipe {origin} is empty or no mapping of keys. `polysem recipes show vse-infty` is one."
         )
     return content
+
+
+def _located(error: yaml.YAMLError) -> str:
+    problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
+    if problem is None or mark is None:
+        return str(error).splitlines()[0]
+    return f"{problem} (line {mark.line + 1})"
 
 
 def read_value(text: str, override: str) -> Any:

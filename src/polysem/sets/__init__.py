@@ -1,6 +1,7 @@
 """Set predictors: local features to K vectors per item."""
 
 from polysem.sets.base import SetPrediction, SetPredictor, registry
+from polysem.sets.classes import Classes
 from polysem.sets.pie_net import PIENet
 from polysem.sets.single import Single
 from polysem.sets.slots import Slots
@@ -13,6 +14,7 @@ names = registry.names
 describe = registry.describe
 
 __all__ = [
+    "Classes",
     "PIENet",
     "SetPrediction",
     "SetPredictor",

@@ -14,13 +14,13 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
+from polysem import processes
 from polysem.encoders import Tokens
 from polysem.features import LocalFeatures
 from polysem.models import Model, Tower
 from polysem.models.tower import Inputs
 from polysem.objectives import Loss
 from polysem.sets import SetPrediction
-from polysem.training import processes
 from polysem.training.criterion import Criterion, Embedded
 from polysem.training.feeding import Fed
 

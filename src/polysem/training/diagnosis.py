@@ -19,7 +19,9 @@ PATIENCE = 100
 NEAR = 0.03
 """Mean distance of the loss from its collapsed value, as a share of that value (of at least 1 nat for InfoNCE)."""
 FLAT = 0.01
-"""The same distance, first half of the window against the second: a loss that still moves more than this is alive."""
+"""The same distance, first half of the window against the second: an InfoNCE that still moves more than this is alive."""
+ABOVE = 0.1
+"""The same distance for a hinge that comes down on its constant: the last tenth takes long, and leads nowhere."""
 GROWING = 1.25
 """Factor from the first half of a window to the second above which a spread or variance is on its way out."""
 SPREAD = 0.01
@@ -56,7 +58,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class StepFacts:
-    """What is known after an optimiser step. Leave out steps that a loss scaler skipped: those are not finite by design.
+    """What is known after an optimiser step. Leave out steps that a loss scaler skips: it expects infinities.
 
     loss: the objective's own total, without regularisers. collapsed_loss: `collapsed` of the same batch.
     variance: `circular_variance`; supervision: `supervision`; both None for a single vector.
@@ -119,7 +121,7 @@ class Monitor:
         return found
 
     def _explosions(self, facts: StepFacts) -> Iterator[Finding]:
-        lower = f"Lower the learning rate: {_lower_lr(facts)}. Clip the gradient: --set training.clip=2.0."
+        lower = f"Lower the learning rate: {_lower_lr(facts)}. Clip the gradient: --set optimiser.clip=1.0."
         values = {"loss": facts.loss, "gradient norm": facts.grad_norm, "spread of the scores": facts.score_spread}
         norms = {"image": facts.norm_image, "text": facts.norm_text}
         values |= {f"length of {side} residuals": norm for side, norm in norms.items() if norm is not None}
@@ -133,7 +135,10 @@ class Monitor:
             self._push("grad", facts.grad_norm, USUAL, first=EARLY)
             spikes = sum(self._push("spikes", float(spike), OF_LAST))
             if self._newly("gradient", spikes >= SPIKES):
-                says = f"The gradient norm is {facts.grad_norm:.3g}, usually {usual:.3g}, for the {spikes:.0f}rd step."
+                says = (
+                    f"The gradient norm is {facts.grad_norm:.3g}, usually {usual:.3g}: more than {EXPLODED:.0f} times "
+                    f"that in {spikes:.0f} of the last {OF_LAST} steps."
+                )
                 yield Finding("exploding norms", says, lower, facts.step)
         for side, norm in norms.items():
             if norm is None or not math.isfinite(norm):
@@ -167,11 +172,15 @@ class Monitor:
     def _stuck(off: list[float], spread: list[float], log: bool) -> bool:
         if max(spread) < EQUAL:
             return True
+        if _grows(spread):
+            return False
+        if not log:
+            # A hinge on the hardest negative passes its constant on the way down, slowly at times, with its scores
+            # well apart.
+            return -NEAR < fmean(off) < ABOVE and fmean(spread) < SPREAD
+        # For InfoNCE the constant is chance itself: to stay there is enough.
         half = PATIENCE // 2
-        still = abs(fmean(off[half:]) - fmean(off[:half])) < FLAT and not _grows(spread)
-        # For InfoNCE the constant is chance itself. A hinge on the hardest negative passes its constant on the way
-        # down, slowly at times, with its scores well apart.
-        return abs(fmean(off)) < NEAR and still and (log or fmean(spread) < SPREAD)
+        return abs(fmean(off)) < NEAR and abs(fmean(off[half:]) - fmean(off[:half])) < FLAT
 
     def _set_collapse(self, facts: StepFacts, side: str, variance: float) -> Iterator[Finding]:
         if self._seen <= GRACE or not math.isfinite(variance):
@@ -184,9 +193,9 @@ class Monitor:
                 f"{PATIENCE} steps (sets that hold several meanings have 0.1; below {VARIANCE:g} they are one vector)."
             )
             advice = (
-                "Let every element be supervised and kept apart: --set similarity.name=smooth_chamfer, "
-                f"--set regularisers.diversity=0.1, --set {side}.sets.name=slots. "
-                f"If one meaning is enough, {side}.sets.name=single costs less."
+                "Let every element take part, and push them apart: --set similarity.name=smooth_chamfer "
+                f"--set {side}.sets.name=slots --set regularisers='[{{name: diversity, weight: 0.1, on: residual}}]'. "
+                "If one meaning is enough, a single vector costs less."
             )
             yield Finding("set collapse", says, advice, facts.step)
 
@@ -246,28 +255,30 @@ def _name_collapse(facts: StepFacts, spread: float) -> Finding:
         f"The loss has stood at {facts.loss:.4g} for {PATIENCE} steps; scores that are all the same give "
         f"{facts.collapsed_loss:.4g}. The scores differ by {spread:.2g} (standard deviation)."
     )
-    lower = f"lower the learning rate, {_lower_lr(facts)}"
+    lower = f"lower the learning rate, {_lower_lr(facts)}, and let it rise slowly, --set schedule.warmup_steps=200"
     pairs = "If it comes back, see whether the captions belong to their pictures: `polysem data show`."
     if facts.objective_name in _HINGES:
         return Finding(
             "hinge collapse",
             f"{says} Everything is embedded at one point, where the hardest negative has no way out.",
             'Begin with all negatives, --set objective.mining=\'[[0,"all"],[1,"hardest"]]\' '
-            f"(or a smaller batch, --set training.batch=64, whose hardest is less hard), and {lower}. {pairs}",
+            f"(or take a smaller batch, whose hardest is less hard: --set training.batch=64); {lower}. {pairs}",
             facts.step,
         )
     if facts.objective_name in _LOGS:
         return Finding(
             "InfoNCE collapse",
             f"{says} The match is picked no better than by chance.",
-            f"Start again and {lower}; a softer start helps too, --set objective.temperature=0.1. {pairs}",
+            f"Start again: {lower}; a softer objective helps too, --set objective.temperature=0.1. {pairs}",
             facts.step,
         )
-    return Finding("score collapse", says, f"Start again and {lower}. {pairs}", facts.step)
+    return Finding("score collapse", says, f"Start again: {lower}. {pairs}", facts.step)
 
 
 def _lower_lr(facts: StepFacts) -> str:
-    return f"--set optimiser.lr={facts.lr / 10:.3g}" if facts.lr else "--set optimiser.lr=… to a tenth"
+    if facts.lr is None:
+        return "--set optimiser.lr=… (a tenth of the present one)"
+    return f"--set optimiser.lr={facts.lr / 10:.3g}"
 
 
 def _sentence(parts: list[str]) -> str:

@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 
-from polysem.errors import PolysemError
+from polysem import processes
+from polysem.errors import InputError, PolysemError
 from polysem.models import Model
 from polysem.recipes import Recipe
-from polysem.training import backward, checkpoints, optimiser, processes, schedule
+from polysem.training import backward, checkpoints, optimiser, schedule
 from polysem.training.checkpoints import Checkpoint, Checkpoints
 from polysem.training.criterion import Criterion
 from polysem.training.diagnosis import Finding, Monitor, StepFacts, circular_variance, collapsed, supervision
@@ -82,6 +83,7 @@ class Loop:
         """Take up the last checkpoint, if there is one."""
         found = self.kept.load("last")
         if found is None:
+            self.records.resume(-1)
             return False
         checkpoints.restore(self.model, self.optimiser, found.tensors, self.resting)
         self.step, self.seconds = int(found.state["step"]), float(found.state["seconds"])
@@ -150,9 +152,7 @@ class Loop:
             group["lr"] = group["full_lr"] * rate
         scale = schedule.loss_factor(self.recipe.schedule, self.step, self.steps_per_epoch) / self.accumulate
         for batch in batches:
-            outcome = backward.run(
-                self.model, self.criterion, batch, self.accelerator, self.recipe.training.chunk, scale
-            )
+            outcome = self.backward(batch, scale)
         towers = [*self.model.image.parameters(), *self.model.text.parameters()]
         processes.add_gradients(towers, self.model.similarity.parameters())
         clip = self.recipe.optimiser.clip
@@ -165,6 +165,18 @@ class Loop:
         self.step += 1
         items = sum(sum(batch.sizes[1]) for batch in batches)
         self.report(outcome, facts, epoch, norm, items / max(1e-9, time.monotonic() - started))
+
+    def backward(self, batch: Fed, scale: float) -> backward.Outcome:
+        try:
+            return backward.run(
+                self.model, self.criterion, batch, self.accelerator, self.recipe.training.chunk, scale
+            )
+        except InputError as error:  # a part met NaN: from the data, or from weights that ran away
+            self.optimiser.zero_grad(set_to_none=True)
+            raise StoppedError(
+                f"Stopped at step {self.step + 1}: {error} If the data is sound, the weights ran away: lower the "
+                "learning rate (--set optimiser.lr=…) or clip (--set optimiser.clip=1), and train into another folder."
+            ) from None
 
     def seed(self) -> None:
         """Dropout's luck is a function of the step: nothing of it needs saving."""

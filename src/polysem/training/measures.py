@@ -8,8 +8,8 @@ from torch import Tensor
 from polysem import masked
 from polysem.objectives import Objective
 
-# Small enough that scores this far apart are as good as equal, large enough to survive in float64.
-_NEARLY_EQUAL = 1e-9
+# Scores this far apart are as good as equal, and float32 still tells them apart.
+_NEARLY_EQUAL = 1e-4
 
 
 @torch.no_grad()
@@ -20,14 +20,14 @@ def collapsed(objective: Objective, scores: Tensor, positives: Tensor) -> float:
     random state is changed. An objective that draws (AdOpt with a random K) draws here what its next call will draw:
     call this just before the loss to compare the two like with like.
     """
-    equal = torch.full_like(scores, float(scores.mean()), dtype=torch.float64)
+    equal = torch.full_like(scores, float(scores.float().mean()), dtype=torch.float32)
     devices = [scores.device] if scores.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.autocast(scores.device.type, enabled=False):
         total = float(objective.loss(equal, positives).total)
         if total == 0:
             # Semi-hard mining counts only negatives strictly below the match: of equal scores, none. Take the limit.
             generator = torch.Generator().manual_seed(0)
-            ripple = torch.rand(scores.shape, generator=generator, dtype=torch.float64)
+            ripple = torch.rand(scores.shape, generator=generator)
             total = float(objective.loss(equal + _NEARLY_EQUAL * ripple.to(equal.device), positives).total)
     return total
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
+from polysem import processes
 from polysem._version import __version__
 from polysem.data import open_collection
 from polysem.data.batching import Batches
@@ -21,7 +22,7 @@ from polysem.environment.hardware import machine
 from polysem.errors import ConfigError
 from polysem.models import Model, Tower
 from polysem.recipes import Recipe, Side
-from polysem.training import checkpoints, feeding, folder, precompute, processes, report
+from polysem.training import checkpoints, feeding, folder, precompute, report
 from polysem.training.assembly import assemble
 from polysem.training.checkpoints import Checkpoints
 from polysem.training.data import Splits, digest, split, with_features

@@ -9,6 +9,7 @@ an epoch; one sum of all gradients after the backward pass needs to know nothing
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -35,6 +36,29 @@ def gather(own: Tensor, sizes: list[int]) -> Tensor:
     rows = [part[:size] for part, size in zip(everyone, sizes, strict=True)]
     rows[rank()] = own
     return torch.cat(rows)
+
+
+class _Total(torch.autograd.Function):
+    @staticmethod
+    def forward(_: Any, own: Tensor) -> Tensor:
+        summed = own.clone()
+        dist.all_reduce(summed)
+        return summed
+
+    @staticmethod
+    def backward(_: Any, gradient: Tensor) -> Tensor:
+        # Each process's loss felt the sum: what all of them felt comes back to each.
+        summed = gradient.clone()
+        dist.all_reduce(summed)
+        return summed
+
+
+def total(own: Tensor) -> Tensor:
+    """The sum over all processes, with a gradient that crosses them too."""
+    if world_size() == 1:
+        return own
+    summed: Tensor = _Total.apply(own)
+    return summed
 
 
 def add_gradients(towers: Iterable[nn.Parameter], scorer: Iterable[nn.Parameter]) -> None:

@@ -1,0 +1,163 @@
+"""A run to look at while it goes: a bar and the facts of the moment in a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live as Screen
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from polysem.training.diagnosis import Finding
+from polysem.training.report import duration
+
+REFRESH = 4
+"""Drawings per second, in a thread of their own: a step only hands its record over."""
+QUIET_SECONDS = 30.0
+"""Between two lines where there is no terminal to draw on, such as a log file."""
+_SMOOTH = 0.9
+
+
+class Live:
+    """Shows the records of metrics.jsonl on stderr as they come. A context manager; without `enabled` it is silent."""
+
+    def __init__(self, title: str, total_steps: int, enabled: bool = True, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True, highlight=False)
+        self.enabled, self.title, self.total = enabled, title, total_steps
+        self._drawn = enabled and self.console.is_interactive
+        self._record: Mapping[str, Any] = {}
+        self._validation: Mapping[str, Any] = {}
+        self._best: Mapping[str, Any] = {}
+        self._speed: float | None = None
+        self._start, self._began, self._said = 0, time.monotonic(), time.monotonic()
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+        times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+        self._bar = Progress(*columns, *times, console=self.console)
+        self._task = self._bar.add_task(title, total=total_steps)
+        self._screen = Screen(get_renderable=self._draw, console=self.console, refresh_per_second=REFRESH)
+
+    def __enter__(self) -> Live:
+        self._began = time.monotonic()
+        if self._drawn:
+            self._screen.start()
+        elif self.enabled:
+            self._line(f"{self.title}: {self.total - self._start:,} steps to go.")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._drawn:
+            self._screen.stop()
+        elif self.enabled and self._record:
+            self._line(self._now())
+
+    def resumed(self, step: int, best: Mapping[str, Any] | None = None) -> None:
+        """The run goes on from here: what was done before tells nothing about the speed. best: its best validation."""
+        self._best = best or {}
+        self._start, self._began = step, time.monotonic()
+        self._bar.reset(self._task, completed=step)
+        if self.enabled:
+            self._line(f"Resumed at step {step:,} of {self.total:,}.")
+
+    def step(self, record: Mapping[str, Any]) -> None:
+        if not self.enabled:
+            return
+        self._record = record
+        speed = record.get("items_per_second")
+        if speed is not None:
+            self._speed = speed if self._speed is None else _SMOOTH * self._speed + (1 - _SMOOTH) * speed
+        if self._drawn:
+            self._bar.update(self._task, completed=record["step"])
+        elif time.monotonic() - self._said >= QUIET_SECONDS:
+            self._line(self._now())
+
+    def validation(self, record: Mapping[str, Any]) -> None:
+        if not self.enabled:
+            return
+        self._validation = record
+        if record.get("best"):
+            self._best = record
+        self._line(f"Step {record['step']:,}: {_recalls(record)}{', the best so far' if record.get('best') else ''}.")
+
+    def finding(self, finding: Finding) -> None:
+        if not self.enabled:
+            return
+        when = f"step {finding.step:,}" if finding.step else "before the first step"
+        message = f"{finding.name} ({when}): {finding.says} What to do: {finding.advice}"
+        # A terminal wraps at words; a log keeps the message on one line, where a search finds it whole.
+        self.console.print(Text(message, style="yellow"), soft_wrap=not self._drawn)
+
+    def _line(self, text: str) -> None:
+        self._said = time.monotonic()
+        self.console.print(Text(text), soft_wrap=not self._drawn)
+
+    # --------------------------------------------------------------------------------------------------- drawing
+
+    def _draw(self) -> Group:
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="dim")
+        table.add_column(overflow="fold")
+        for name, value in self._facts():
+            table.add_row(Text(name), Text(value))
+        return Group(self._bar, table)
+
+    def _now(self) -> str:
+        """The facts on one line."""
+        step = int(self._record["step"])
+        done = step - self._start
+        facts = [f"Step {step:,} of {self.total:,}", *(f"{name} {value}" for name, value in self._facts())]
+        if done > 0 and step < self.total:
+            facts.append(f"left {duration((self.total - step) * (time.monotonic() - self._began) / done)}")
+        return "; ".join(facts) + "."
+
+    def _facts(self) -> Iterator[tuple[str, str]]:
+        record = self._record
+        if record.get("loss") is not None:
+            parts = ", ".join(f"{name} {_number(value)}" for name, value in (record.get("parts") or {}).items())
+            yield "loss", _number(record["loss"]) + (f" ({parts})" if parts else "")
+        if record.get("lr"):
+            yield "lr", _rates(record["lr"])
+        info = record.get("info") or {}
+        if "active" in info:
+            yield "active triplets", f"{info['active']:.0%}"
+        if "k" in info:
+            yield "negatives (K)", f"{info['k']:.0f}"
+        if record.get("variance"):
+            yield "variance", ", ".join(f"{side} {_number(value)}" for side, value in record["variance"].items())
+        if record.get("grad_norm") is not None:
+            yield "gradient norm", _number(record["grad_norm"])
+        if self._speed is not None:
+            yield "items/s", f"{self._speed:,.0f}"
+        if self._validation:
+            yield "validation", _recalls(self._validation)
+        if self._best.get("rsum") is not None:
+            yield "best", f"RSUM {self._best['rsum']:.1f} at step {self._best['step']:,}"
+
+
+def _recalls(record: Mapping[str, Any]) -> str:
+    found = [f"RSUM {record['rsum']:.1f}"] if record.get("rsum") is not None else []
+    for way in ("i2t", "t2i"):
+        values = [f"{value:.1f}" for value in (record.get(way) or {}).values()]
+        if values:
+            found.append(f"{way} {' / '.join(values)}")
+    return ", ".join(found)
+
+
+def _rates(rates: Mapping[str, float]) -> str:
+    """Groups that share a learning rate share an entry; one rate for all needs no names."""
+    groups: dict[float, list[str]] = {}
+    for name, rate in rates.items():
+        groups.setdefault(rate, []).append(name)
+    if len(groups) == 1:
+        return _number(next(iter(groups)))
+    return ", ".join(f"{_number(rate)} ({' '.join(names)})" for rate, names in groups.items())
+
+
+def _number(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.4g}"

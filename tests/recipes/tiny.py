@@ -1,0 +1,124 @@
+"""Recipes at the size of a test: the same parts with a few units each, without dropout, and inputs to feed them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from encoders.tiny_models import TINY_RESNET, TINY_TEXT, TINY_VIT
+from polysem import LocalFeatures, models
+from polysem.encoders import Tokens
+from polysem.models import Model
+from polysem.recipes import Recipe, Side
+
+DIM, REGION, PIXELS, WORDS = 8, 10, 16, 19
+RESNET = {"model_type": "resnet", **TINY_RESNET}
+VIT = {"model_type": "vit", **TINY_VIT, "image_size": PIXELS, "patch_size": 8, "hidden_dropout_prob": 0.0}
+BERT = {"model_type": "bert", **TINY_TEXT, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+ENCODERS: dict[str, dict[str, Any]] = {
+    "region": {"input_dim": REGION},
+    "frames": {"input_dim": REGION},
+    "grid": {"pretrained": False, "backbone_config": RESNET, "image_size": PIXELS},
+    "patch": {"pretrained": False, "backbone_config": VIT},
+    "transformer": {"pretrained": False, "backbone_config": BERT},
+    "bigru": {"vocab_size": WORDS, "word_dim": 6},
+}
+SETS: dict[str, dict[str, Any]] = {name: {"heads": 2, "head_dim": 4, "ff_mult": 2} for name in ("slots", "transformer")}
+
+
+def _side(side: Side) -> dict[str, Any]:
+    config: dict[str, Any] = {
+        "encoder": {**side.encoder, **ENCODERS[side.encoder["name"]]},
+        "project": side.project,
+        "pool": side.pool,
+        "local": side.local,
+        "sets": {**side.sets, **SETS.get(side.sets["name"], {})},
+    }
+    for part in ("encoder", "project", "sets"):
+        if config[part] and "dropout" in config[part]:
+            config[part] = {**config[part], "dropout": 0.0}
+    return config
+
+
+def shrunk(recipe: Recipe) -> dict[str, Any]:
+    """The arguments of `models.build`, with a few units in place of hundreds."""
+    return {"dim": DIM, "image": _side(recipe.image), "text": _side(recipe.text), "similarity": recipe.similarity}
+
+
+def maths(recipe: Recipe) -> str:
+    """All of a recipe that decides its loss and gradients for a given batch. Recipes of equal maths are one case."""
+    config = shrunk(recipe)
+    for side in ("image", "text"):
+        encoder = config[side]["encoder"]
+        config[side]["encoder"] = {k: v for k, v in encoder.items() if k not in ("model", "lr_scale", "image_size")}
+    drops = [recipe.image.augment.drop != "none", recipe.text.augment.drop != "none"]
+    regularisers = [entry.model_dump() for entry in recipe.regularisers]
+    loss = [recipe.objective, regularisers, recipe.training.captions, drops]
+    return json.dumps([config, loss], sort_keys=True)
+
+
+def build(recipe: Recipe) -> Model:
+    """The shrunk model in training mode and double precision, with no weight left at 0 or 1."""
+    torch.manual_seed(0)
+    model = models.build(**shrunk(recipe)).double().train()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.startswith(("image.", "text.")):
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    for tower in (model.image, model.text):
+        if "slots" in tower.sets.config["name"]:
+            tower.sets.eval()  # slots that are not learned are drawn anew in training, and here from a fixed draw
+    return model
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The same inputs twice: padded together, and item by item."""
+
+    images: Tensor | LocalFeatures
+    texts: Tokens
+    keep: tuple[Tensor | None, Tensor | None]
+    each_image: list[Tensor]
+    each_text: list[list[int]]
+    positives: Tensor
+
+
+def batch(recipe: Recipe) -> Batch:
+    """Items of unequal length; several texts for an image where the recipe takes several; tokens dropped where it does.
+
+    (Dropping is for features made by an encoder: precomputed ones are simply given without those dropped.)
+    """
+    generator = torch.Generator().manual_seed(1)
+    captions = 1 if recipe.training.captions == "one" else 2
+    # AdOpt never takes fewer than four negatives: more items, so that it has a choice.
+    images = 3 if captions > 1 else 8 if recipe.objective["name"] == "adopt" else 5
+    texts = images * captions
+    each_text = [
+        torch.randint(1, WORDS, (int(n),), generator=generator).tolist()
+        for n in torch.randint(2, 7, (texts,), generator=generator)
+    ]
+    lengths = torch.randint(2, 6, (images,), generator=generator).tolist()
+    given: Tensor | LocalFeatures
+    if recipe.image.encoder["name"] in ("region", "frames"):
+        each_image = [torch.randn(n, REGION, generator=generator, dtype=torch.double) for n in lengths]
+        given = LocalFeatures.from_list(each_image)
+    else:
+        each_image = list(torch.randn(images, 3, PIXELS, PIXELS, generator=generator, dtype=torch.double))
+        given = torch.stack(each_image)
+    tokens = Tokens.from_lists(each_text)
+    cells = {"grid": 4, "patch": 5}.get(recipe.image.encoder["name"])
+    keep_image = _keep(images, cells, generator) if cells and recipe.image.augment.drop != "none" else None
+    keep_text = _keep(texts, tokens.ids.shape[1], generator) if recipe.text.augment.drop != "none" else None
+    positives = torch.arange(images)[:, None] == torch.arange(texts)[None] // captions
+    return Batch(given, tokens, (keep_image, keep_text), each_image, each_text, positives)
+
+
+def _keep(items: int, tokens: int, generator: torch.Generator) -> Tensor:
+    keep = torch.rand(items, tokens, generator=generator) > 0.3
+    keep[:, 0] = True
+    return keep

@@ -1,0 +1,255 @@
+"""A run from the first step to the model folder: exact, resumable, readable."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import polysem
+from polysem import recipes
+from polysem.errors import InputError
+from polysem.training import StoppedError, train
+from polysem.training.loop import Loop
+from training.small import TINY, make_data, tiny, weights
+
+SLOTS = ("image.sets.head_dim=8", "text.sets.head_dim=8")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    return make_data(tmp_path_factory.mktemp("data") / "toy")
+
+
+def run(recipe, data, out, **options):
+    return train(recipe, data, out, tracker=None, **options)
+
+
+def test_a_finished_run_is_a_model_folder(data, tmp_path):
+    result = run(tiny("vse-infty"), data, tmp_path / "run")
+    model = polysem.load(tmp_path / "run")
+    images = model.encode_images([torch.randn(5, 10), torch.randn(3, 10)])
+    texts = model.encode_texts(["a red dog", "the large house"])
+    assert images.shape == texts.shape == (2, 1, 16)
+    assert model.similarity(images, texts).shape == (2, 2)
+    assert result.status == "finished"
+    assert result.best["rsum"] == pytest.approx(
+        sum(result.best["i2t"].values()) + sum(result.best["t2i"].values()), abs=1e-9
+    )
+    for name in ("config.json", "model.safetensors", "README.md", "metrics.jsonl", "report.html", "recipe.yaml", "run.json"):
+        assert (tmp_path / "run" / name).is_file(), name
+    assert "toy val, 8 images × 40 captions" in (tmp_path / "run" / "README.md").read_text()
+
+
+def test_the_saved_model_is_the_best_by_validation(data, tmp_path):
+    result = run(tiny("vse-infty", "training.epochs=6"), data, tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    found = {line["step"]: line["rsum"] for line in lines if line["kind"] == "validation"}
+    assert result.best["rsum"] == max(found.values())
+    assert result.best["step"] == min(step for step, rsum in found.items() if rsum == max(found.values()))
+
+
+def test_training_learns(data, tmp_path):
+    result = run(tiny("vse-infty", "training.epochs=40", "training.validate_every=40", "optimiser.lr=5e-3"), data, tmp_path / "r")
+    lines = [json.loads(line) for line in (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in lines if line["kind"] == "step"]
+    assert sum(losses[-10:]) < 0.7 * sum(losses[20:30])  # from epoch 1 on, of the same objective
+    assert result.best["rsum"] > 300
+
+
+def test_metrics_tell_what_a_step_was(data, tmp_path):
+    run(tiny("dive", *SLOTS), data, tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    step = next(line for line in lines if line["kind"] == "step")
+    assert {"i2t", "t2i", "mmd", "diversity"} <= step["parts"].keys()
+    assert {"image.sets", "text.sets", "image.encoder.body"} <= step["lr"].keys()
+    assert {"image", "text"} == step["variance"].keys()
+    assert step["info"]["active"] > 0
+    assert step["items_per_second"] > 0
+    assert next(line for line in lines if line["kind"] == "validation")["log_variance"].keys() == {"image", "text"}
+
+
+# ------------------------------------------------------------------------------------------------------------- resume
+
+
+class Killed(Exception):
+    """Stands for a kill: raised between two steps, caught by nobody in the loop."""
+
+
+@pytest.mark.parametrize("recipe", ["vse-infty", "dive", "vse-2ad"])
+@pytest.mark.parametrize("after", [1, 5, 8, 11])
+def test_a_run_cut_anywhere_ends_in_the_same_bits(recipe, after, data, tmp_path, monkeypatch):
+    overrides = () if recipe == "vse-infty" else SLOTS if recipe == "dive" else ()
+    chosen = tiny(recipe, *overrides, "training.checkpoint_every=3", "training.captions=all")
+    run(chosen, data, tmp_path / "straight")
+
+    take_step = Loop.take_step
+
+    def dying(self, batches, epoch):
+        if self.step == after:
+            raise Killed
+        take_step(self, batches, epoch)
+
+    monkeypatch.setattr(Loop, "take_step", dying)
+    with pytest.raises(Killed):
+        run(chosen, data, tmp_path / "cut")
+    monkeypatch.setattr(Loop, "take_step", take_step)
+    result = run(chosen, data, tmp_path / "cut")
+    assert after - 3 < result.resumed_from <= after
+    assert same_run(tmp_path / "straight", tmp_path / "cut")
+
+
+def same_run(one: Path, other: Path) -> bool:
+    """The same weights to the bit, the same optimiser, the same diary."""
+    first, second = weights(one), weights(other)
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    from safetensors.torch import load_file
+
+    last = [load_file(next((r / "checkpoints").glob("last-*")) / "state.safetensors") for r in (one, other)]
+    assert last[0].keys() == last[1].keys()
+    assert all(torch.equal(last[0][name], last[1][name]) for name in last[0])
+    diaries = []
+    for folder in (one, other):
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        for line in lines:
+            line.pop("seconds", None)
+            line.pop("items_per_second", None)
+        diaries.append(lines)
+    assert diaries[0] == diaries[1]
+    return True
+
+
+@pytest.mark.slow
+def test_kill_9_and_the_same_command_end_in_the_same_bits(data, tmp_path):
+    """The command line itself, killed as an out-of-memory killer would."""
+    overrides = [*TINY, "training.epochs=30", "training.checkpoint_every=7", "training.validate_every=10"]
+
+    def command(out: Path) -> list[str]:
+        sets = [argument for override in overrides for argument in ("--set", override)]
+        program = "from polysem.cli import main; main()"
+        return [sys.executable, "-c", program, "train", "vse-infty", "--data", str(data), "--out", str(out), *sets]
+
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run(command(tmp_path / "straight"), check=True, env=environment, capture_output=True)
+    cut = tmp_path / "cut"
+    for steps in (15, 60):
+        process = subprocess.Popen(command(cut), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and process.poll() is None:
+            diary = cut / "metrics.jsonl"
+            if diary.exists() and diary.read_text().count('"kind": "step"') >= steps:
+                break
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+    subprocess.run(command(cut), check=True, env=environment, capture_output=True)
+    assert same_run(tmp_path / "straight", cut)
+
+
+def test_a_finished_run_is_not_trained_again(data, tmp_path):
+    first = run(tiny("vse-infty"), data, tmp_path / "run")
+    before = (tmp_path / "run" / "model.safetensors").stat().st_mtime_ns
+    again = run(tiny("vse-infty"), data, tmp_path / "run")
+    assert again.best == first.best
+    assert (tmp_path / "run" / "model.safetensors").stat().st_mtime_ns == before
+
+
+def test_another_command_into_the_same_folder_is_refused(data, tmp_path):
+    run(tiny("vse-infty"), data, tmp_path / "run")
+    with pytest.raises(InputError, match=r"optimiser\.lr: 0\.0005 then, 0\.001 now"):
+        run(tiny("vse-infty", "optimiser.lr=1e-3"), data, tmp_path / "run")
+
+
+def test_other_data_into_the_same_folder_is_refused(data, tmp_path):
+    run(tiny("vse-infty"), data, tmp_path / "run")
+    other = make_data(tmp_path / "other", train=20)
+    with pytest.raises(InputError, match="the data"):
+        run(tiny("vse-infty"), other, tmp_path / "run")
+
+
+def test_a_folder_with_other_things_in_it_is_left_alone(data, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("x")
+    with pytest.raises(InputError, match="not empty"):
+        run(tiny("vse-infty"), data, tmp_path / "mine")
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
+
+
+def test_two_runs_cannot_share_a_folder(data, tmp_path):
+    from polysem.training import folder
+
+    with folder.held(tmp_path / "run"), pytest.raises(InputError, match="Another process"):
+        run(tiny("vse-infty"), data, tmp_path / "run")
+
+
+# ---------------------------------------------------------------------------------------------------------------- data
+
+
+def test_the_test_split_is_never_opened(data, tmp_path, monkeypatch):
+    """Its features are made unreadable: whoever looks, fails."""
+    import shutil
+
+    copy = tmp_path / "toy"
+    shutil.copytree(data, copy)
+    for name in ("ims.npy", "caps.txt", "ids.txt"):
+        shutil.copy(copy / f"dev_{name}", copy / f"test_{name}")
+    (copy / "test_ids.txt").write_text("\n".join(f"test{i}" for i in range(8)) + "\n")
+    from polysem.training import feeding
+
+    real = feeding.load_features
+
+    def guarded(media):
+        assert not media.name.startswith("test")
+        return real(media)
+
+    monkeypatch.setattr(feeding, "load_features", guarded)
+    assert run(tiny("vse-infty"), copy, tmp_path / "run").status == "finished"
+
+
+def test_a_collection_without_a_validation_split_says_which_it_has(data, tmp_path):
+    with pytest.raises(InputError, match=r"no split dev2; it has .*train.*--set data\.val="):
+        run(tiny("vse-infty", "data.val=dev2"), data, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_validating_on_training_data_is_refused(data, tmp_path):
+    with pytest.raises(InputError, match="measure memory"):
+        run(tiny("vse-infty", "data.val=train"), data, tmp_path / "run")
+
+
+def test_a_recipe_for_pictures_does_not_take_features(data, tmp_path):
+    with pytest.raises(InputError, match="takes pictures"):
+        run(recipes.load("small-vse-infty"), data, tmp_path / "run")
+
+
+# ------------------------------------------------------------------------------------------------------------- dying
+
+
+def test_a_run_that_explodes_stops_and_keeps_the_weights_before(data, tmp_path):
+    dying = tiny("vse-infty", "optimiser.lr=1e30", "schedule.name=constant")
+    with pytest.raises(StoppedError, match=r"optimiser\.lr"):
+        run(dying, data, tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "stopped"
+
+
+def test_interrupting_leaves_a_checkpoint(data, tmp_path, monkeypatch):
+    take_step = Loop.take_step
+
+    def interrupted(self, batches, epoch):
+        if self.step == 5:
+            raise KeyboardInterrupt
+        take_step(self, batches, epoch)
+
+    monkeypatch.setattr(Loop, "take_step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(tiny("vse-infty"), data, tmp_path / "run")
+    monkeypatch.setattr(Loop, "take_step", take_step)
+    assert run(tiny("vse-infty"), data, tmp_path / "run").resumed_from == 5

@@ -1,0 +1,42 @@
+"""One of several processes: takes the gradients of one batch and writes them down. Run by test_processes.py."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from training.small import assembled, cpu, gradients, tiny
+from training.test_backward import doubled
+
+from polysem import processes
+from polysem.training import backward
+
+
+def main(recipe: str, data: str, out: str, chunk: str, *overrides: str) -> None:
+    torch.set_num_threads(1)
+    accelerator = cpu()
+    model, criterion, _, feeder = assembled(tiny(recipe, *overrides), Path(data))
+    feeder.rank, feeder.world_size = processes.rank(), processes.world_size()
+    model.double().train()
+    batch = doubled(next(iter(feeder.epoch(0))))
+    outcome = backward.run(model, criterion, batch, accelerator, chunk=int(chunk) or None)
+    processes.add_gradients(
+        [*model.image.parameters(), *model.text.parameters()], model.similarity.parameters()
+    )
+    found = {"loss": outcome.loss.total, "images": torch.tensor(len(batch.images)), **gradients(model)}
+    found |= {f"buffer/{name}": buffer for name, buffer in model.named_buffers()}
+    torch.save(found, f"{out}-{processes.rank()}.pt")
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(0)  # gloo's threads can outlive the interpreter

@@ -57,7 +57,7 @@ def total(own: Tensor) -> Tensor:
     """The sum over all processes, with a gradient that crosses them too."""
     if world_size() == 1:
         return own
-    summed: Tensor = _Total.apply(own)
+    summed: Tensor = _Total.apply(own)  # type: ignore[no-untyped-call]
     return summed
 
 

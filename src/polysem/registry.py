@@ -11,7 +11,7 @@ import inspect
 from abc import ABC
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import wraps
+from functools import cache, wraps
 from types import UnionType
 from typing import (
     Annotated,
@@ -229,6 +229,7 @@ def _knobs(cls: type[Part]) -> list[inspect.Parameter]:
     return list(inspect.signature(cls.__init__).parameters.values())[1:]
 
 
+@cache
 def _schema(cls: type[Part], partial: bool = False) -> type[BaseModel]:
     """A pydantic model of the constructor: its types are the knobs' types. partial: no knob is required."""
     hints = get_type_hints(cls.__init__, include_extras=True)

@@ -43,7 +43,15 @@ def test_a_finished_run_is_a_model_folder(data, tmp_path):
     assert result.best["rsum"] == pytest.approx(
         sum(result.best["i2t"].values()) + sum(result.best["t2i"].values()), abs=1e-9
     )
-    for name in ("config.json", "model.safetensors", "README.md", "metrics.jsonl", "report.html", "recipe.yaml", "run.json"):
+    for name in (
+        "config.json",
+        "model.safetensors",
+        "README.md",
+        "metrics.jsonl",
+        "report.html",
+        "recipe.yaml",
+        "run.json",
+    ):
         assert (tmp_path / "run" / name).is_file(), name
     assert "toy val, 8 images × 40 captions" in (tmp_path / "run" / "README.md").read_text()
 
@@ -57,7 +65,9 @@ def test_the_saved_model_is_the_best_by_validation(data, tmp_path):
 
 
 def test_training_learns(data, tmp_path):
-    result = run(tiny("vse-infty", "training.epochs=40", "training.validate_every=40", "optimiser.lr=5e-3"), data, tmp_path / "r")
+    result = run(
+        tiny("vse-infty", "training.epochs=40", "training.validate_every=40", "optimiser.lr=5e-3"), data, tmp_path / "r"
+    )
     lines = [json.loads(line) for line in (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines if line["kind"] == "step"]
     assert sum(losses[-10:]) < 0.7 * sum(losses[20:30])  # from epoch 1 on, of the same objective

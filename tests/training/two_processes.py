@@ -11,11 +11,10 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from training.small import assembled, cpu, gradients, tiny
-from training.test_backward import doubled
-
 from polysem import processes
 from polysem.training import backward
+from training.small import assembled, cpu, gradients, tiny
+from training.test_backward import doubled
 
 
 def main(recipe: str, data: str, out: str, chunk: str, *overrides: str) -> None:
@@ -26,9 +25,7 @@ def main(recipe: str, data: str, out: str, chunk: str, *overrides: str) -> None:
     model.double().train()
     batch = doubled(next(iter(feeder.epoch(0))))
     outcome = backward.run(model, criterion, batch, accelerator, chunk=int(chunk) or None)
-    processes.add_gradients(
-        [*model.image.parameters(), *model.text.parameters()], model.similarity.parameters()
-    )
+    processes.add_gradients([*model.image.parameters(), *model.text.parameters()], model.similarity.parameters())
     found = {"loss": outcome.loss.total, "images": torch.tensor(len(batch.images)), **gradients(model)}
     found |= {f"buffer/{name}": buffer for name, buffer in model.named_buffers()}
     torch.save(found, f"{out}-{processes.rank()}.pt")

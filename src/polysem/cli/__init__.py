@@ -18,6 +18,7 @@ from polysem.cli.import_checkpoint import import_command
 from polysem.cli.make_data import make_emoji_scenes_command
 from polysem.cli.parts import catalogue
 from polysem.cli.quick_help import QuickCommand, QuickGroup
+from polysem.cli.recipes import group as recipes_group
 from polysem.cli.train import train_command
 from polysem.errors import PolysemError
 
@@ -58,15 +59,16 @@ make.command(
 data.add_typer(make, name="make", help="Make a collection where no data set is at hand.")
 app.add_typer(data, name="data", help="Check a collection, show it, or make one.")
 
+app.add_typer(recipes_group, name="recipes", help="List the recipes, or show one.")
 app.command("features", cls=QuickCommand, epilog="Example: polysem features flickr8k --encoder grid --out features")(
     extract_features
 )
 app.command(
     "train", cls=QuickCommand, epilog="Example: polysem train small-vse-infty --data scenes --out runs/vse-infty"
 )(train_command)
-app.command(
-    "import", cls=QuickCommand, epilog="Example: polysem import model_best.pth --from vse-infty --out model"
-)(import_command)
+app.command("import", cls=QuickCommand, epilog="Example: polysem import model_best.pth --from vse-infty --out model")(
+    import_command
+)
 app.command("doctor", cls=QuickCommand, epilog="Example: polysem doctor --json > environment.json")(report)
 app.command("parts", cls=QuickCommand, epilog="Example: polysem parts pooling")(catalogue)
 

@@ -51,10 +51,12 @@ class Tower(nn.Module):
 
     def encode(self, inputs: Inputs, keep: Tensor | None = None) -> tuple[LocalFeatures, LocalFeatures]:
         """The local features before and after the projection. keep: (B, N), False for tokens that size augmentation
-        drops."""
-        encoded: LocalFeatures = inputs if self.is_encoded(inputs) else self.encoder(inputs)  # type: ignore[assignment]
-        if keep is not None:
-            encoded = LocalFeatures(encoded.values, encoded.mask & keep, encoded.summary)
+        drops, as early as there are tokens to drop: batch norm must not see them."""
+        if isinstance(inputs, LocalFeatures):
+            inputs = _without(inputs, keep)
+            encoded = inputs if self.is_encoded(inputs) else self.encoder(inputs)
+        else:
+            encoded = _without(self.encoder(inputs), keep)
         return encoded, encoded if self.project is None else self.project(encoded)
 
     def embed(self, encoded: LocalFeatures, projected: LocalFeatures) -> SetPrediction:
@@ -78,6 +80,10 @@ class Tower(nn.Module):
             if params:
                 groups.append({"name": name, "params": params, "lr": lr, "weight_decay": weight_decay})
         return groups
+
+
+def _without(features: LocalFeatures, keep: Tensor | None) -> LocalFeatures:
+    return features if keep is None else LocalFeatures(features.values, features.mask & keep, features.summary)
 
 
 def check_wiring(tower: Tower, side: str) -> None:

@@ -128,8 +128,10 @@ def _check_sets(recipe: Recipe) -> None:
 
 
 def _check_training(recipe: Recipe) -> None:
-    known = ["image", "text", "similarity", *(f"{side}.{part}" for side in ("image", "text") for part in PLACES)]
-    known += [f"{side}.encoder.{part}" for side in ("image", "text") for part in ("body", "head")]
+    known = ["image", "text", "similarity"]
+    for name, side in (("image", recipe.image), ("text", recipe.text)):
+        known += [f"{name}.{part}" for part in PLACES if getattr(side, part) is not None]
+        known += [f"{name}.encoder.{part}" for part in ("body", "head")]
     for place in recipe.optimiser.lr_scales:
         if place not in known:
             raise unknown("place in optimiser.lr_scales", place, known)

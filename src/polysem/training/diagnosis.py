@@ -19,7 +19,7 @@ PATIENCE = 100
 NEAR = 0.03
 """Mean distance of the loss from its collapsed value, as a share of that value (of at least 1 nat for InfoNCE)."""
 FLAT = 0.01
-"""The same distance, first half of the window against the second: an InfoNCE that still moves more than this is alive."""
+"""The same distance, first half of the window against the second: an InfoNCE that moves more than this is alive."""
 ABOVE = 0.1
 """The same distance for a hinge that comes down on its constant: the last tenth takes long, and leads nowhere."""
 GROWING = 1.25

@@ -17,6 +17,7 @@ from polysem.errors import InputError, PolysemError
 from polysem.models import Model
 from polysem.recipes import Recipe
 from polysem.training import backward, checkpoints, optimiser, schedule
+from polysem.training.backward import Outcome
 from polysem.training.checkpoints import Checkpoint, Checkpoints
 from polysem.training.criterion import Criterion
 from polysem.training.diagnosis import Finding, Monitor, StepFacts, circular_variance, collapsed, supervision
@@ -152,7 +153,7 @@ class Loop:
             group["lr"] = group["full_lr"] * rate
         scale = schedule.loss_factor(self.recipe.schedule, self.step, self.steps_per_epoch) / self.accumulate
         for batch in batches:
-            outcome = self.backward(batch, scale)
+            outcome = self.learn(batch, scale)
         towers = [*self.model.image.parameters(), *self.model.text.parameters()]
         processes.add_gradients(towers, self.model.similarity.parameters())
         clip = self.recipe.optimiser.clip
@@ -166,11 +167,9 @@ class Loop:
         items = sum(sum(batch.sizes[1]) for batch in batches)
         self.report(outcome, facts, epoch, norm, items / max(1e-9, time.monotonic() - started))
 
-    def backward(self, batch: Fed, scale: float) -> backward.Outcome:
+    def learn(self, batch: Fed, scale: float) -> Outcome:
         try:
-            return backward.run(
-                self.model, self.criterion, batch, self.accelerator, self.recipe.training.chunk, scale
-            )
+            return backward.run(self.model, self.criterion, batch, self.accelerator, self.recipe.training.chunk, scale)
         except InputError as error:  # a part met NaN: from the data, or from weights that ran away
             self.optimiser.zero_grad(set_to_none=True)
             raise StoppedError(
@@ -183,7 +182,7 @@ class Loop:
         luck = np.random.SeedSequence([self.recipe.training.seed, self.step, processes.rank()]).generate_state(1)[0]
         torch.manual_seed(int(luck))
 
-    def facts(self, outcome: backward.Outcome, batch: Fed, norm: float) -> StepFacts:
+    def facts(self, outcome: Outcome, batch: Fed, norm: float) -> StepFacts:
         sets = outcome.images.vectors.shape[1] > 1, outcome.texts.vectors.shape[1] > 1
         return StepFacts(
             step=self.step + 1,
@@ -200,9 +199,7 @@ class Loop:
             score_spread=float(outcome.scores.std()),
         )
 
-    def report(
-        self, outcome: backward.Outcome, facts: StepFacts, epoch: int, norm: float, items_per_second: float
-    ) -> None:
+    def report(self, outcome: Outcome, facts: StepFacts, epoch: int, norm: float, items_per_second: float) -> None:
         record: dict[str, Any] = {
             "kind": "step",
             "step": self.step,

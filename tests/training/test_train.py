@@ -89,7 +89,7 @@ def test_metrics_tell_what_a_step_was(data, tmp_path):
 # ------------------------------------------------------------------------------------------------------------- resume
 
 
-class Killed(Exception):
+class KilledError(Exception):
     """Stands for a kill: raised between two steps, caught by nobody in the loop."""
 
 
@@ -104,11 +104,11 @@ def test_a_run_cut_anywhere_ends_in_the_same_bits(recipe, after, data, tmp_path,
 
     def dying(self, batches, epoch):
         if self.step == after:
-            raise Killed
+            raise KilledError
         take_step(self, batches, epoch)
 
     monkeypatch.setattr(Loop, "take_step", dying)
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         run(chosen, data, tmp_path / "cut")
     monkeypatch.setattr(Loop, "take_step", take_step)
     result = run(chosen, data, tmp_path / "cut")

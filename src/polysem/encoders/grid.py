@@ -65,8 +65,12 @@ class Grid(ImageEncoder):
 
 def grid_tokens(backbone: nn.Module, pixels: Tensor) -> Tensor:
     """(B, 3, S, S) -> (B, side * side, width): the last feature map, row by row."""
-    # Channels last: convolutions on a CPU run up to twice as fast.
-    output = backbone(pixels.contiguous(memory_format=torch.channels_last))
+    # Channels last: convolutions on a CPU run up to twice as fast. Not their gradients: with few channels oneDNN's
+    # backward pass in this layout writes outside its memory (torch 2.13).
+    learns = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in backbone.parameters())
+    if pixels.device.type != "cpu" or not learns:
+        pixels = pixels.contiguous(memory_format=torch.channels_last)
+    output = backbone(pixels)
     final: Tensor = output if isinstance(output, Tensor) else output.last_hidden_state
     if final.ndim == 4:
         return final.flatten(2).transpose(1, 2)

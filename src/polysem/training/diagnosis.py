@@ -212,10 +212,10 @@ class Monitor:
                 starved[element + 1] = mean
             new |= self._newly(f"supervision {side} {element}", low)
         if new:
-            which = ", ".join(f"{element} ({share:.1%})" for element, share in starved.items())
+            which = ", ".join(f"element {element} ({share:.1%})" for element, share in starved.items())
             says = (
-                f"Of the {k} elements of {side} sets, {len(starved)} get almost none of the gradient over the last "
-                f"{PATIENCE} steps: {which}; an even share is {1 / k:.0%}. They never win, so they never learn."
+                f"Of the {k} elements of {side} sets, {len(starved)} got almost no share of the gradient over the last "
+                f"{PATIENCE} steps: {which}; an even share is {1 / k:.0%}. What never wins never learns."
             )
             advice = (
                 "Use a similarity in which every element has a part: --set similarity.name=smooth_chamfer "

@@ -35,10 +35,9 @@ class Live:
         self._best: Mapping[str, Any] = {}
         self._speed: float | None = None
         self._start, self._began, self._said = 0, time.monotonic(), time.monotonic()
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
-        times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
-        self._bar = Progress(*columns, *times, console=self.console)
-        self._task = self._bar.add_task(title, total=total_steps)
+        columns = (BarColumn(bar_width=None), MofNCompleteColumn(), TimeElapsedColumn())
+        self._bar = Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=self.console, expand=True)
+        self._task = self._bar.add_task("", total=total_steps)
         self._screen = Screen(get_renderable=self._draw, console=self.console, refresh_per_second=REFRESH)
 
     def __enter__(self) -> Live:
@@ -105,7 +104,7 @@ class Live:
         table.add_column(overflow="fold")
         for name, value in self._facts():
             table.add_row(Text(name), Text(value))
-        return Group(self._bar, table)
+        return Group(Text(self.title), self._bar, table)
 
     def _now(self) -> str:
         """The facts on one line."""

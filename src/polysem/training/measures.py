@@ -27,8 +27,8 @@ def collapsed(objective: Objective, scores: Tensor, positives: Tensor) -> float:
         if total == 0:
             # Semi-hard mining counts only negatives strictly below the match: of equal scores, none. Take the limit.
             generator = torch.Generator().manual_seed(0)
-            ripple = torch.rand(scores.shape, generator=generator)
-            total = float(objective.loss(equal + _NEARLY_EQUAL * ripple.to(equal.device), positives).total)
+            ripple = torch.rand(scores.shape, generator=generator).to(equal.device).masked_fill(positives, 0.5)
+            total = float(objective.loss(equal + _NEARLY_EQUAL * ripple, positives).total)
     return total
 
 

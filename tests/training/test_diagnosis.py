@@ -185,9 +185,9 @@ def test_a_hinge_whose_triplets_are_all_satisfied_may_meet_a_hard_one():
 
 def test_standing_still_while_the_learning_rate_rises_is_no_symptom():
     stuck = {"loss": 3.0, "score_spread": 0.005}
-    steps = [quiet(i, warming=i <= 400, **stuck) for i in range(1, 450)]
+    steps = [quiet(i, warming=i <= 400, **stuck) for i in range(1, 550)]
     (found,) = diagnose(steps)
-    assert found.step == 401
+    assert found.step == 400 + diagnosis.PATIENCE
 
 
 # ------------------------------------------------------------------------------------------------------------ memory

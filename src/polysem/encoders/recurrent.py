@@ -71,16 +71,15 @@ class Packing:
 
 
 def run(gru: nn.GRU, rows: Tensor, packing: Packing) -> tuple[Tensor, Tensor]:
-    """(M, input) words in the packing's order -> states of both directions, (M, hidden) each, the second of which is in
-    `packing.reverse` order. Float32 on the CPU; the gradient cannot be differentiated again."""
-    reverse = packing.reverse
+    """(M, input) words in the packing's order -> states (M, hidden) in that order and final states (B, hidden) in the
+    caller's, each the mean of both directions. The gradient cannot be differentiated again."""
     weights = [
         getattr(gru, f"{kind}_{part}_l0{way}")
         for way in ("", "_reverse")
         for kind in ("weight", "bias")
         for part in ("ih", "hh")
     ]
-    states: tuple[Tensor, Tensor] = _BothWays.apply(rows, rows[reverse], packing.sizes, *weights)
+    states: tuple[Tensor, Tensor] = _BothWays.apply(rows, packing, *weights)
     return states
 
 
@@ -92,24 +91,34 @@ def suits(gru: nn.GRU, rows: Tensor) -> bool:
 
 class _BothWays(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, forwards: Tensor, backwards: Tensor, sizes: list[int], *weights: Tensor) -> Any:
-        ways = [_Way(forwards, sizes, *weights[:4]), _Way(backwards, sizes, *weights[4:])]
-        threads.run([way.read for way in ways], forwards.device)
-        ctx.ways = ways if any(ctx.needs_input_grad) else None
-        ctx.save_for_backward(forwards, backwards, *weights)
-        return tuple(way.states for way in ways)
+    def forward(ctx: Any, rows: Tensor, packing: Packing, *weights: Tensor) -> Any:
+        ways = [
+            _Way(rows, packing.sizes, *weights[:4]),
+            _Way(rows.index_select(0, packing.reverse), packing.sizes, *weights[4:]),
+        ]
+        threads.run([way.read for way in ways], rows.device)
+        states, last = ways[1].states.index_select(0, packing.reverse), ways[1].states.index_select(0, packing.last)
+        states.add_(ways[0].states).div_(2)
+        last.add_(ways[0].states.index_select(0, packing.last)).div_(2)
+        ctx.set_materialize_grads(False)
+        ctx.packing, ctx.ways = packing, ways if any(ctx.needs_input_grad) else None
+        return states, last
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        ctx.saved_tensors  # raises where a weight was changed since  # noqa: B018
+    def backward(ctx: Any, of_states: Tensor | None, of_last: Tensor | None) -> Any:
+        packing, ways = ctx.packing, ctx.ways
+        half = None if of_states is None else of_states / 2
+        end = None if of_last is None else of_last.index_select(0, packing.order) / 2
+        given = [half, None if half is None else half.index_select(0, packing.reverse)]
         found: list[tuple[Tensor, ...]] = [(), ()]
 
         def one(way: int) -> None:
-            found[way] = ctx.ways[way].gradients(gradients[way])
+            found[way] = ways[way].gradients(given[way], end)
 
-        threads.run([partial(one, 0), partial(one, 1)], gradients[0].device)
-        return found[0][0], found[1][0], None, *found[0][1:], *found[1][1:]
+        threads.run([partial(one, 0), partial(one, 1)], ways[0].x.device)
+        of_rows = found[0][0] + found[1][0].index_select(0, packing.reverse)
+        return of_rows, None, *found[0][1:], *found[1][1:]
 
 
 class _Way:
@@ -148,11 +157,12 @@ class _Way:
                 torch.lerp(n, before[:size], z, out=self.states[rows])
             start, before = start + size, self.states[rows]
 
-    def gradients(self, of_states: Tensor) -> tuple[Tensor, ...]:
-        """Of x, the weights and the biases. Columns: n (as x sees it), r, z, n (as h sees it)."""
-        hidden, rows_before = self.hidden, len(self.x)
+    def gradients(self, of_states: Tensor | None, of_last: Tensor | None) -> tuple[Tensor, ...]:
+        """Of x, the weights and the biases, from those of the states (M, hidden) and of each text's last one."""
+        hidden = self.hidden
+        # The gates' gradients side by side: n as x sees it, r, z, n as h sees it.
         columns = torch.empty(len(self.x), 4 * hidden)
-        carried = torch.zeros(self.sizes[0], hidden)
+        carried = torch.zeros(self.sizes[0], hidden) if of_last is None else of_last.clone()
         first, second = (torch.empty(self.sizes[0], hidden) for _ in range(2))
         starts = [0, *torch.tensor(self.sizes).cumsum(0).tolist()]
         for step in reversed(range(len(self.sizes))):
@@ -161,7 +171,8 @@ class _Way:
             r, z, n = self.gates[rows].split(hidden, dim=1)
             to_x, to_r, to_z, to_h = columns[rows].split(hidden, dim=1)
             grad, one, two = carried[:size], first[:size], second[:size]
-            grad += of_states[rows]
+            if of_states is not None:
+                grad += of_states[rows]
             # n: dn = grad (1 - z) (1 - n^2)
             torch.addcmul(grad, grad, z, value=-1, out=one)
             torch.mul(n, n, out=two)
@@ -183,9 +194,10 @@ class _Way:
         as_x, as_h = columns[:, : 3 * hidden], columns[:, hidden:]
         w_x = self.w_x.roll(hidden, 0)
         # The states that each row but those of the first step started from.
-        before = torch.cat([self.states[s : s + n] for s, n in zip(starts, self.sizes[1:], strict=False)])
-        rows_before = self.sizes[0]
-        of_h = as_h[rows_before:].t() @ before if len(before) else torch.zeros_like(self.w_h)
+        before = torch.cat(
+            [self.states[:0], *(self.states[s : s + n] for s, n in zip(starts, self.sizes[1:], strict=False))]
+        )
+        of_h = as_h[self.sizes[0] :].t() @ before if len(self.sizes) > 1 else torch.zeros_like(self.w_h)
         sums = columns.sum(0)
         return (
             as_x @ w_x,

@@ -109,7 +109,10 @@ class Monitor:
 
     def observe(self, facts: StepFacts) -> list[Finding]:
         self._seen += 1
-        found = [*self._explosions(facts), *self._score_collapse(facts)]
+        found = list(self._explosions(facts))
+        if self._seen <= GRACE or facts.warming:
+            return found
+        found += self._score_collapse(facts)
         for side, variance, shares in (
             ("image", facts.variance_image, facts.supervision_image),
             ("text", facts.variance_text, facts.supervision_text),
@@ -127,8 +130,8 @@ class Monitor:
         values |= {f"length of {side} residuals": norm for side, norm in norms.items() if norm is not None}
         broken = [f"the {name} is {value}" for name, value in values.items() if not math.isfinite(value)]
         if self._newly("not finite", bool(broken)):
-            advice = f"The weights are lost; start again. {lower} If it comes back, look for broken features: "
-            yield Finding("exploding norms", _sentence(broken), advice + "`polysem data check`.", facts.step)
+            advice = f"{lower} If it comes back, look for broken features: `polysem data check`."
+            yield Finding("exploding norms", _sentence(broken), advice, facts.step)
         usual = self._usual_gradient()
         if math.isfinite(facts.grad_norm):
             spike = usual > 0 and facts.grad_norm > EXPLODED * usual
@@ -158,13 +161,13 @@ class Monitor:
         return max(median(first), median(self._recent["grad"])) if len(first) == EARLY else 0.0
 
     def _score_collapse(self, facts: StepFacts) -> Iterator[Finding]:
-        if self._seen <= GRACE or not all(map(math.isfinite, (facts.loss, facts.collapsed_loss, facts.score_spread))):
+        if not all(map(math.isfinite, (facts.loss, facts.collapsed_loss, facts.score_spread))):
             return
         log = facts.objective_name in _LOGS
         scale = max(abs(facts.collapsed_loss), 1.0 if log else 1e-12)
         off = self._push("off", (facts.loss - facts.collapsed_loss) / scale, PATIENCE)
         spread = self._push("spread", facts.score_spread, PATIENCE)
-        stuck = len(off) == PATIENCE and not facts.warming and self._stuck(off, spread, log)
+        stuck = len(off) == PATIENCE and self._stuck(off, spread, log)
         if self._newly("scores", stuck):
             yield _name_collapse(facts, fmean(spread))
 
@@ -183,7 +186,7 @@ class Monitor:
         return abs(fmean(off)) < NEAR and abs(fmean(off[half:]) - fmean(off[:half])) < FLAT
 
     def _set_collapse(self, facts: StepFacts, side: str, variance: float) -> Iterator[Finding]:
-        if self._seen <= GRACE or not math.isfinite(variance):
+        if not math.isfinite(variance):
             return
         window = self._push(f"variance {side}", variance, PATIENCE)
         alike = len(window) == PATIENCE and fmean(window) < VARIANCE and not _grows(window)
@@ -201,7 +204,7 @@ class Monitor:
 
     def _untrained(self, facts: StepFacts, side: str, shares: tuple[float, ...]) -> Iterator[Finding]:
         # No gradient at all says nothing about who would get it.
-        if self._seen <= GRACE or not all(map(math.isfinite, shares)) or sum(shares) == 0:
+        if not all(map(math.isfinite, shares)) or sum(shares) == 0:
             return
         k, starved, new = len(shares), dict[int, float](), False
         for element, share in enumerate(shares):

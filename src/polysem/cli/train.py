@@ -94,14 +94,14 @@ class Screen:
             self._bar.start()
         self._bar.update(self._task, completed=progress.done)
 
-    def begin(self, title: str, total: int, step: int) -> Live:
+    def begin(self, title: str, total: int, step: int, best: dict[str, Any] | None) -> Live:
         from polysem import processes
         from polysem.training.live import Live
 
         self._close()
         live = Live(title, total, enabled=processes.rank() == 0)
         if step:
-            live.resumed(step)
+            live.resumed(step, best)
         return live
 
     def _close(self) -> None:

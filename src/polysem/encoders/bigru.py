@@ -8,6 +8,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from polysem.encoders import recurrent
 from polysem.encoders.base import registry
 from polysem.encoders.text import TextEncoder, Tokens
 from polysem.errors import ConfigError, InputError
@@ -81,16 +82,24 @@ class BiGRU(TextEncoder):
             )
         words = self.dropout(self.embedding(ids))
         states, summary = self._read(words, tokens)
-        local = states if self.local == "states" else words
-        features = LocalFeatures(local, tokens.mask, summary)
+        features = LocalFeatures(words if states is None else states, tokens.mask, summary)
         return features if self.variant == "official" else features.zero_padded()
 
-    def _read(self, words: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
-        """(B, N, word_dim) -> states (B, N, dim), final state (B, dim): each the mean of both directions."""
-        packed = pack_padded_sequence(words, tokens.lengths.cpu(), batch_first=True, enforce_sorted=False)
-        states, last = self.gru(packed)
-        states, _ = pad_packed_sequence(states, batch_first=True, total_length=words.shape[1])
-        return self.dropout(_mean_of_directions(states)), self.dropout(last.mean(0))
+    def _read(self, words: Tensor, tokens: Tokens) -> tuple[Tensor | None, Tensor]:
+        """(B, N, word_dim) -> states (B, N, dim) where they are asked for, final state (B, dim): each the mean of both
+        directions."""
+        if recurrent.suits(self.gru, words):
+            packing = recurrent.Packing(tokens.lengths)
+            cells = packing.cells(words.shape[1])
+            rows, last = recurrent.run(self.gru, words.flatten(0, 1).index_select(0, cells), packing)
+            states = rows.new_zeros(words.shape[0] * words.shape[1], rows.shape[1]).index_copy(0, cells, rows)
+            states = states.view(*words.shape[:2], -1)
+        else:
+            packed = pack_padded_sequence(words, tokens.lengths.cpu(), batch_first=True, enforce_sorted=False)
+            both, ends = self.gru(packed)
+            both, _ = pad_packed_sequence(both, batch_first=True, total_length=words.shape[1])
+            states, last = _mean_of_directions(both), ends.mean(0)
+        return self.dropout(states) if self.local == "states" else None, self.dropout(last)
 
     @property
     def mask_id(self) -> int:

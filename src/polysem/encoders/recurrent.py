@@ -79,7 +79,7 @@ def run(gru: nn.GRU, rows: Tensor, packing: Packing) -> tuple[Tensor, Tensor]:
         for kind in ("weight", "bias")
         for part in ("ih", "hh")
     ]
-    states: tuple[Tensor, Tensor] = _BothWays.apply(rows, packing, *weights)
+    states: tuple[Tensor, Tensor] = _BothWays.apply(rows, packing, *weights)  # type: ignore[no-untyped-call]
     return states
 
 
@@ -102,12 +102,13 @@ class _BothWays(torch.autograd.Function):
         last.add_(ways[0].states.index_select(0, packing.last)).div_(2)
         ctx.set_materialize_grads(False)
         ctx.packing, ctx.ways = packing, ways if any(ctx.needs_input_grad) else None
+        ctx.save_for_backward(rows, *weights)
         return states, last
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, of_states: Tensor | None, of_last: Tensor | None) -> Any:
-        packing, ways = ctx.packing, ctx.ways
+        packing, ways, _ = ctx.packing, ctx.ways, ctx.saved_tensors  # which notices a weight that was changed since
         half = None if of_states is None else of_states / 2
         end = None if of_last is None else of_last.index_select(0, packing.order) / 2
         given = [half, None if half is None else half.index_select(0, packing.reverse)]

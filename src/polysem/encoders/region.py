@@ -74,9 +74,12 @@ class Region(Encoder):
         if self.variant == "official" or bool(clean.mask.all()):
             values = self.encode(clean.values.flatten(0, 1)).unflatten(0, clean.mask.shape)
             return LocalFeatures(values, clean.mask, clean.summary)
-        rows = self.encode(clean.values[clean.mask])
-        values = torch.zeros(*clean.mask.shape, self.dim, dtype=rows.dtype, device=rows.device)
-        return LocalFeatures(values.masked_scatter(clean.mask[..., None], rows), clean.mask, clean.summary)
+        # By number, not by mask: the gradient of a masked copy is ten times as slow.
+        real = clean.mask.flatten().nonzero()[:, 0]
+        rows = self.encode(clean.values.flatten(0, 1).index_select(0, real))
+        values = torch.zeros(clean.mask.numel(), self.dim, dtype=rows.dtype, device=rows.device)
+        values = values.index_copy(0, real, rows).unflatten(0, clean.mask.shape)
+        return LocalFeatures(values, clean.mask, clean.summary)
 
     def encode(self, rows: Tensor) -> Tensor:
         """(R, input_dim) -> (R, dim): one row per token."""

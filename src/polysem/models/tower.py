@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from polysem.encoders import Encoder, Tokens
 from polysem.errors import ConfigError
 from polysem.features import LocalFeatures
+from polysem.models import ragged
 from polysem.pooling import Pooling
+from polysem.registry import Part
 from polysem.sets import SetPrediction, SetPredictor
 
 Local = Literal["projected", "encoded"]
@@ -60,7 +62,25 @@ class Tower(nn.Module):
         return encoded, encoded if self.project is None else self.project(encoded)
 
     def embed(self, encoded: LocalFeatures, projected: LocalFeatures) -> SetPrediction:
-        """The set of vectors. Items do not meet here: any part of a batch can be embedded by itself."""
+        """The set of vectors. Items do not meet here: any part of a batch can be embedded by itself.
+
+        So a batch of very different lengths is embedded in groups of like ones: nobody computes what is padding.
+        """
+        groups = ragged.groups(projected.mask) if not self.reads_padding else []
+        if len(groups) < 2:
+            return self._embed(encoded, projected)
+        cut = ragged.split(projected, groups)
+        read = cut if self.reads == "projected" else ragged.split(encoded, groups)
+        parts = [self._embed(*both) for both in zip(read, cut, strict=True)]
+        return ragged.joined(parts, [rows for rows, _ in groups], projected.mask.shape[1])
+
+    @property
+    def reads_padding(self) -> bool:
+        """Whether a part does as released code does and takes padding in: then it must be as long as it was."""
+        parts = (module for module in self.modules() if isinstance(module, Part))
+        return any(part.config.get("variant") == "official" for part in parts)
+
+    def _embed(self, encoded: LocalFeatures, projected: LocalFeatures) -> SetPrediction:
         summary = projected.summary if self.pool is None else self.pool(projected)
         if not self.sets.needs_global:
             summary = None

@@ -21,7 +21,7 @@ from polysem.models import Model, Tower
 from polysem.models.tower import Inputs
 from polysem.objectives import Loss
 from polysem.sets import SetPrediction
-from polysem.training.criterion import Criterion, Embedded
+from polysem.training.criterion import Criterion, Embedded, Verdict
 from polysem.training.feeding import Fed
 
 
@@ -30,8 +30,7 @@ class Outcome:
     """What a batch came to; tensors are detached. gradients: of the loss with respect to the vectors."""
 
     loss: Loss
-    objective: float
-    scores: Tensor
+    verdict: Verdict
     images: Embedded
     texts: Embedded
     image_gradient: Tensor | None
@@ -86,12 +85,11 @@ def _loss(
 ) -> Outcome:
     images, texts = (_gathered(side, sizes) for side, sizes in zip(own, batch.sizes, strict=True))
     with accelerator.autocast():
-        loss, objective, scores = criterion(images, texts, batch.positives, model.similarity)
+        loss, verdict = criterion(images, texts, batch.positives, model.similarity)
     accelerator.backward(loss.total * scale)
     return Outcome(
         Loss(loss.total.detach(), {name: part.detach() for name, part in loss.parts.items()}, loss.info),
-        float(objective.detach()),
-        scores.detach(),
+        verdict,
         _detached(images),
         _detached(texts),
         own[0].vectors.grad,

@@ -10,6 +10,7 @@ from polysem import objectives
 from polysem.objectives import Loss, Objective, Regulariser
 from polysem.recipes import Recipe
 from polysem.similarity import Similarity
+from polysem.training.measures import collapsed
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +24,15 @@ class Embedded:
 
     def tensors(self) -> list[Tensor]:
         return [self.vectors] if self.residual is None else [self.vectors, self.residual]
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """The scores of a batch, the objective on them, and what it would be if all scores were equal."""
+
+    scores: Tensor
+    objective: float
+    collapsed: float
 
 
 class Criterion(nn.Module):
@@ -44,16 +54,18 @@ class Criterion(nn.Module):
 
     def forward(
         self, images: Embedded, texts: Embedded, positives: Tensor, similarity: Similarity
-    ) -> tuple[Loss, Tensor, Tensor]:
-        """-> the loss; the objective's own part of it; the scores."""
+    ) -> tuple[Loss, Verdict]:
+        """-> the loss, and what the objective alone came to."""
         scores = similarity.scores(images.vectors, texts.vectors)
+        # Before the objective, so that one which draws its number of negatives draws the same for both.
+        equal = collapsed(self.objective, scores.detach(), positives)
         main = self.objective(scores, positives)
         total, parts = main.total, dict(main.parts)
         for entry, regulariser in self.regularisers:
             extra: Loss = _regularise(regulariser, images, texts, entry.on)
             total = total + entry.weight * extra.total
             parts[entry.name] = extra.total
-        return Loss(total, parts, main.info), main.total, scores
+        return Loss(total, parts, main.info), Verdict(scores.detach(), float(main.total.detach()), equal)
 
 
 def _regularise(part: nn.Module, images: Embedded, texts: Embedded, on: str) -> Loss:

@@ -32,12 +32,14 @@ class Curve:
 
 @dataclass(frozen=True)
 class Axes:
-    """A figure: curves on common axes. label: of the values. log: on a logarithmic axis, which leaves out 0."""
+    """A figure: curves on common axes. label: of the values. log: on a logarithmic axis, which leaves out 0.
+    end: the last step of the run, so that figures side by side can be compared."""
 
     title: str
     label: str
     curves: tuple[Curve, ...]
     log: bool = False
+    end: float = 0.0
 
     @property
     def drawn(self) -> tuple[Curve, ...]:
@@ -54,12 +56,15 @@ def draw(axes: Axes) -> str:
     curves = axes.drawn
     if not curves:
         return ""
-    along, up = _scale([0.0, *(x for c in curves for x, _ in c.points)], False), _scale(_values(curves), axes.log)
+    along, up = (
+        _scale([0.0, axes.end, *(x for c in curves for x, _ in c.points)], False),
+        _scale(_values(curves), axes.log),
+    )
     marks = [*_grid(along, up, axes.label), *(_line(c, i, along, up) for i, c in enumerate(curves))]
     alt = f"{axes.title} over steps. " + " ".join(_said(curve) for curve in curves)
     keys = "".join(f'<span><i style="color: {_colour(i)}"></i>{escape(c.name)}</span>' for i, c in enumerate(curves))
     return (
-        f'<figure style="margin: 0"><h2>{escape(axes.title)}</h2><div class="key">{keys}</div>'
+        f'<figure><h2>{escape(axes.title)}</h2><div class="key">{keys}</div>'
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(alt)}">'
         f"<title>{escape(alt)}</title>{''.join(marks)}</svg></figure>\n"
     )

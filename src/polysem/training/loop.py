@@ -20,7 +20,7 @@ from polysem.training import backward, checkpoints, optimiser, schedule
 from polysem.training.backward import Outcome
 from polysem.training.checkpoints import Checkpoint, Checkpoints
 from polysem.training.criterion import Criterion
-from polysem.training.diagnosis import Finding, Monitor, StepFacts, circular_variance, collapsed, supervision
+from polysem.training.diagnosis import Finding, Monitor, StepFacts, circular_variance, supervision
 from polysem.training.feeding import Fed, Feeder
 from polysem.training.records import Records
 
@@ -158,8 +158,10 @@ class Loop:
         processes.add_gradients(towers, self.model.similarity.parameters())
         clip = self.recipe.optimiser.clip
         norm = float(self.accelerator.clip_grad_norm_(self.trained, math.inf if clip is None else clip))
-        facts = self.facts(outcome, batches[-1], norm)
-        if not math.isfinite(norm) or not math.isfinite(float(outcome.loss.total)):
+        facts = self.facts(outcome, norm)
+        # With half precision a scaler tries its luck: it skips a step of infinite gradients by itself.
+        sound = math.isfinite(norm) or self.accelerator.scaler is not None
+        if not sound or not math.isfinite(float(outcome.loss.total)):
             self.give_up(facts, norm)
         self.stepper.step()
         self.optimiser.zero_grad(set_to_none=True)
@@ -182,12 +184,12 @@ class Loop:
         luck = np.random.SeedSequence([self.recipe.training.seed, self.step, processes.rank()]).generate_state(1)[0]
         torch.manual_seed(int(luck))
 
-    def facts(self, outcome: Outcome, batch: Fed, norm: float) -> StepFacts:
+    def facts(self, outcome: Outcome, norm: float) -> StepFacts:
         sets = outcome.images.vectors.shape[1] > 1, outcome.texts.vectors.shape[1] > 1
         return StepFacts(
             step=self.step + 1,
-            loss=outcome.objective,
-            collapsed_loss=collapsed(self.criterion.objective, outcome.scores, batch.positives),
+            loss=outcome.verdict.objective,
+            collapsed_loss=outcome.verdict.collapsed,
             objective_name=self.recipe.objective["name"],
             grad_norm=norm,
             variance_image=circular_variance(outcome.images.vectors) if sets[0] else None,
@@ -196,7 +198,9 @@ class Loop:
             supervision_text=_supervision(outcome.text_gradient) if sets[1] else None,
             norm_image=outcome.images.length,
             norm_text=outcome.texts.length,
-            score_spread=float(outcome.scores.std()),
+            score_spread=float(outcome.verdict.scores.std()),
+            lr=max(group["lr"] for group in self.optimiser.param_groups),
+            warming=schedule.is_warming(self.recipe.schedule, self.step, self.steps_per_epoch),
         )
 
     def report(self, outcome: Outcome, facts: StepFacts, epoch: int, norm: float, items_per_second: float) -> None:

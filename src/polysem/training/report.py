@@ -7,6 +7,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,8 @@ h1 { font-size: 1.5rem; margin: 0 } h2 { font-size: 1rem; margin: 0 0 .2rem } p 
 .curves { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 520px), 1fr)); gap: 1.6rem 2rem;
   margin: 1.4rem 0 }
 svg { width: 100%; height: auto; display: block } svg text { fill: var(--faint); font: 11px system-ui, sans-serif }
-.key { font-size: .82rem; color: var(--faint) } .key span { white-space: nowrap; margin-right: .9rem }
+.key { font-size: .82rem; color: var(--faint) } .key span { margin-right: .9rem; overflow-wrap: anywhere }
+figure { min-width: 0; margin: 0 }
 .key i { display: inline-block; width: 1.1rem; border-top: 3px solid; vertical-align: middle; margin-right: .3rem }
 table { border-collapse: collapse } td, th { padding: .15rem .9rem .15rem 0; text-align: right }
 td:first-child, th:first-child { text-align: left } th { color: var(--faint); font-weight: normal; font-size: .85rem }
@@ -183,7 +185,8 @@ def _curves(steps: list[dict[str, Any]], validations: list[dict[str, Any]]) -> l
         Axes("Gradient norm", "norm before clipping", (_curve(steps, ("grad_norm",), "norm"),), log=True),
         Axes("Speed", "items per second", (_curve(steps, ("items_per_second",), "items/s"),)),
     ]
-    return [axes for axes in found if axes.drawn]
+    end = float(max((record["step"] for record in (*steps, *validations)), default=0))
+    return [replace(axes, end=end) for axes in found if axes.drawn]
 
 
 def _curve(records: list[dict[str, Any]], path: tuple[str, ...], name: str) -> Curve:
@@ -204,10 +207,12 @@ def _below(records: list[dict[str, Any]], key: str) -> tuple[Curve, ...]:
 
 
 def _merged(curves: tuple[Curve, ...]) -> tuple[Curve, ...]:
-    """Groups that share a learning rate share a curve."""
+    """Groups that share a learning rate share a curve; one rate for all needs no names."""
     by_points: dict[tuple[tuple[float, float], ...], list[str]] = {}
     for curve in curves:
         by_points.setdefault(curve.points, []).append(curve.name)
+    if len(by_points) == 1:
+        return tuple(Curve("all parts", points) for points in by_points)
     return tuple(Curve(", ".join(names), points) for points, names in by_points.items())
 
 

@@ -38,3 +38,8 @@ def ramp(schedule: Schedule, step: int, steps_per_epoch: int) -> float:
     if schedule.ramp_epoch is None or step // steps_per_epoch != schedule.ramp_epoch:
         return 1.0
     return (step % steps_per_epoch) / steps_per_epoch
+
+
+def is_warming(schedule: Schedule, step: int, steps_per_epoch: int) -> bool:
+    """Whether the learning rate, or the loss, is still on its way up: nothing can be expected of such a step."""
+    return step < schedule.warmup_steps or step // steps_per_epoch == schedule.ramp_epoch

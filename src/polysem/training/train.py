@@ -37,7 +37,7 @@ class Silent:
     """A watcher that shows nothing."""
 
     def features(self, what: str, progress: Progress) -> None: ...
-    def begin(self, title: str, total: int, step: int) -> AbstractContextManager[Watcher]:
+    def begin(self, title: str, total: int, step: int, best: dict[str, Any] | None) -> AbstractContextManager[Watcher]:
         return nullcontext(self)
 
     def step(self, record: dict[str, Any]) -> None: ...
@@ -73,7 +73,7 @@ def train(
 
     features, text_features: stores of the frozen encoders' features, made if they are not there; by default in the
     user's cache. on_collapse: what to do when a diagnosis says that the run is dying. tracker: any tracker of
-    accelerate by name, None for none. show: a watcher such as `training.live.Screen`.
+    accelerate by name, None for none. show: who looks on; `Silent` says what it is asked.
     """
     run, watcher = Path(out), show or Silent()
     accelerator = _accelerator(recipe, run, tracker)
@@ -109,7 +109,7 @@ def train(
             accelerator.init_trackers("tensorboard" if tracker == "tensorboard" else "polysem", {}, kwargs)
         title = f"{recipe.name} on {collection.name}"
         try:
-            with watcher.begin(title, loop.total, begun) as loop.watcher:
+            with watcher.begin(title, loop.total, begun, loop.best) as loop.watcher:
                 if not resumed:
                     loop.judge(leaks(splits.train, splits.val))
                 loop.run()

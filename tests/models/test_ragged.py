@@ -1,0 +1,84 @@
+"""Embedding in groups of like length gives what embedding together gives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from polysem import LocalFeatures, models
+from polysem.models import ragged
+
+SETS = {
+    "gpo": {"name": "single", "pooling": "gpo"},
+    "slots": {"name": "slots", "head_dim": 4, "position": "sine"},
+    "pie_net": {"name": "pie_net"},
+}
+
+
+def features(items: int = 160, longest: int = 40) -> LocalFeatures:
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.randint(1, 9, (items,), generator=generator)
+    lengths[7] = longest
+    found = LocalFeatures.from_lengths(torch.randn(items, longest, 6, generator=generator), lengths)
+    holes = torch.rand(found.mask.shape, generator=generator) > 0.2
+    holes[:, 0] = True
+    return LocalFeatures(found.values, found.mask & holes)
+
+
+@pytest.mark.parametrize("sets", SETS)
+def test_groups_equal_one_piece_with_gradients_too(sets, monkeypatch):
+    torch.manual_seed(0)
+    tower = models.build(
+        dim=8,
+        image={"encoder": {"name": "region", "input_dim": 6}, "pool": {"name": "max"}, "sets": SETS[sets]},
+        text={"encoder": {"name": "bigru", "vocab_size": 9}, "sets": SETS[sets]},
+        similarity={"name": "mil"},
+    ).image.double()
+    given = features()
+    given = LocalFeatures(given.values.double(), given.mask)
+    assert len(ragged.groups(given.mask)) == ragged.GROUPS
+
+    def run():
+        tower.zero_grad()
+        found = tower(given)
+        (found.vectors.sin().sum() + found.residual.sum()).backward()
+        return found, [p.grad.clone() for p in tower.parameters() if p.grad is not None]
+
+    cut, cut_gradients = run()
+    monkeypatch.setattr(ragged, "groups", lambda mask: [])
+    whole, whole_gradients = run()
+    for name in ("vectors", "attention", "residual", "attention_steps"):
+        one, other = getattr(cut, name), getattr(whole, name)
+        assert (one is None) == (other is None)
+        if one is not None:
+            torch.testing.assert_close(one, other)
+    for one, other in zip(cut_gradients, whole_gradients, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_rows_of_like_length_stay_together():
+    assert ragged.groups(torch.ones(200, 30, dtype=torch.bool)) == []
+
+
+def test_small_batches_stay_together():
+    assert ragged.groups(features(40).mask) == []
+
+
+def test_every_row_is_in_one_group_that_reaches_its_last_token():
+    mask = features().mask
+    found = ragged.groups(mask)
+    assert sorted(torch.cat([rows for rows, _ in found]).tolist()) == list(range(len(mask)))
+    for rows, length in found:
+        assert not mask[rows][:, length:].any()
+        assert mask[rows][:, length - 1].any()
+
+
+def test_a_part_that_reads_padding_is_given_all_of_it():
+    tower = models.build(
+        dim=8,
+        image={"encoder": {"name": "region", "input_dim": 6}, "sets": {"name": "single", "pooling": "gpo"}},
+        text={"encoder": {"name": "bigru", "vocab_size": 9}, "sets": {"name": "slots", "variant": "official"}},
+        similarity={"name": "mil"},
+    )
+    assert tower.text.reads_padding
+    assert not tower.image.reads_padding

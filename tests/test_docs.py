@@ -12,7 +12,7 @@ def test_the_page_of_parts_is_up_to_date():
 
 
 def test_the_readme_example_runs(capsys):
-    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    _, example = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     names: dict = {}
     exec(example, names)
     assert names["scores"].shape == (32, 32)

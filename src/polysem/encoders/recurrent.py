@@ -7,6 +7,7 @@ and each direction runs on a thread of its own.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -16,6 +17,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from polysem import threads
+
+_WORTH_TWO_THREADS = 1 << 16
+"""States to compute: with fewer, two threads mostly wait for each other to let go of Python."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +100,7 @@ class _BothWays(torch.autograd.Function):
             _Way(rows, packing.sizes, *weights[:4]),
             _Way(rows.index_select(0, packing.reverse), packing.sizes, *weights[4:]),
         ]
-        threads.run([way.read for way in ways], rows.device)
+        _carry_out([way.read for way in ways], ways[0])
         states, last = ways[1].states.index_select(0, packing.reverse), ways[1].states.index_select(0, packing.last)
         states.add_(ways[0].states).div_(2)
         last.add_(ways[0].states.index_select(0, packing.last)).div_(2)
@@ -117,9 +121,21 @@ class _BothWays(torch.autograd.Function):
         def one(way: int) -> None:
             found[way] = ways[way].gradients(given[way], end)
 
-        threads.run([partial(one, 0), partial(one, 1)], ways[0].x.device)
+        _carry_out([partial(one, 0), partial(one, 1)], ways[0])
         of_rows = found[0][0] + found[1][0].index_select(0, packing.reverse)
         return of_rows, None, *found[0][1:], *found[1][1:]
+
+
+def _carry_out(tasks: list[Callable[[], None]], way: _Way) -> None:
+    if len(way.x) * way.hidden < _WORTH_TWO_THREADS:
+        # Still on a worker: torch's own threads take longer to meet than such a matrix product takes.
+        tasks = [partial(_in_turn, tasks), partial(_in_turn, [])]
+    threads.run(tasks, way.x.device)
+
+
+def _in_turn(tasks: list[Callable[[], None]]) -> None:
+    for task in tasks:
+        task()
 
 
 class _Way:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from polysem.encoders import recurrent
 from polysem.errors import InputError
 
 
@@ -55,11 +56,19 @@ class BiGRU(nn.Module):
 
     def forward(self, lengths: Tensor, padded: int, ranked: Tensor | None) -> Tensor:
         x = self.positions(lengths, padded, ranked).to(self.score.weight)
+        if recurrent.suits(self.gru, x):
+            packing = recurrent.Packing(lengths)
+            cells = packing.cells(padded)
+            rows, _ = recurrent.run(self.gru, x.flatten(0, 1).index_select(0, cells), packing)
+            real: Tensor = self.score(rows)
+            return (
+                real.new_zeros(len(lengths) * padded, real.shape[1]).index_copy(0, cells, real).view(*x.shape[:2], -1)
+            )
         packed = nn.utils.rnn.pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
         states, _ = nn.utils.rnn.pad_packed_sequence(self.gru(packed)[0], batch_first=True, total_length=padded)
         forward, backward = states.chunk(2, dim=-1)
-        scores: Tensor = self.score((forward + backward) / 2)
-        return scores
+        padded_scores: Tensor = self.score((forward + backward) / 2)
+        return padded_scores
 
 
 class MLP(nn.Module):

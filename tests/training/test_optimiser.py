@@ -27,7 +27,7 @@ def test_the_longest_place_decides(tmp_path):
     _, found = rates(recipe, make_data(tmp_path))
     assert found["text.sets"] == pytest.approx(1e-4)
     assert found["text.encoder.body"] == pytest.approx(5e-4)
-    assert found["image.sets"] == pytest.approx(1e-3)
+    assert found["image.sets"] == pytest.approx(1e-4)  # the recipe's own scale stays
 
 
 def test_a_place_must_match_whole_words():

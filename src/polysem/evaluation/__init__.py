@@ -1,5 +1,5 @@
 """Evaluation: ranks, recalls and what they are worth."""
 
-from polysem.evaluation.ranks import ranks, recalls, retrieval
+from polysem.evaluation.recall import ranks, recalls, retrieval
 
 __all__ = ["ranks", "recalls", "retrieval"]

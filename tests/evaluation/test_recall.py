@@ -1,7 +1,6 @@
 import torch
 
 from polysem.evaluation import ranks, recalls, retrieval
-from polysem.evaluation import ranks as ranks_function
 from support import load_case
 
 
@@ -28,9 +27,9 @@ def test_ties_count_against_the_model():
 
 def test_blocks_do_not_matter(monkeypatch):
     scores, positives = torch.rand(50, 20), torch.eye(50, 20, dtype=torch.bool) | (torch.arange(20) == 3)
-    whole = ranks_function(scores, positives)
-    monkeypatch.setattr("polysem.evaluation.ranks._BLOCK", 7)
-    assert torch.equal(ranks_function(scores, positives), whole)
+    whole = ranks(scores, positives)
+    monkeypatch.setattr("polysem.evaluation.recall._BLOCK", 7)
+    assert torch.equal(ranks(scores, positives), whole)
 
 
 def test_recalls_are_per_cent():

@@ -265,9 +265,7 @@ class PreNormAttention(nn.Module):
 class Net(nn.Module):
     def __init__(self, dim: int, mult: int, dropout: float) -> None:
         super().__init__()
-        self.net = nn.Sequential(
-            nn.Linear(dim, dim * mult), nn.GELU(), nn.Dropout(dropout), nn.Linear(dim * mult, dim)
-        )
+        self.net = nn.Sequential(nn.Linear(dim, dim * mult), nn.GELU(), nn.Dropout(dropout), nn.Linear(dim * mult, dim))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.net(x)

@@ -42,3 +42,61 @@ def test_sorting_without_gradients_equals_sorting_with_them(lengths, count):
     torch.set_num_threads(before)
     assert torch.equal(fast, masked.sort_descending(values, features.mask))
     assert torch.equal(values, features.values)  # sorted in place, but not in the caller's place
+
+
+def sorted_by_torch(x, mask, sentinel):
+    """What `sort_descending` stands for, in torch's own words."""
+    columns = x.masked_fill(~mask[..., None], sentinel).sort(dim=1, descending=True, stable=True).values
+    return columns.masked_fill(~masked.ranks(mask)[..., None], 0.0)
+
+
+@pytest.fixture(params=[1, 2])
+def threads_of_torch(request):
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("threads_of_torch")
+@pytest.mark.parametrize("sentinel", [float("-inf"), -1e4, -0.1])
+@pytest.mark.parametrize("shape", [(4, 9, 12), (40, 49, 64), (3, 1, 5), (2, 300, 3)])
+def test_sorting_with_a_gradient_equals_torch(shape, sentinel):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(shape, generator=generator) * 10.0 ** torch.randint(-30, 30, shape, generator=generator)
+    mask = torch.rand(shape[:2], generator=generator) > 0.3
+    mask[:, 0] = True
+    upstream = torch.randn(shape, generator=generator)
+    ways = []
+    for sort in (masked.sort_descending, sorted_by_torch):
+        given = x.clone().requires_grad_()
+        ranked = sort(given, mask, sentinel)
+        ranked.backward(upstream)
+        ways.append((ranked.detach(), given.grad))
+    assert torch.equal(ways[0][0], ways[1][0])
+    assert torch.equal(ways[0][1], ways[1][1])
+
+
+def test_tied_values_pass_the_gradient_to_a_permutation_of_them():
+    x = torch.tensor([2.0, -1.0, 2.0, 0.0, -1.0, -0.0, 2.0])[None, :, None].requires_grad_()
+    ranked = masked.sort_descending(x, torch.ones(1, 7, dtype=torch.bool))
+    upstream = torch.arange(1.0, 8.0)
+    ranked.backward(upstream[None, :, None])
+    assert ranked.flatten().tolist() == [2, 2, 2, 0, 0, -1, -1]
+    gradient = x.grad.flatten()
+    for value, given in ((2.0, [1, 2, 3]), (0.0, [4, 5]), (-1.0, [6, 7])):
+        assert sorted(gradient[x.flatten() == value].tolist()) == given
+
+
+def test_infinite_and_tiny_values_sort_like_others():
+    x = torch.tensor([0.0, float("inf"), 1e-45, -float("inf"), -1e-45, 3e38, -3e38, 1.0])
+    mask = torch.ones(1, 8, dtype=torch.bool)
+    ranked = masked.sort_descending(x[None, :, None].requires_grad_(), mask).flatten()
+    assert torch.equal(ranked, x.sort(descending=True).values)
+
+
+def test_sorting_with_a_gradient_leaves_its_input_alone():
+    features = batch()
+    values = features.values.clone().requires_grad_()
+    masked.sort_descending(values, features.mask)
+    assert torch.equal(values, features.values)

@@ -22,6 +22,10 @@ class InputError(PolysemError):
     """A tensor or array does not have the shape, type or content that was asked for."""
 
 
+class NonFiniteError(InputError):
+    """A value is NaN or infinite: from damaged data, or from weights that ran away."""
+
+
 def unknown(kind: str, given: str, known: Iterable[str]) -> UnknownNameError:
     """An `UnknownNameError` that suggests the nearest known name and lists them all."""
     names = sorted(known)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from polysem.errors import InputError, kind
+from polysem.errors import InputError, NonFiniteError, kind
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +111,7 @@ class LocalFeatures:
             bad = ~self.values.detach().isfinite().all(-1) & self.mask
             if bool(bad.any()):
                 item, token = bad.nonzero()[0].tolist()
-                raise InputError(
+                raise NonFiniteError(
                     f"Features hold NaN or infinity in {int(bad.sum())} token(s), first at item {item}, token {token}. "
                     "Check the extraction of that item, or the learning rate if this happens while training."
                 )

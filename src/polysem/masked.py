@@ -129,7 +129,7 @@ def ranks(mask: Tensor) -> Tensor:
 
 def batch_norm(norm: nn.BatchNorm1d, rows: Tensor) -> Tensor:
     """Batch norm of real tokens (M, D). A single one has no variance, so in training too it meets the running ones."""
-    if norm.training and len(rows) == 1:
+    if norm.training and len(rows) == 1 and processes.world_size() == 1:
         return F.batch_norm(
             rows, norm.running_mean, norm.running_var, norm.weight, norm.bias, training=False, eps=norm.eps
         )
@@ -148,6 +148,6 @@ def _batch_norm_of_all(norm: nn.BatchNorm1d, rows: Tensor) -> Tensor:
         with torch.no_grad():
             momentum = norm.momentum if norm.momentum is not None else 0.1
             norm.running_mean.lerp_(mean.detach(), momentum)
-            norm.running_var.lerp_((variance * count / (count - 1)).detach(), momentum)
+            norm.running_var.lerp_((variance * count / (count - 1).clamp(min=1)).detach(), momentum)
             norm.num_batches_tracked += 1
     return (rows - mean) * (variance + norm.eps).rsqrt() * norm.weight + norm.bias

@@ -89,6 +89,7 @@ def same_everywhere(value: float) -> float:
     """The first process's value, in all."""
     if world_size() == 1:
         return value
-    shared = torch.tensor([value], dtype=torch.float64)
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    shared = torch.tensor([value], dtype=torch.float64, device=device)
     dist.broadcast(shared, 0)
     return float(shared)

@@ -103,3 +103,14 @@ def test_a_collection_without_captions_is_refused():
 def test_a_single_image_is_refused():
     with pytest.raises(InputError, match="at least two"):
         Batches(numbered([5]), 2)
+
+
+def test_one_caption_more_than_the_rest_makes_no_batch_without_negatives():
+    batches = Batches(numbered([5] * 23 + [6]), 6, "one")
+    assert all(len(batch.images) >= 4 for batch in batches.epoch(0))
+    assert len(batches) == len(list(batches.epoch(0))) == 20
+
+
+def test_a_collection_smaller_than_a_batch_still_shows_every_caption():
+    batches = Batches(numbered([5] * 6), 128, "one")
+    assert sorted(np.concatenate([batch.captions for batch in batches.epoch(0)])) == list(range(30))

@@ -48,3 +48,8 @@ def test_the_released_recalls():
 def test_an_image_without_texts_is_no_query():
     scores = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]])
     assert retrieval(scores, torch.tensor([0, 1]))["i2t"]["r1"] == 100.0
+
+
+def test_scores_that_are_no_numbers_are_no_hits():
+    found = retrieval(torch.full((40, 40), float("nan")), torch.arange(40))
+    assert found["rsum"] == 0

@@ -140,10 +140,10 @@ def test_slots_share_out_every_token_and_transformer_slots_do_not():
     assert_close(transformer.attention.sum(2), torch.ones(1, 4), atol=1e-6)
 
 
-def test_keys_and_values_are_read_once_when_iterations_share_their_weights():
+def test_tokens_are_read_once_when_iterations_share_their_weights():
     part = sets.build("slots", dim=8, iterations=4, **SMALL)
     calls = []
-    part.block.updates[0].attention.to_k.register_forward_hook(lambda *_: calls.append(1))
+    part.block.updates[0].attention.norm_context.register_forward_hook(lambda *_: calls.append(1))
     part(batch(8), torch.zeros(4, 8))
     assert len(calls) == 1
 

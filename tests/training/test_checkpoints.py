@@ -104,3 +104,22 @@ def test_weights_that_rest_are_not_kept(tmp_path):
 def test_state_is_plain_json(tmp_path):
     Checkpoints(tmp_path).save("last", some(4))
     assert json.loads((tmp_path / "checkpoints" / "last-00000004" / "state.json").read_text()) == {"step": 4}
+
+
+def test_saving_a_step_again_never_leaves_none(tmp_path, monkeypatch):
+    kept = Checkpoints(tmp_path)
+    kept.save("last", some(4))
+    real = os.rename
+
+    def dying(*paths):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "rename", dying)
+    with pytest.raises(KeyboardInterrupt):
+        kept.save("last", some(4))
+    assert kept.load("last").state["step"] == 4
+    monkeypatch.setattr(os, "rename", real)
+    kept.save("last", Checkpoint(some(4).tensors, {"step": 4, "again": True}))
+    assert kept.load("last").state["again"]
+    kept.save("last", some(5))
+    assert [path.name for path in kept.folder.iterdir() if not path.name.startswith(".")] == ["last-00000005"]

@@ -151,3 +151,18 @@ def test_frozen_features_come_from_a_store_and_the_model_still_takes_pictures(pi
     from_pictures = model.encode_images([item.media.path for item in items])
     from_store = model.encode_images(store.batch(store.positions([item.id for item in items])))
     torch.testing.assert_close(from_pictures, from_store, atol=2e-3, rtol=0)  # the store is float16
+
+
+def test_features_of_other_content_are_not_taken(pictures, tmp_path):
+    from polysem.errors import InputError
+    from polysem.training import contents
+
+    collection = open_collection(pictures)
+    store = tmp_path / "store"
+    store.mkdir()
+    contents.note(store, collection, "tokens")
+    contents.check(store, collection, "tokens")
+    items = [type(item)(item.id, item.media, ("other", *item.captions[1:]), (), item.split) for item in collection]
+    other = type(collection)(collection.name, collection.kind, items)
+    with pytest.raises(InputError, match="another content"):
+        contents.check(store, other, "tokens")

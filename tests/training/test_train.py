@@ -15,7 +15,7 @@ import torch
 
 import polysem
 from polysem import recipes
-from polysem.errors import InputError
+from polysem.errors import ConfigError, InputError
 from polysem.training import StoppedError, train
 from polysem.training.loop import Loop
 from training.small import TINY, make_data, tiny, weights
@@ -230,9 +230,9 @@ def test_a_collection_without_a_validation_split_says_which_it_has(data, tmp_pat
     assert not (tmp_path / "run").exists()
 
 
-def test_validating_on_training_data_is_refused(data, tmp_path):
-    with pytest.raises(InputError, match="measure memory"):
-        run(tiny("vse-infty", "data.val=train"), data, tmp_path / "run")
+def test_validating_on_training_data_is_refused():
+    with pytest.raises(ConfigError, match="measure memory"):
+        tiny("vse-infty", "data.val=train")
 
 
 def test_a_recipe_for_pictures_does_not_take_features(data, tmp_path):
@@ -263,3 +263,86 @@ def test_interrupting_leaves_a_checkpoint(data, tmp_path, monkeypatch):
         run(tiny("vse-infty"), data, tmp_path / "run")
     monkeypatch.setattr(Loop, "take_step", take_step)
     assert run(tiny("vse-infty"), data, tmp_path / "run").resumed_from == 5
+
+
+def interrupt_once(monkeypatch, owner, name, when):
+    """Make a method raise KeyboardInterrupt at the call for which `when` holds, once."""
+    real, done = getattr(owner, name), []
+
+    def raising(self, *arguments, **options):
+        if not done and when(self):
+            done.append(True)
+            raise KeyboardInterrupt
+        return real(self, *arguments, **options)
+
+    monkeypatch.setattr(owner, name, raising)
+
+
+@pytest.mark.parametrize("where", ["within a step", "after the optimiser", "in a validation"])
+def test_ctrl_c_anywhere_ends_in_the_same_bits(where, data, tmp_path, monkeypatch):
+    from polysem.training.criterion import Criterion
+
+    chosen = tiny("vse-infty", "training.checkpoint_every=4")
+    run(chosen, data, tmp_path / "straight")
+    calls = []
+    if where == "within a step":
+        interrupt_once(monkeypatch, Criterion, "forward", lambda _: calls.append(1) or len(calls) == 6)
+    elif where == "after the optimiser":
+        interrupt_once(monkeypatch, torch.optim.AdamW, "zero_grad", lambda _: calls.append(1) or len(calls) == 6)
+    else:
+        interrupt_once(monkeypatch, Loop, "end_epoch", lambda loop: loop.step == 2 * loop.steps_per_epoch)
+    with pytest.raises(KeyboardInterrupt):
+        run(chosen, data, tmp_path / "cut")
+    assert json.loads((tmp_path / "cut" / "run.json").read_text())["status"] == "interrupted"
+    assert run(chosen, data, tmp_path / "cut").status == "finished"
+    assert same_run(tmp_path / "straight", tmp_path / "cut")
+
+
+def test_a_crash_is_written_down(data, tmp_path, monkeypatch):
+    def broken(self, batches, epoch):
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(Loop, "take_step", broken)
+    with pytest.raises(OSError, match="disk"):
+        run(tiny("vse-infty"), data, tmp_path / "run")
+    content = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert content["status"] == "failed"
+    assert "disk" in content["error"]
+
+
+def test_more_accumulation_than_batches_is_refused(data, tmp_path):
+    with pytest.raises(ConfigError, match=r"training\.accumulate=50 .* 20 of an epoch"):
+        run(tiny("vse-infty", "training.accumulate=50"), data, tmp_path / "run")
+
+
+def test_accumulation_and_rest_resume_to_the_same_bits(data, tmp_path, monkeypatch):
+    chosen = tiny("dive-mp", *SLOTS, "training.accumulate=2", "text.frozen_epochs=1", "similarity.learnable=true")
+    run(chosen, data, tmp_path / "straight")
+    interrupt_once(monkeypatch, Loop, "take_step", lambda loop: loop.step == loop.steps_per_epoch + 1)
+    with pytest.raises(KeyboardInterrupt):
+        run(chosen, data, tmp_path / "cut")
+    run(chosen, data, tmp_path / "cut")
+    assert same_run(tmp_path / "straight", tmp_path / "cut")
+
+
+def test_a_side_that_rests_whole_trains_later(data, tmp_path):
+    chosen = tiny("vse-infty", "text.frozen_epochs=1", "text.sets={name: single, pooling: mean}")
+    assert run(chosen, data, tmp_path / "run").status == "finished"
+
+
+def test_a_width_that_is_not_the_datas_is_named(data, tmp_path):
+    with pytest.raises(ConfigError, match="width 10"):
+        run(tiny("vse-infty", "image.encoder.input_dim=2048"), data, tmp_path / "run")
+
+
+def test_a_model_does_not_replace_a_users_files(data, tmp_path):
+    result = run(tiny("vse-infty"), data, tmp_path / "run")
+    mine = tmp_path / "mine"
+    (mine / "preprocessing").mkdir(parents=True)
+    (mine / "preprocessing" / "clean.py").write_text("x = 1")
+    with pytest.raises(polysem.PolysemError, match="files of yours"):
+        polysem.load(result.run).save(mine)
+    assert (mine / "preprocessing" / "clean.py").read_text() == "x = 1"
+    polysem.load(result.run).save(tmp_path / "copy")
+    polysem.load(tmp_path / "copy").save(tmp_path / "copy")
+    assert polysem.load(tmp_path / "copy").fingerprint() == polysem.load(result.run).fingerprint()

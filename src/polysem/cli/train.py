@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -45,7 +46,7 @@ def train_command(
     """
     if on_collapse not in ON_COLLAPSE:
         raise ConfigError(f"--on-collapse takes stop or warn, got {on_collapse!r}.")
-    from polysem import processes, recipes
+    from polysem import recipes
     from polysem.training import train
 
     loaded = recipes.load(recipe, settings or ())
@@ -63,7 +64,7 @@ def train_command(
     except KeyboardInterrupt:
         typer.echo(f"\nInterrupted. {out} holds a checkpoint: run the same command to go on.", err=True)
         sys.exit(130)
-    if processes.rank():
+    if os.environ.get("RANK", "0") != "0":  # the processes have parted by now, only their names are left
         return
     if as_json:
         typer.echo(json.dumps({**asdict(result), "run": str(result.run)}, indent=2))

@@ -58,7 +58,11 @@ class Batches:
         sizes = [
             int((counts > visit * self.per_visit).sum()) for visit in range(-(-int(counts.max()) // self.per_visit))
         ]
-        self._batches_of_visit = [max(1, size // batch) for size in sizes]
+        # A visit too small for a batch still makes one if it is at least half of the usual: a few images that have one
+        # caption more than the rest would be a batch without negatives.
+        usual = min(batch, sizes[0])
+        self._batches_of_visit = [size // batch or int(2 * size >= max(usual, 4)) for size in sizes]
+        self._batches_of_visit[0] = max(1, self._batches_of_visit[0])
         if sizes[0] < 2:
             raise InputError(f"{collection.name} has {sizes[0]} image with captions; training needs at least two.")
 
@@ -73,6 +77,8 @@ class Batches:
         shuffled = np.lexsort((draws.random(len(self.owners)), self.owners))
         number = 0
         for visit, count in enumerate(self._batches_of_visit):
+            if not count:
+                continue
             taken = visit * self.per_visit
             order = draws.permutation(np.flatnonzero(self.counts > taken))
             for images in np.array_split(order[: count * self.batch], count):

@@ -8,6 +8,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from polysem import dropout as dropped
 from polysem.encoders import recurrent
 from polysem.encoders.base import registry
 from polysem.encoders.text import TextEncoder, Tokens
@@ -62,7 +63,7 @@ class BiGRU(TextEncoder):
         self.embedding = nn.Embedding(vocab_size, word_dim)
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
         self.gru = nn.GRU(word_dim, dim, batch_first=True, bidirectional=True)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = dropped.Dropout(dropout)
         self.set_trainable(trainable)
 
     def encode_texts(self, texts: list[str]) -> Tokens:

@@ -7,6 +7,7 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
+from polysem import dropout as dropped
 from polysem import masked
 from polysem.encoders.base import Encoder, registry
 from polysem.errors import unknown
@@ -65,7 +66,7 @@ class Region(Encoder):
             self.hidden = nn.Linear(input_dim if form == "vse_infty" else dim, dim // 2)
             self.norm = nn.BatchNorm1d(dim // 2)
             self.out = nn.Linear(dim // 2, dim)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = dropped.Dropout(dropout)
         self.set_trainable(trainable)
 
     def forward(self, features: LocalFeatures) -> LocalFeatures:

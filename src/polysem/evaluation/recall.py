@@ -17,7 +17,7 @@ def ranks(scores: Tensor, positives: Tensor) -> Tensor:
     rows = max(1, _BLOCK // scores.shape[1])
     for part, right in zip(scores.split(rows), positives.split(rows), strict=True):
         best = part.masked_fill(~right, float("-inf")).amax(1, keepdim=True)
-        found.append(((part >= best) & ~right).sum(1))
+        found.append((~(part < best) & ~right).sum(1))  # NaN beats nobody, and everybody beats it
     return torch.cat(found)
 
 

@@ -49,8 +49,8 @@ def encode_texts(tower: Tower, texts: Any, batch_size: int, progress: Progress |
         return _run(tower, len(texts), lambda rows: _rows(texts, rows), batch_size, progress)
     if isinstance(texts, Tokens):
         ids = [row[mask].tolist() for row, mask in zip(texts.ids, texts.mask, strict=True)]
-    elif not isinstance(texts, str) and texts and not isinstance(texts[0], str):
-        ids = [list(row) for row in texts]
+    elif not isinstance(texts, str) and len(texts) and not isinstance(texts[0], str):
+        ids = [list(map(int, row)) for row in texts]
     else:
         tokens = encoder.tokenize(texts)
         ids = [row[mask].tolist() for row, mask in zip(tokens.ids, tokens.mask, strict=True)]

@@ -32,6 +32,11 @@ class ModelFolderError(PolysemError):
 
 def save(model: Model, path: Path, card: Mapping[str, Any]) -> Path:
     """Written aside, then moved into place, the config last: a folder without one is no model's."""
+    taken = [name for name in (WEIGHTS, PREPROCESSING, CARD) if (path / name).exists()]
+    if taken and not _is_ours(path):
+        raise ModelFolderError(
+            f"{path} holds files of yours that a model would replace: {', '.join(taken)}. Give another folder."
+        )
     described = {
         "library_name": "polysem",
         "polysem_version": __version__,
@@ -113,6 +118,16 @@ def read_config(folder: Path) -> dict[str, Any]:
             "Update: pip install -U polysem"
         )
     return cast(dict[str, Any], described)
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a model or a run of polysem lies here."""
+    if (path / "run.json").is_file():
+        return True
+    try:
+        return isinstance(read_config(path).get("model"), dict)
+    except ModelFolderError:
+        return any(path.glob(".saving-*"))  # a save that was cut short
 
 
 def unshared(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

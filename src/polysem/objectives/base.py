@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from polysem.errors import InputError, kind
+from polysem.errors import InputError, NonFiniteError, kind
 from polysem.registry import Part, Registry
 
 registry: Registry[Part] = Registry("objective")
@@ -61,7 +61,7 @@ class Regulariser(Part):
                     f"got {kind(x)}."
                 )
             if not bool(x.detach().isfinite().all()):
-                raise InputError(f"{type(self).__name__}: {side} hold NaN or infinity. Check the learning rate.")
+                raise NonFiniteError(f"{type(self).__name__}: {side} hold NaN or infinity. Check the learning rate.")
         if images.shape[2] != texts.shape[2]:
             raise InputError(f"Images have width {images.shape[2]} and texts {texts.shape[2]}; they need a common one.")
         return self.loss(images, texts)
@@ -83,7 +83,7 @@ def check_scores(scores: Tensor, positives: Tensor) -> None:
         raise InputError("No pair of this batch is a positive; check how the mask was made.")
     if not bool(scores.detach().isfinite().all()):
         bad = (~scores.detach().isfinite()).nonzero()
-        raise InputError(
+        raise NonFiniteError(
             f"{len(bad)} of {scores.numel()} scores are NaN or infinite, "
             f"first at (image {bad[0, 0]}, text {bad[0, 1]}). "
             "Check the features, or lower the learning rate if this happens while training."

@@ -138,6 +138,16 @@ def _check_training(recipe: Recipe) -> None:
     schedule = recipe.schedule
     if schedule.name == "step" and bool(schedule.milestones) == (schedule.every is not None):
         raise ConfigError("schedule step takes either `milestones` or `every`: give one of them.")
+    if schedule.name not in ("step", "compounding") and (schedule.milestones or schedule.every is not None):
+        raise ConfigError(
+            f"schedule {schedule.name} has no use for `milestones` or `every`: leave them out, or choose step."
+        )
+    if recipe.data.val in recipe.data.train:
+        raise ConfigError(f"data.val={recipe.data.val} is also in data.train: validation would measure memory.")
+    if recipe.data.glove is not None and recipe.text.encoder["name"] != "bigru":
+        raise ConfigError(
+            f"data.glove starts the words of a bigru; text.encoder is {recipe.text.encoder['name']!r}. Leave it out."
+        )
     if schedule.name == "compounding" and schedule.every is None:
         raise ConfigError("schedule compounding needs `every`.")
     if recipe.training.batch < 2:

@@ -52,7 +52,8 @@ def load(recipe: str | Path, overrides: Iterable[str] = ()) -> Recipe:
     """The recipe of this name or path, with `path.to.key=value` overrides, checked whole before anything is built."""
     content = _expanded(str(recipe), ())
     content.setdefault("name", Path(recipe).stem if _is_path(recipe) else str(recipe))
-    for override in overrides:
+    # Names first, whatever the order they are given in: another part comes without the knobs of the one before.
+    for override in sorted(overrides, key=lambda given: not given.partition("=")[0].strip().endswith(".name")):
         content = _merged(content, _nested(override, content))
     return parse(content)
 
@@ -98,7 +99,9 @@ def _merged(base: dict[str, Any], over: Mapping[str, Any], place: str = "") -> d
     """`over` laid over `base`, key by key. A part of another name replaces the part: its knobs were another's."""
     # Neither the recipe itself nor its optimiser is a part: a name there is one key among others.
     if place not in ("", "optimiser") and over.get("name", base.get("name")) != base.get("name"):
-        kept = {key: value for key, value in base.items() if key in ("weight", "on")}  # of a regulariser
+        # A regulariser keeps its weight and place, a schedule its warm-up.
+        stays = ("warmup_steps", "ramp_epoch", "ramp") if place == "schedule" else ("weight", "on")
+        kept = {key: value for key, value in base.items() if key in stays}
         return {**kept, **over}
     result = dict(base)
     if over.get("pooling", base.get("pooling")) != base.get("pooling"):

@@ -2,71 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from polysem import masked
+from polysem.dropout import Dropout
+from polysem.sets import parallel
+from polysem.sets.attention import Competition, Memory, SlotAttention
 from polysem.sets.positions import relative_sinusoids
-
-
-@dataclass(frozen=True)
-class Competition:
-    """Who competes in the attention.
-
-    over: "slots" (slot attention: the slots share out each token) or "tokens" (the usual transformer attention: each
-    slot shares itself out over the tokens).
-    padding_competes: the released code's bug, in which padding is shared out evenly among the slots and then read.
-    """
-
-    over: Literal["slots", "tokens"]
-    padding_competes: bool = False
-
-
-class SlotAttention(nn.Module):
-    """Multi-head attention from slots to tokens, in two halves: what is read of the tokens, and how slots read it."""
-
-    def __init__(self, dim: int, input_dim: int, heads: int, head_dim: int, dropout: float) -> None:
-        super().__init__()
-        self.heads, self.scale = heads, head_dim**-0.5
-        self.norm = nn.LayerNorm(dim)
-        self.norm_context = nn.LayerNorm(input_dim)
-        self.to_q = nn.Linear(dim, heads * head_dim, bias=False)
-        self.to_k = nn.Linear(input_dim, heads * head_dim, bias=False)
-        self.to_v = nn.Linear(input_dim, heads * head_dim, bias=False)
-        self.to_out = nn.Linear(heads * head_dim, dim)
-        self.dropout = nn.Dropout(dropout)
-
-    def read(self, x: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(B, N, input_dim) -> keys, values (B, H, N, E). They do not change over iterations of tied weights."""
-        context = self.norm_context(x)
-        keys = self.to_k(context if positions is None else context + positions)
-        return self._split(keys), self._split(self.to_v(context))
-
-    def forward(
-        self, slots: Tensor, keys: Tensor, values: Tensor, mask: Tensor, how: Competition
-    ) -> tuple[Tensor, Tensor]:
-        """-> update (B, K, D), attention (B, H, K, N) before it is normalised over tokens."""
-        logits = self._split(self.to_q(self.norm(slots))) @ keys.transpose(-1, -2) * self.scale
-        real = mask[:, None, None]
-        if how.over == "tokens":
-            attention = weights = masked.softmax(logits, real, dim=-1)
-        else:
-            attention = logits.softmax(-2).masked_fill(~real, 1 / slots.shape[1] if how.padding_competes else 0.0)
-            weights = attention / (attention.sum(-1, keepdim=True) + 1e-7)
-        read: Tensor = (weights @ values).transpose(1, 2).flatten(2)
-        return self.dropout(self.to_out(read)), attention
-
-    def _split(self, x: Tensor) -> Tensor:
-        return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
 
 
 class FeedForward(nn.Sequential):
     def __init__(self, dim: int, mult: int, dropout: float) -> None:
         super().__init__(
-            nn.LayerNorm(dim), nn.Linear(dim, mult * dim), nn.GELU(), nn.Dropout(dropout), nn.Linear(mult * dim, dim)
+            nn.LayerNorm(dim), nn.Linear(dim, mult * dim), nn.GELU(), Dropout(dropout), nn.Linear(mult * dim, dim)
         )
 
 
@@ -81,13 +31,12 @@ class Iteration(nn.Module):
         self.gru = nn.GRUCell(dim, dim) if gru else None
         self.feed_forward = FeedForward(dim, ff_mult, dropout)
 
-    def forward(
-        self, slots: Tensor, keys: Tensor, values: Tensor, mask: Tensor, how: Competition
-    ) -> tuple[Tensor, Tensor]:
-        update, attention = self.attention(slots, keys, values, mask, how)
+    def forward(self, slots: Tensor, memory: Memory, mask: Tensor, how: Competition) -> tuple[Tensor, Tensor]:
+        update, attention = self.attention(slots, memory, mask, how)
         if self.gru is None:
             slots = slots + update
         else:
+            slots = slots.expand_as(update)
             slots = self.gru(update.flatten(0, 1), slots.flatten(0, 1)).view_as(slots)
         return slots + self.feed_forward(slots), attention
 
@@ -130,25 +79,35 @@ class AggregationBlock(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """-> slots (B, K, dim), attention (T, B, H, K, N) of every iteration."""
+        if self.training and not hasattr(self, "slots"):
+            slots, attention = self._aggregate(x, mask)  # it draws the slots, which threads must not
+        else:
+            slots, attention = parallel.by_items(self._aggregate, self, x, mask)
+        return slots, attention.transpose(0, 1)
+
+    def _aggregate(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """-> slots (B, K, dim), attention (B, T, H, K, N)."""
         positions = None
         if self.sine_positions:
             counted = torch.ones_like(mask) if self.how.padding_competes else mask
             positions = relative_sinusoids(counted, x.shape[-1]).to(x.dtype)
         slots = self.initial_slots(len(x))
+        asking = slots.shape[1] * (self.iterations if self.tied else 1)
+        plan = cast(Iteration, self.updates[0]).attention.plan(len(x), x.shape[1], asking)
         steps = []
-        memory: tuple[Tensor, Tensor] | None = None
+        memory: Memory | None = None
         for step in range(self.iterations):
             update = cast(Iteration, self.updates[0 if self.tied else step])
             if memory is None or not self.tied:
-                memory = update.attention.read(x, positions)
-            slots, attention = update(slots, *memory, mask, self.how)
+                memory = update.attention.read(x, positions, plan)
+            slots, attention = update(slots, memory, mask, self.how)
             steps.append(attention)
-        return self.norm(slots), torch.stack(steps)
+        return self.norm(slots), torch.stack(steps, dim=1)
 
     def initial_slots(self, items: int) -> Tensor:
-        """(items, K, dim)."""
+        """(items, K, dim), or (1, K, dim) where every item starts from the same."""
         if hasattr(self, "slots"):
-            return self.slots.expand(items, -1, -1)
-        noise = self.slot_noise.expand(items, -1, -1)
-        noise = torch.randn_like(noise) if self.training else noise
+            return self.slots[None]
+        noise = self.slot_noise[None]
+        noise = torch.randn_like(noise.expand(items, -1, -1)) if self.training else noise
         return self.slot_mean + self.slot_log_std.exp() * noise

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from polysem import masked
 from polysem.errors import InputError, unknown
 from polysem.features import LocalFeatures
-from polysem.sets.aggregation import AggregationBlock, Competition
+from polysem.sets.aggregation import AggregationBlock
+from polysem.sets.attention import Competition
 from polysem.sets.base import SetPrediction, SetPredictor, registry
 
 Dropout = Annotated[float, Field(ge=0, lt=1)]

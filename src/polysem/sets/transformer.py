@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import PositiveInt
 
-from polysem.sets.aggregation import Competition
+from polysem.sets.attention import Competition
 from polysem.sets.base import registry
 from polysem.sets.slots import AggregatingPredictor, Dropout
 

@@ -23,7 +23,12 @@ def assemble(recipe: Recipe, train: Collection) -> Model:
     image, text = tower_config(recipe.image), tower_config(recipe.text)
     _check_kind(recipe, train)
     if encoder_takes(image["encoder"]["name"]) == "features":
-        image["encoder"].setdefault("input_dim", load_features(train[0].media).shape[1])
+        width = load_features(train[0].media).shape[1]
+        if image["encoder"].setdefault("input_dim", width) != width:
+            raise ConfigError(
+                f"image.encoder.input_dim={image['encoder']['input_dim']}, but the features of {train.name} have width "
+                f"{width}. Leave it out: it is read from the data."
+            )
     vocabulary = None
     if text["encoder"]["name"] == "bigru":
         vocabulary = Vocabulary.build(train.captions, recipe.data.min_count)

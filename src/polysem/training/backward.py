@@ -56,7 +56,8 @@ def _whole(model: Model, criterion: Criterion, batch: Fed, accelerator: Accelera
         images, texts = model(batch.images, batch.texts, (batch.image_keep, batch.text_keep))
     own = _embedded(images, criterion), _embedded(texts, criterion)
     for side in own:
-        side.vectors.retain_grad()
+        if side.vectors.requires_grad:  # a side may have nothing to learn, for an epoch or for good
+            side.vectors.retain_grad()
     return _loss(model, criterion, batch, accelerator, own, scale)
 
 

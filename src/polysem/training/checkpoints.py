@@ -55,8 +55,8 @@ class Checkpoints:
             (aside / STATE).write_text(json.dumps(checkpoint.state), encoding="utf-8")
             for path in (aside / WEIGHTS, aside / STATE, aside):
                 _to_disk(path)
-            if final.exists():
-                shutil.rmtree(final)
+            while final.exists():  # of the same step: the old one goes when the new one is there
+                final = final.with_name(final.name + "+")
             os.rename(aside, final)
             _to_disk(self.folder)
         except OSError as error:
@@ -116,8 +116,8 @@ def restore(
         if name.startswith("optimiser/"):
             owner, _, slot = name.removeprefix("optimiser/").rpartition("/")
             parameter = parameters[owner]
-            # Moments lie beside their weight; the count of steps stays where the optimiser keeps it.
-            optimiser.state[parameter][slot] = tensor.to(parameter.device) if tensor.ndim else tensor.clone()
+            # All of it lies beside its weight: a fused optimiser counts its steps there too.
+            optimiser.state[parameter][slot] = tensor.to(parameter.device, copy=True)
 
 
 def _changing(model: Model, resting: frozenset[str]) -> dict[str, Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from polysem import objectives
@@ -44,6 +45,8 @@ class Criterion(nn.Module):
         if not isinstance(objective, Objective):
             raise TypeError(f"{recipe.objective['name']} is no objective")  # a checked recipe does not come here
         self.objective: Objective = objective
+        self.luck: int | None = None
+        """What the draws of a step are a function of; None leaves them to torch's state."""
         self.regularisers = [
             (entry, objectives.build(entry.name, **entry.knobs)) for entry in recipe.regularisers if entry.weight > 0
         ]
@@ -57,6 +60,12 @@ class Criterion(nn.Module):
     ) -> tuple[Loss, Verdict]:
         """-> the loss, and what the objective alone came to."""
         scores = similarity.scores(images.vectors, texts.vectors)
+        with torch.random.fork_rng([scores.device] if scores.device.type == "cuda" else []):
+            if self.luck is not None:
+                torch.manual_seed(self.luck)
+            return self._judge(images, texts, positives, scores)
+
+    def _judge(self, images: Embedded, texts: Embedded, positives: Tensor, scores: Tensor) -> tuple[Loss, Verdict]:
         # Before the objective, so that one which draws its number of negatives draws the same for both.
         equal = collapsed(self.objective, scores.detach(), positives)
         main = self.objective(scores, positives)

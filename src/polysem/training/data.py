@@ -23,6 +23,14 @@ class Splits:
     val: Collection
     how: str
 
+    def check(self) -> None:
+        """Raise unless there is enough to train and to validate with."""
+        if len(self.train) < 2 or not len(self.val):
+            raise InputError(
+                f"{self.train.name}: {len(self.train)} training and {len(self.val)} validation items have captions and "
+                "can be read; training needs at least two of the first and one of the second."
+            )
+
 
 def split(collection: Collection, wanted: Data) -> Splits:
     """Training and validation items, those with captions."""
@@ -39,16 +47,10 @@ def split(collection: Collection, wanted: Data) -> Splits:
                 raise InputError(
                     f"{collection.name} has no split {asked}; it has {', '.join(known)}. Name one: --set {name}=…"
                 )
-        if wanted.val in names:
-            raise InputError(f"data.val={wanted.val} is also in data.train: validation would measure memory.")
         train, val, how = collection.split(*names), collection.split(wanted.val), wanted.val
-    train, val = _with_captions(train), _with_captions(val)
-    if len(train) < 2 or not len(val):
-        raise InputError(
-            f"{collection.name}: {len(train)} training and {len(val)} validation items have captions; "
-            "training needs at least two of the first and one of the second."
-        )
-    return Splits(train, val, how)
+    splits = Splits(_with_captions(train), _with_captions(val), how)
+    splits.check()
+    return splits
 
 
 def with_features(collection: Collection, store: FeatureStore | None) -> Collection:

@@ -10,7 +10,7 @@ from typing import Any
 
 from polysem.training.measures import circular_variance, collapsed, supervision
 
-__all__ = ["COLLAPSES", "Finding", "Monitor", "StepFacts", "circular_variance", "collapsed", "supervision"]
+__all__ = ["Finding", "Monitor", "StepFacts", "circular_variance", "collapsed", "supervision"]
 
 GRACE = 50
 """Steps that are not judged: every run starts at chance, and a set predictor may start with alike elements."""
@@ -42,8 +42,6 @@ REARM = 50
 """Steps that a condition must have been gone before it can be named again."""
 
 _HINGES, _LOGS = ("triplet",), ("infonce", "adopt")
-COLLAPSES = frozenset({"hinge collapse", "InfoNCE collapse", "score collapse", "set collapse"})
-"""The findings after which going on is pointless; the others may mend, or cost only a part of the model."""
 
 
 @dataclass(frozen=True)

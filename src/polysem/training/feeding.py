@@ -21,6 +21,7 @@ from polysem.data.collection import Collection
 from polysem.data.images import load_image
 from polysem.data.store import FeatureStore
 from polysem.encoders import ImageEncoder, TextEncoder, Tokens
+from polysem.errors import ConfigError
 from polysem.features import LocalFeatures
 from polysem.models import Model, Tower
 from polysem.models.encoding import move
@@ -164,6 +165,12 @@ class Feeder:
     ) -> None:
         self.model, self.images, self.texts, self.batches = model, images, texts, batches
         self.rank, self.world_size = rank, world_size
+        smallest = min(batches.batch, len(batches.collection)) // 2  # a visit may end with half a batch
+        if world_size > 1 and smallest < world_size:
+            raise ConfigError(
+                f"training.batch={batches.batch} on {len(batches.collection)} images is too small for {world_size} "
+                "processes: a share would be empty. Raise it, or use fewer processes."
+            )
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Fed]:
         with ThreadPoolExecutor(1, thread_name_prefix="feeder") as background:

@@ -31,7 +31,8 @@ def write(run: Path, content: Mapping[str, Any]) -> None:
     """Replace run.json, and recipe.yaml beside it for people."""
     run.mkdir(parents=True, exist_ok=True)
     recipe = yaml.safe_dump(dict(content["recipe"]), sort_keys=False, allow_unicode=True)
-    for name, text in ((RECIPE, recipe), (RUN, json.dumps(content, indent=2, ensure_ascii=False) + "\n")):
+    # run.json first: a folder that has it is known as a run's, whatever else is missing.
+    for name, text in ((RUN, json.dumps(content, indent=2, ensure_ascii=False) + "\n"), (RECIPE, recipe)):
         partial = run / f".{name}.partial"
         partial.write_text(text, encoding="utf-8")
         os.replace(partial, run / name)

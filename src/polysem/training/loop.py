@@ -13,7 +13,7 @@ import torch
 from accelerate import Accelerator
 
 from polysem import processes
-from polysem.errors import InputError, PolysemError
+from polysem.errors import ConfigError, NonFiniteError, PolysemError
 from polysem.models import Model
 from polysem.recipes import Recipe
 from polysem.training import backward, checkpoints, optimiser, schedule
@@ -22,6 +22,7 @@ from polysem.training.checkpoints import Checkpoint, Checkpoints
 from polysem.training.criterion import Criterion
 from polysem.training.diagnosis import Finding, Monitor, StepFacts, circular_variance, supervision
 from polysem.training.feeding import Fed, Feeder
+from polysem.training.interrupts import Interrupts
 from polysem.training.records import Records
 
 SAVE_SECONDS = 120.0
@@ -65,10 +66,16 @@ class Loop:
         self.stepper = accelerator.prepare_optimizer(self.optimiser, device_placement=False)
         self.trained = [p for group in self.optimiser.param_groups for p in group["params"]]
         self.accumulate = recipe.training.accumulate
-        self.steps_per_epoch = max(1, len(feeder.batches) // self.accumulate)
+        self.steps_per_epoch = len(feeder.batches) // self.accumulate
+        if not self.steps_per_epoch:
+            raise ConfigError(
+                f"training.accumulate={self.accumulate} asks for more batches than the {len(feeder.batches)} of an "
+                "epoch. Lower it, or training.batch."
+            )
         self.total = self.steps_per_epoch * recipe.training.epochs
         self.monitor = Monitor()
-        self.step, self.seconds = 0, 0.0
+        self.step, self.validated, self.seconds = 0, 0, 0.0
+        self.within_step = False
         self.best: dict[str, Any] | None = None
         self.resting = frozenset(
             f"{side}.encoder"
@@ -88,7 +95,9 @@ class Loop:
             return False
         checkpoints.restore(self.model, self.optimiser, found.tensors, self.resting)
         self.step, self.seconds = int(found.state["step"]), float(found.state["seconds"])
-        self.best = found.state["best"]
+        self.best, self.validated = found.state["best"], int(found.state["validated"])
+        if self.accelerator.scaler is not None and found.state.get("scaler"):
+            self.accelerator.scaler.load_state_dict(found.state["scaler"])
         self.monitor.restore(found.state["monitor"])
         self.records.resume(self.step)
         return True
@@ -96,7 +105,14 @@ class Loop:
     def save(self, kind: str = "last") -> None:
         if not self.accelerator.is_main_process:
             return
-        state = {"step": self.step, "seconds": self.seconds, "best": self.best, "monitor": self.monitor.state()}
+        state = {
+            "step": self.step,
+            "validated": self.validated,
+            "seconds": self.seconds,
+            "best": self.best,
+            "monitor": self.monitor.state(),
+            "scaler": self.accelerator.scaler.state_dict() if self.accelerator.scaler is not None else None,
+        }
         memory = self.optimiser if kind == "last" else None
         self.kept.save(kind, Checkpoint(checkpoints.collect(self.model, memory, self.resting), state))
 
@@ -107,30 +123,33 @@ class Loop:
         saved = began = time.monotonic()
         before = self.seconds
         try:
-            while self.step < self.total:
-                epoch = self.step // self.steps_per_epoch
-                self.begin(epoch)
-                for batches in self.fed(epoch):
-                    self.take_step(batches, epoch)
-                    self.seconds = before + time.monotonic() - began
-                    if self.step % self.steps_per_epoch == 0:
-                        self.end_epoch(epoch)
-                    if self.due(time.monotonic() - saved):
-                        self.save()
-                        saved = time.monotonic()
+            with Interrupts() as interrupts:
+                self.end_epoch()  # of a run that was cut between its last step and its judgement
+                while self.step < self.total:
+                    epoch = self.step // self.steps_per_epoch
+                    self.begin(epoch)
+                    for batches in self.fed(epoch):
+                        self.take_step(batches, epoch)
+                        self.seconds = before + time.monotonic() - began
+                        self.end_epoch()
+                        if self.due(time.monotonic() - saved):
+                            self.save()
+                            saved = time.monotonic()
+                        interrupts.check()
         except (KeyboardInterrupt, StoppedError):
-            self.save()
+            if not self.within_step:  # half a step is nothing to go on from: batch norm has moved, weights have not
+                self.save()
             raise
         self.save()
 
     def begin(self, epoch: int) -> None:
         """What is said of an epoch holds from its first step: schedules of the objective, parts that rest."""
-        self.model.train()
         self.criterion.objective.set_epoch(epoch)
         for tower, side in ((self.model.image, self.recipe.image), (self.model.text, self.recipe.text)):
             if side.frozen_epochs:
                 wanted = side.encoder.get("trainable", "all")
                 tower.encoder.set_trainable("none" if epoch < side.frozen_epochs else wanted)
+        self.model.train()  # after the thaw: an encoder that rests refuses training mode
 
     def fed(self, epoch: int) -> Iterator[list[Fed]]:
         """The batches of each remaining optimiser step of this epoch."""
@@ -146,7 +165,7 @@ class Loop:
     # --------------------------------------------------------------------------------------------------- one step
 
     def take_step(self, batches: list[Fed], epoch: int) -> None:
-        started = time.monotonic()
+        started, self.within_step = time.monotonic(), True
         self.seed()
         rate = schedule.factor(self.recipe.schedule, self.step, self.steps_per_epoch, self.total)
         for group in self.optimiser.param_groups:
@@ -165,14 +184,14 @@ class Loop:
             self.give_up(facts, norm)
         self.stepper.step()
         self.optimiser.zero_grad(set_to_none=True)
-        self.step += 1
+        self.step, self.within_step = self.step + 1, False
         items = sum(sum(batch.sizes[1]) for batch in batches)
         self.report(outcome, facts, epoch, norm, items / max(1e-9, time.monotonic() - started))
 
     def learn(self, batch: Fed, scale: float) -> Outcome:
         try:
             return backward.run(self.model, self.criterion, batch, self.accelerator, self.recipe.training.chunk, scale)
-        except InputError as error:  # a part met NaN: from the data, or from weights that ran away
+        except NonFiniteError as error:  # from the data, or from weights that ran away
             self.optimiser.zero_grad(set_to_none=True)
             raise StoppedError(
                 f"Stopped at step {self.step + 1}: {error} If the data is sound, the weights ran away: lower the "
@@ -181,8 +200,10 @@ class Loop:
 
     def seed(self) -> None:
         """Dropout's luck is a function of the step: nothing of it needs saving."""
-        luck = np.random.SeedSequence([self.recipe.training.seed, self.step, processes.rank()]).generate_state(1)[0]
-        torch.manual_seed(int(luck))
+        seed = self.recipe.training.seed
+        torch.manual_seed(_luck(seed, self.step, processes.rank()))
+        # An objective that draws has to draw the same in every process: they all compute the same loss.
+        self.criterion.luck = _luck(seed, self.step)
 
     def facts(self, outcome: Outcome, norm: float) -> StepFacts:
         sets = outcome.images.vectors.shape[1] > 1, outcome.texts.vectors.shape[1] > 1
@@ -198,7 +219,7 @@ class Loop:
             supervision_text=_supervision(outcome.text_gradient) if sets[1] else None,
             norm_image=outcome.images.length,
             norm_text=outcome.texts.length,
-            score_spread=float(outcome.verdict.scores.std()),
+            score_spread=float(outcome.verdict.scores.std(correction=0)),
             lr=max(group["lr"] for group in self.optimiser.param_groups),
             warming=schedule.is_warming(self.recipe.schedule, self.step, self.steps_per_epoch),
         )
@@ -222,13 +243,16 @@ class Loop:
         self.records.write(record)
         self.accelerator.log(_flat(record), step=self.step)
         self.watcher.step(record)
-        self.judge(self.monitor.observe(facts))
+        if not self.stepper.step_was_skipped:
+            self.judge(self.monitor.observe(facts))
 
     # ------------------------------------------------------------------------------------------------- judgement
 
-    def end_epoch(self, epoch: int) -> None:
-        last = self.step >= self.total
-        if (epoch + 1) % self.recipe.training.validate_every and not last:
+    def end_epoch(self) -> None:
+        """Validate, if an epoch is at its end that is to be validated and has not been."""
+        epoch = self.step // self.steps_per_epoch - 1
+        due = (epoch + 1) % self.recipe.training.validate_every == 0 or self.step >= self.total
+        if self.step % self.steps_per_epoch or not due or self.validated >= self.step:
             return
         found: dict[str, Any] = {}
         if self.accelerator.is_main_process:
@@ -242,6 +266,7 @@ class Loop:
             self.records.write(record)
             self.accelerator.log(_flat(record), step=self.step)
             self.watcher.validation(record)
+        self.validated = self.step
         processes.wait()
 
     def judge(self, findings: list[Finding]) -> None:
@@ -262,8 +287,12 @@ class Loop:
         raise StoppedError(
             f"Stopped at step {self.step + 1}: the loss is {facts.loss:g} and the gradient's norm {norm:g}. "
             "Lower the learning rate (--set optimiser.lr=…) or clip (--set optimiser.clip=1), and train into another "
-            "folder. The weights before this step are kept."
+            "folder. The last checkpoint is kept."
         )
+
+
+def _luck(*numbers: int) -> int:
+    return int(np.random.SeedSequence(numbers).generate_state(1)[0])
 
 
 def _supervision(gradient: torch.Tensor | None) -> tuple[float, ...] | None:

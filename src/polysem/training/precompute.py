@@ -14,6 +14,8 @@ from polysem.encoders import Encoder, ImageEncoder, TextEncoder, extract, extrac
 from polysem.encoders.pipeline import Progress
 from polysem.errors import InputError
 from polysem.recipes import Side
+from polysem.training import contents
+from polysem.training.feeding import caption_ids
 
 
 def is_frozen(encoder: Encoder, side: Side) -> bool:
@@ -47,13 +49,32 @@ def features_of(
                 f"fingerprint {found.fingerprint[:12]}) than this recipe's ({encoder.config['name']}, {print_[:12]}). "
                 "Give another folder, or leave the option out: they are then made and kept in the cache."
             )
+    contents.check(folder, collection, encoder.takes)
+    complete = _complete(folder, collection, encoder)
+    if complete is not None:
+        return complete
     if encoder.takes == "pixels":
-        return extract(
+        store = extract(
             collection, cast(ImageEncoder, encoder), folder, rank=rank, world_size=world_size, progress=progress
         )
-    return extract_texts(
-        collection, cast(TextEncoder, encoder), folder, rank=rank, world_size=world_size, progress=progress
-    )
+    else:
+        store = extract_texts(
+            collection, cast(TextEncoder, encoder), folder, rank=rank, world_size=world_size, progress=progress
+        )
+    if rank == 0:
+        contents.note(folder, collection, encoder.takes)
+    return store
+
+
+def _complete(folder: Path, collection: Collection, encoder: Encoder) -> FeatureStore | None:
+    """The store, if nothing is left to do: it is then only read, by as many runs at once as there are."""
+    if not (folder / "manifest.json").exists():
+        return None
+    store = FeatureStore.open(folder)
+    wanted = caption_ids(collection) if encoder.takes == "tokens" else [item.id for item in collection]
+    left_out = {skip.what for skip in store.skipped}
+    done = store.fingerprint == encoder.fingerprint() and all(key in store or key in left_out for key in wanted)
+    return store if done else None
 
 
 def cache() -> Path:

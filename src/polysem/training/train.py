@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 
 from polysem import processes
 from polysem._version import __version__
@@ -89,6 +90,8 @@ def train(
         model.to(accelerator.device)
         stores = _stores(model, recipe, splits, (features, text_features), watcher)
         splits = Splits(with_features(splits.train, stores[0]), with_features(splits.val, stores[0]), splits.how)
+        splits.check()
+        described |= counts(splits)
         content = {
             "recipe": resolved,
             "data": described,
@@ -113,19 +116,20 @@ def train(
                 if not resumed:
                     loop.judge(leaks(splits.train, splits.val))
                 loop.run()
-        except (KeyboardInterrupt, StoppedError) as end:
-            content["status"] = "stopped" if isinstance(end, StoppedError) else "interrupted"
+        except BaseException as end:
+            content["status"] = {StoppedError: "stopped", KeyboardInterrupt: "interrupted"}.get(type(end), "failed")
+            content["error"] = str(end)
             if accelerator.is_main_process:
                 folder.write(run, {**content, "best": loop.best, "seconds": loop.seconds, "step": loop.step})
                 report.write(run)
             raise
         finally:
             loop.records.close()
-            accelerator.end_training()
         content |= {"status": "finished", "best": loop.best, "seconds": loop.seconds, "step": loop.step}
         if accelerator.is_main_process:
             _finish(loop, run, content)
         processes.wait()
+        accelerator.end_training()
         return _result(run, content, begun)
 
 
@@ -134,6 +138,9 @@ def _accelerator(recipe: Recipe, run: Path, tracker: str | None) -> Accelerator:
     # On a processor without the hardware half precision is ten times slower than float32: it is then left out.
     if asked != "fp32" and not torch.accelerator.is_available() and not (asked == "bf16" and machine().hardware_bf16):
         asked = "fp32"
+    if processes.world_size() == 1:
+        # accelerate keeps the precision of the first run of a process for all that follow.
+        AcceleratorState._reset_state()
     try:
         return Accelerator(
             mixed_precision="no" if asked == "fp32" else asked,
@@ -239,11 +246,18 @@ def protocol(collection: Collection, splits: Splits) -> str:
 def _describe(collection: Collection, splits: Splits) -> dict[str, Any]:
     return {
         "name": collection.name,
+        **counts(splits),
+        "digest": digest(splits),
+    }
+
+
+def counts(splits: Splits) -> dict[str, int]:
+    """How much there is to learn from and to validate with."""
+    return {
         "train": len(splits.train),
         "train_captions": len(splits.train.captions),
         "val": len(splits.val),
         "val_captions": len(splits.val.captions),
-        "digest": digest(splits),
     }
 
 

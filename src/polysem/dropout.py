@@ -1,0 +1,96 @@
+"""Dropout whose random numbers come fast, and on every core.
+
+torch draws them one after the other on one core, a tenth of a training step of DivE. Here blocks of values each have a
+generator of their own, so that all cores draw at once, and the same numbers however many there are.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from polysem import threads
+
+_BLOCK = 1 << 17
+_LEVELS = 1 << 16
+_here = threading.local()
+
+
+class Dropout(nn.Dropout):
+    """torch's, with other draws. They follow from torch's random state, and with it are reproducible.
+
+    On the CPU the rate is rounded to a 65,536th; what stays is scaled accordingly.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0 or x.device.type != "cpu" or x.dtype != torch.float32:
+            return super().forward(x)
+        dropped: Tensor = _Drop.apply(x, self.p, new_seed())  # type: ignore[no-untyped-call]
+        return dropped
+
+
+def new_seed() -> int:
+    """From the stream of this thread, where `seeded` gave it one, else from torch's random state."""
+    stream = getattr(_here, "stream", None)
+    return int(torch.randint(1 << 62, ()) if stream is None else stream.integers(1 << 62))
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Within, dropout on this thread draws from `seed`: what threads draw must not depend on who comes first."""
+    outer = getattr(_here, "stream", None)
+    _here.stream = np.random.Generator(np.random.SFC64(seed))
+    try:
+        yield
+    finally:
+        _here.stream = outer
+
+
+class _Drop(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, rate: float, seed: int) -> Tensor:
+        limit = round(rate * _LEVELS)
+        values = x.contiguous()
+        keep, ctx.scale = torch.empty(values.shape, dtype=torch.bool), _LEVELS / (_LEVELS - limit)
+
+        def draw(number: int, kept: Tensor) -> None:
+            luck = np.random.SFC64([seed, number]).random_raw(-(-len(kept) // 4)).view(np.uint16)[: len(kept)]
+            np.greater_equal(luck, limit, out=kept.numpy())
+
+        result = _scaled(values, keep, ctx.scale, draw)
+        ctx.save_for_backward(keep)
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        (keep,) = ctx.saved_tensors
+        return _scaled(gradient.contiguous(), keep, ctx.scale), None, None
+
+
+def _scaled(values: Tensor, keep: Tensor, scale: float, draw: Any = None) -> Tensor:
+    """scale * values where keep, else 0. draw: fills a numbered block of `keep` first."""
+    result = torch.empty_like(values)
+    flat = [tensor.view(-1) for tensor in (values, keep, result)]
+
+    def blocks(numbers: range) -> None:
+        for number in numbers:
+            given, kept, made = (tensor[number * _BLOCK : (number + 1) * _BLOCK] for tensor in flat)
+            if draw is not None:
+                draw(number, kept)
+            torch.mul(given, kept, out=made).mul_(scale)
+
+    count = -(-values.numel() // _BLOCK)
+    share = -(-count // threads.count(values.device)) or 1
+    threads.run(
+        [partial(blocks, range(start, min(start + share, count))) for start in range(0, count, share)], values.device
+    )
+    return result

@@ -1,0 +1,137 @@
+"""Attention from slots to tokens, arranged so that as little as possible is multiplied."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from polysem import masked
+from polysem.dropout import Dropout
+
+Plan = Literal["projected", "folded", "composed"]
+
+
+@dataclass(frozen=True)
+class Competition:
+    """Who competes in the attention.
+
+    over: "slots" (slot attention: the slots share out each token) or "tokens" (the usual transformer attention: each
+    slot shares itself out over the tokens).
+    padding_competes: the released code's bug, in which padding is shared out evenly among the slots and then read.
+    """
+
+    over: Literal["slots", "tokens"]
+    padding_competes: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """What slots read of a batch, over all iterations of tied weights.
+
+    keys, values: (B, H, N, E) if "projected"; otherwise the tokens themselves, (B, 1, N, input_dim), for all heads.
+    ask, answer: the weights of "composed" queries and outputs.
+    """
+
+    plan: Plan
+    keys: Tensor
+    values: Tensor
+    ask: Tensor | None = None
+    answer: Tensor | None = None
+
+
+class SlotAttention(nn.Module):
+    """Multi-head attention from slots to tokens, in two halves: what is read of the tokens, and how slots read it.
+
+    q . k = (W_q s) . (W_k x) is one number however it is bracketed. With more tokens than slots, "folded" takes W_k to
+    the slots, s -> W_k^T W_q s, and leaves the tokens as they are; so with the values and the output. "composed" also
+    multiplies W_k^T W_q beforehand, which pays for narrow tokens. The plan with the fewest multiplications is taken.
+    """
+
+    def __init__(self, dim: int, input_dim: int, heads: int, head_dim: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.scale = heads, head_dim**-0.5
+        self.norm = nn.LayerNorm(dim)
+        self.norm_context = nn.LayerNorm(input_dim)
+        self.to_q = nn.Linear(dim, heads * head_dim, bias=False)
+        self.to_k = nn.Linear(input_dim, heads * head_dim, bias=False)
+        self.to_v = nn.Linear(input_dim, heads * head_dim, bias=False)
+        self.to_out = nn.Linear(heads * head_dim, dim)
+        self.dropout = Dropout(dropout)
+
+    def plan(self, items: int, tokens: int, slots: int) -> Plan:
+        """The cheapest for as many `slots` of an item as will ask, over all iterations."""
+        inner, width = self.to_k.weight.shape
+        dim = self.to_q.weight.shape[1]
+        costs: dict[Plan, int] = {
+            "projected": items * inner * (tokens * width + slots * dim),
+            "folded": items * inner * (slots * width + slots * dim),
+            "composed": items * slots * dim * self.heads * width + dim * inner * width,
+        }
+        return min(costs, key=lambda plan: costs[plan])
+
+    def read(self, x: Tensor, positions: Tensor | None, plan: Plan) -> Memory:
+        """(B, N, input_dim) -> what does not change over iterations of tied weights."""
+        context = self.norm_context(x)
+        located = context if positions is None else context + positions
+        if plan == "projected":
+            return Memory(plan, self._split(self.to_k(located)), self._split(self.to_v(context)))
+        if plan == "folded":
+            return Memory(plan, located[:, None], context[:, None])
+        q, k, v = (self._by_head(part.weight) for part in (self.to_q, self.to_k, self.to_v))
+        ask = (k.transpose(1, 2) @ q).flatten(0, 1)
+        out = self.to_out.weight.view(len(self.to_out.weight), self.heads, -1).transpose(0, 1)
+        answer = (out @ v).transpose(0, 1).flatten(1)
+        return Memory(plan, located[:, None], context[:, None], ask, answer)
+
+    def forward(self, slots: Tensor, memory: Memory, mask: Tensor, how: Competition) -> tuple[Tensor, Tensor]:
+        """slots: (B, K, D), or (1, K, D) if they are the same for all. -> update (B, K, D), attention (B, H, K, N)
+        before it is normalised over tokens."""
+        items, real = len(mask), mask[:, None, None]
+        queries = self._queries(self.norm(slots), memory) * self.scale
+        logits = _times(queries.expand(items, -1, -1, -1), memory.keys.transpose(-1, -2))
+        if how.over == "tokens":
+            attention = weights = masked.softmax(logits, real, dim=-1)
+        else:
+            attention = logits.softmax(-2).masked_fill(~real, 1 / slots.shape[1] if how.padding_competes else 0.0)
+            weights = attention / (attention.sum(-1, keepdim=True) + 1e-7)
+        return self.dropout(self._output(_times(weights, memory.values), memory)), attention
+
+    def _queries(self, slots: Tensor, memory: Memory) -> Tensor:
+        """(b, K, D) -> (b, H, K, E), E being the width of a key."""
+        if memory.ask is not None:
+            return self._split(F.linear(slots, memory.ask))
+        queries = self._split(self.to_q(slots))
+        return queries if memory.plan == "projected" else _per_head(queries, self._by_head(self.to_k.weight))
+
+    def _output(self, read: Tensor, memory: Memory) -> Tensor:
+        """(B, H, K, E) -> (B, K, D)."""
+        if memory.answer is not None:
+            return F.linear(read.transpose(1, 2).flatten(2), memory.answer, self.to_out.bias)
+        if memory.plan == "folded":
+            read = _per_head(read, self._by_head(self.to_v.weight).transpose(1, 2))
+        output: Tensor = self.to_out(read.transpose(1, 2).flatten(2))
+        return output
+
+    def _by_head(self, weight: Tensor) -> Tensor:
+        return weight.view(self.heads, -1, weight.shape[1])
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
+
+
+def _times(x: Tensor, y: Tensor) -> Tensor:
+    """(B, H, K, M), (B, H or 1, M, N) -> (B, H, K, N): where heads share their tokens, they go into one product."""
+    if y.shape[1] == x.shape[1]:
+        return x @ y
+    # Slots before heads in memory: that is how linear maps leave them.
+    rows = x.transpose(1, 2).flatten(1, 2)
+    return (rows @ y.squeeze(1)).view(len(x), x.shape[2], x.shape[1], -1).transpose(1, 2)
+
+
+def _per_head(x: Tensor, weight: Tensor) -> Tensor:
+    """(b, H, K, M), (H, M, N) -> (b, H, K, N)."""
+    items, _, slots, _ = x.shape
+    return (x.transpose(0, 1).flatten(1, 2) @ weight).view(len(weight), items, slots, -1).transpose(0, 1)

@@ -18,7 +18,7 @@ sizes = st.integers(1, 9)
     k=sizes,
     size=sizes,
     budget_mb=st.floats(1e-7, 1e-2),
-    name=st.sampled_from(similarity.names()),
+    name=st.sampled_from([name for name in similarity.names() if name != "cosine"]),  # of single vectors alone
 )
 def test_any_budget_gives_the_same_scores(images, texts, k, size, budget_mb, name):
     part = similarity.build(name)

@@ -34,6 +34,7 @@ def test_groups_equal_one_piece_with_gradients_too(sets, monkeypatch):
         text={"encoder": {"name": "bigru", "vocab_size": 9}, "sets": SETS[sets]},
         similarity={"name": "mil"},
     ).image.double()
+    monkeypatch.setattr(type(tower.sets), "works_on_tokens", True)  # slots do not: they would not be cut
     given = features()
     given = LocalFeatures(given.values.double(), given.mask)
     assert len(ragged.groups(given.mask)) == ragged.GROUPS

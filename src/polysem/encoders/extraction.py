@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from polysem.allocation import freed_memory_kept
 from polysem.data.collection import Collection
 from polysem.data.images import load_image
 from polysem.data.store import FeatureStore, Manifest, StoreWriter
 from polysem.data.store.manifest import Dtype
 from polysem.data.store.writer import SHARD_BYTES
-from polysem.encoders.allocation import freed_memory_kept
 from polysem.encoders.base import Encoder
 from polysem.encoders.image import ImageEncoder
 from polysem.encoders.pipeline import Job, Pace, Progress, run

@@ -64,9 +64,9 @@ class Tower(nn.Module):
     def embed(self, encoded: LocalFeatures, projected: LocalFeatures) -> SetPrediction:
         """The set of vectors. Items do not meet here: any part of a batch can be embedded by itself.
 
-        So a batch of very different lengths is embedded in groups of like ones: nobody computes what is padding.
+        So where padding would cost anything, a batch of very different lengths is embedded in groups of like ones.
         """
-        groups = ragged.groups(projected.mask) if not self.reads_padding else []
+        groups = ragged.groups(projected.mask) if self.sets.works_on_tokens and not self.reads_padding else []
         if len(groups) < 2:
             return self._embed(encoded, projected)
         cut = ragged.split(projected, groups)

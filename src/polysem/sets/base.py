@@ -35,6 +35,8 @@ class SetPredictor(Part):
     """Maps `LocalFeatures` (B, N, input_dim) and a global feature (B, dim) to a `SetPrediction` of K vectors."""
 
     needs_global = True
+    works_on_tokens = True
+    """Whether most of its work is done token by token, so that padding costs as much as tokens do."""
 
     def __init__(self, dim: PositiveInt, k: PositiveInt, input_dim: PositiveInt | None) -> None:
         super().__init__()

@@ -34,6 +34,8 @@ _ITERATION_KEYS = {
 class AggregatingPredictor(SetPredictor):
     """An aggregation block whose normalised slots, with the global feature added, are the embedding set."""
 
+    works_on_tokens = False
+
     def __init__(
         self, *, dim: int, k: int, input_dim: int | None, position: str, add_global: bool, **block: Any
     ) -> None:

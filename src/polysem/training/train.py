@@ -14,6 +14,7 @@ from accelerate.state import AcceleratorState
 
 from polysem import processes
 from polysem._version import __version__
+from polysem.allocation import freed_memory_kept
 from polysem.data import open_collection
 from polysem.data.batching import Batches
 from polysem.data.collection import Collection
@@ -115,7 +116,8 @@ def train(
             with watcher.begin(title, loop.total, begun, loop.best) as loop.watcher:
                 if not resumed:
                     loop.judge(leaks(splits.train, splits.val))
-                loop.run()
+                with freed_memory_kept():
+                    loop.run()
         except BaseException as end:
             content["status"] = {StoppedError: "stopped", KeyboardInterrupt: "interrupted"}.get(type(end), "failed")
             content["error"] = str(end)

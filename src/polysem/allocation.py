@@ -1,4 +1,4 @@
-"""Memory that one layer frees and the next one needs stays with the process while features are extracted."""
+"""Memory that one layer frees and the next one needs stays with the process, while there is much such work to do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def freed_memory_kept() -> Iterator[None]:
 
     Otherwise it gives a thread memory in pieces of 64 MB and returns each to the system as soon as it is empty. The
     activations of a convolutional network fill and empty them in every layer: thousands of page faults for a picture,
-    up to a quarter of the time. Peak memory stays the same: it is what is in use at once.
+    up to a quarter of the time; of a training step, a few percent. Peak memory stays the same: it is what is in use at
+    once.
 
     This holds for the whole process. Afterwards the thresholds are those that glibc itself moves to in a process that
     frees large blocks, and what was kept is given back; that later threads share one arena may remain.

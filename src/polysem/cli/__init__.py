@@ -11,14 +11,18 @@ from typing import Annotated
 import typer
 
 from polysem._version import __version__
+from polysem.cli.compare import compare_command
+from polysem.cli.cost import cost_command
 from polysem.cli.data import check_command, show_command
 from polysem.cli.doctor import report
+from polysem.cli.eval import eval_command
 from polysem.cli.features import extract_features
 from polysem.cli.import_checkpoint import import_command
 from polysem.cli.make_data import make_emoji_scenes_command
 from polysem.cli.parts import catalogue
 from polysem.cli.quick_help import QuickCommand, QuickGroup
 from polysem.cli.recipes import group as recipes_group
+from polysem.cli.reproduce import group as reproduce_group
 from polysem.cli.train import train_command
 from polysem.errors import PolysemError
 
@@ -66,9 +70,17 @@ app.command("features", cls=QuickCommand, epilog="Example: polysem features flic
 app.command(
     "train", cls=QuickCommand, epilog="Example: polysem train small-vse-infty --data scenes --out runs/vse-infty"
 )(train_command)
+app.command("compare", cls=QuickCommand, epilog="Example: polysem compare runs/vse-infty runs/dive --data scenes")(
+    compare_command
+)
+app.command("cost", cls=QuickCommand, epilog="Example: polysem cost small-vse-infty small-dive")(cost_command)
+app.command("eval", cls=QuickCommand, epilog="Example: polysem eval runs/scenes --data scenes --protocol pairs")(
+    eval_command
+)
 app.command("import", cls=QuickCommand, epilog="Example: polysem import model_best.pth --from vse-infty --out model")(
     import_command
 )
+app.add_typer(reproduce_group, name="reproduce", help="Carry out a paper's experiment again and compare.")
 app.command("doctor", cls=QuickCommand, epilog="Example: polysem doctor --json > environment.json")(report)
 app.command("parts", cls=QuickCommand, epilog="Example: polysem parts pooling")(catalogue)
 

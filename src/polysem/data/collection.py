@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from polysem.errors import InputError, unknown
+
+HELD_OUT = 0.1
+HELD_OUT_NAME = f"{HELD_OUT:.0%} held out by id"
+"""What the stamp calls them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,10 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing to find: a picture, a video or precomputed features, with what is said of it."""
+    """One thing to find: a picture, a video or precomputed features, with what is said of it.
+
+    caption_ids: what the data set calls each caption, in the same order; empty if it has no names for them.
+    """
 
     id: str
     media: Media
@@ -55,6 +63,7 @@ class Item:
     labels: tuple[str, ...] = ()
     split: str | None = None
     boxes: tuple[Box, ...] = ()
+    caption_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -111,6 +120,28 @@ class Collection:
     def where(self, indices: Sequence[int]) -> Collection:
         """The items at these positions."""
         return Collection(self.name, self.kind, [self.items[i] for i in indices], self.skipped)
+
+    def with_captions(self, count: int, who: str) -> Collection:
+        """Every item with its first `count` captions. who: says why, to a user whose items have fewer."""
+        short = [item.id for item in self.items if len(item.captions) < count]
+        if short:
+            raise InputError(
+                f"{who} takes {count} captions of every item; {len(short)} of {self.name} have fewer, e.g. {short[0]!r}."
+            )
+        items = [
+            replace(item, captions=item.captions[:count], caption_ids=item.caption_ids[:count]) for item in self.items
+        ]
+        return Collection(self.name, self.kind, items, self.skipped)
+
+    @property
+    def has_splits(self) -> bool:
+        return any(item.split is not None for item in self.items)
+
+    def held_out(self) -> tuple[Collection, Collection]:
+        """A tenth of a collection without splits, and the rest: by the items' ids, so that it stays the same."""
+        chosen = [zlib.crc32(item.id.encode()) % 1000 < 1000 * HELD_OUT for item in self.items]
+        held = [i for i, taken in enumerate(chosen) if taken]
+        return self.where(held), self.where([i for i, taken in enumerate(chosen) if not taken])
 
     @property
     def captions(self) -> list[str]:

@@ -1,5 +1,9 @@
-"""Evaluation: ranks, recalls and what they are worth."""
+"""Evaluation: numbers with the protocol they were measured under."""
 
-from polysem.evaluation.recall import ranks, recalls, retrieval
+from polysem.evaluation.evaluate import evaluate
+from polysem.evaluation.protocols import Protocol, catalogue
+from polysem.evaluation.recall import retrieval
+from polysem.evaluation.result import Evaluation
+from polysem.evaluation.stamp import Stamp
 
-__all__ = ["ranks", "recalls", "retrieval"]
+__all__ = ["Evaluation", "Protocol", "Stamp", "catalogue", "evaluate", "retrieval"]

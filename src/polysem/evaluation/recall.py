@@ -1,36 +1,28 @@
-"""Where the right answers stand, and the recalls that follow."""
+"""The recalls of a score matrix at hand, which is what training watches."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
-import torch
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
-_BLOCK = 1 << 24
-"""Comparisons held at once."""
+from polysem.evaluation.metrics import CUTS, per_query, rsum
+from polysem.evaluation.ranking import BothWays, rank_both_ways
+from polysem.evaluation.sources import Matrix
 
 
-def ranks(scores: Tensor, positives: Tensor) -> Tensor:
-    """(Q, G) scores, (Q, G) bool -> (Q,) rank of each query's best positive, from 0. Ties count against it."""
-    found = []
-    rows = max(1, _BLOCK // scores.shape[1])
-    for part, right in zip(scores.split(rows), positives.split(rows), strict=True):
-        best = part.masked_fill(~right, float("-inf")).amax(1, keepdim=True)
-        found.append((~(part < best) & ~right).sum(1))  # NaN beats nobody, and everybody beats it
-    return torch.cat(found)
-
-
-def recalls(found: Tensor) -> dict[str, float]:
-    """Share of queries, in per cent, whose best positive is among the first 1, 5 and 10."""
-    return {f"r{k}": 100.0 * float((found < k).double().mean()) for k in (1, 5, 10)}
-
-
-def retrieval(scores: Tensor, owners: Tensor) -> dict[str, Any]:
+def retrieval(scores: Tensor, owners: npt.NDArray[np.integer[Any]]) -> dict[str, Any]:
     """Recalls both ways and their sum. scores: (I, T); owners: (T,) the image of each text. A query without a right
-    answer is left out."""
-    positives = owners[None] == torch.arange(len(scores))[:, None]
-    asked = positives.any(1)
-    i2t = recalls(ranks(scores[asked], positives[asked]))
-    t2i = recalls(ranks(scores.t(), positives.t()))
-    return {"rsum": sum(i2t.values()) + sum(t2i.values()), "i2t": i2t, "t2i": t2i}
+    answer is left out. A run that has diverged is still watched: where a score is NaN, nothing is found."""
+    values, owners = scores.numpy(), np.asarray(owners)
+    if np.isnan(values).any():
+        own = np.arange(values.shape[0])[:, None] == owners
+        values = np.where(np.isnan(values), np.where(own, -np.inf, np.inf), values)
+    found = cast(BothWays, rank_both_ways(Matrix(values), owners)[0])
+    ways = {}
+    for way, ranking in (("i2t", found.i2t), ("t2i", found.t2i)):
+        hits = per_query(ranking)
+        ways[way] = {f"r{cut}": float(hits[f"r{cut}"].mean()) for cut in CUTS}
+    return {"rsum": rsum(ways["i2t"], ways["t2i"]), **ways}

@@ -46,6 +46,11 @@ class Side(Section):
     augment: Augment = Augment()
     frozen_epochs: NonNegativeInt = 0
 
+    def tower(self) -> dict[str, Any]:
+        """Its parts as `models.build` takes them."""
+        parts = self.model_dump(include={"encoder", "project", "pool", "local", "sets"})
+        return {**parts, "sets": "shared" if self.sets.get("name") == "shared" else parts["sets"]}
+
 
 class Regulariser(Section):
     """A part of the loss beside the objective. on: the embeddings, or the residuals before the global feature."""

@@ -46,6 +46,15 @@ class Similarity(Part):
     def scores(self, a: Tensor, b: Tensor, budget_mb: float | None = None) -> Tensor:
         """(I, K, D), (T, L, D) -> (I, T). Differentiable; half-precision input is scored in float32."""
         a, b = _checked(a, b)
+        return self.prepared_scores(self.prepare(a), self.prepare(b), budget_mb)
+
+    def prepare(self, x: Tensor) -> Tensor:
+        """What a side can be made into once, before it is scored many times; as many sets of the same size."""
+        return x
+
+    def prepared_scores(self, a: Tensor, b: Tensor, budget_mb: float | None = None) -> Tensor:
+        """`scores` of sides that `prepare` has been through."""
+        a, b = _checked(a, b)
         budget = self.budget_mb if budget_mb is None else budget_mb
         if not 0 < budget < math.inf:
             raise InputError(f"budget_mb must be a positive number, got {budget}.")
@@ -66,7 +75,8 @@ class Similarity(Part):
             )
         dtype = _scoring_dtype(x, y)
         with torch.autocast(x.device.type, enabled=False):
-            return self.shares(self.closeness(x.to(dtype), y.to(dtype).transpose(-1, -2)))
+            x, y = self.prepare(x.to(dtype)), self.prepare(y.to(dtype))
+            return self.shares(self.closeness(x, y.transpose(-1, -2)))
 
     def closeness(self, x: Tensor, y: Tensor) -> Tensor:
         """(..., M, D), (..., D, N) -> (..., M, N): how close two elements are; here the cosine of unit vectors."""
@@ -79,6 +89,18 @@ class Similarity(Part):
     @abstractmethod
     def shares(self, c: Tensor) -> Tensor:
         """(..., K, L) closeness -> (..., K, L) shares of the score."""
+
+    def flops(self, K: int, L: int, D: int) -> int:
+        """Floating-point operations to score one pair, sets of K and L vectors of width D.
+
+        A sum, product, comparison or value of a function counts one, and so a multiply-add two. What depends on one
+        side alone is left out: all pairs of an item share it.
+        """
+        return 2 * K * L * D + self.reduce_flops(K, L)
+
+    @abstractmethod
+    def reduce_flops(self, K: int, L: int) -> int:
+        """The part of `flops` that comes after the K * L inner products."""
 
     def reducer(self, a: Tensor, b: Tensor) -> Reduce:
         """The way to `reduce` these two sides; a similarity may have a faster one for sides that allow it."""

@@ -15,6 +15,10 @@ class Chamfer(Similarity):
     def reduce(self, c: Tensor) -> Tensor:
         return (c.amax(2).mean(1) + c.amax(1).mean(1)) / 2
 
+    def reduce_flops(self, K: int, L: int) -> int:
+        maxima = K * (L - 1) + L * (K - 1)
+        return maxima + (K + L) + 2  # two means, then theirs
+
     def shares(self, c: Tensor) -> Tensor:
         rows = split_evenly(c, -1) / c.shape[-2]
         columns = split_evenly(c, -2) / c.shape[-1]

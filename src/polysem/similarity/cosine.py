@@ -14,8 +14,8 @@ class Cosine(Similarity):
     On sets of one unit vector all other similarities but match probability equal it.
     """
 
-    def closeness(self, x: Tensor, y: Tensor) -> Tensor:
-        return masked.unit(x) @ masked.unit(y.transpose(-1, -2)).transpose(-1, -2)
+    def prepare(self, x: Tensor) -> Tensor:
+        return masked.unit(x)
 
     def reduce(self, c: Tensor) -> Tensor:
         if c.shape[1:3] != (1, 1):
@@ -24,6 +24,9 @@ class Cosine(Similarity):
                 "For sets choose smooth_chamfer, chamfer, mil or match_probability."
             )
         return c[:, 0, 0]
+
+    def reduce_flops(self, K: int, L: int) -> int:
+        return 0
 
     def shares(self, c: Tensor) -> Tensor:
         return c

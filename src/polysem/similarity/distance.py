@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+DISTANCE_FLOPS = 4
+"""Per pair, from the inner product to the distance: sum of squares, difference, clamp and root."""
+
 
 def squared_distances(x: Tensor, y: Tensor) -> Tensor:
     """(..., M, D), (..., D, N) -> (..., M, N)."""

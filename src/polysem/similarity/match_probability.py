@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from polysem.errors import ConfigError
 from polysem.similarity.base import Similarity, registry
-from polysem.similarity.distance import squared_distances
+from polysem.similarity.distance import DISTANCE_FLOPS, squared_distances
 
 
 @registry.register("match_probability")
@@ -62,6 +62,11 @@ class MatchProbability(Similarity):
 
     def reduce(self, c: Tensor) -> Tensor:
         return self.probabilities(c).mean((1, 2))
+
+    def reduce_flops(self, K: int, L: int) -> int:
+        # Scale, shift, sigmoid and mean; PCME's also doubles the logit and negates a distance kept off 0.
+        each = 4 if self.form == "dive" else 4 + 1 + DISTANCE_FLOPS + 2
+        return each * K * L
 
     def shares(self, c: Tensor) -> Tensor:
         return self.probabilities(c) / (c.shape[-2] * c.shape[-1])

@@ -15,5 +15,8 @@ class MIL(Similarity):
     def reduce(self, c: Tensor) -> Tensor:
         return c.amax((1, 2))
 
+    def reduce_flops(self, K: int, L: int) -> int:
+        return K * L - 1
+
     def shares(self, c: Tensor) -> Tensor:
         return c * split_evenly(c, (-2, -1))

@@ -6,7 +6,7 @@ from pydantic import PositiveFloat
 from torch import Tensor
 
 from polysem.similarity.base import Reduce, Similarity, registry
-from polysem.similarity.distance import distances
+from polysem.similarity.distance import DISTANCE_FLOPS, distances
 
 # Largest exponent for which sums of exponentials are safe in float32 without subtracting the maximum first.
 _SAFE_EXPONENT = 40.0
@@ -49,6 +49,13 @@ class SmoothChamfer(Similarity):
         """`reduce` with one exponential for both directions, in place: half the passes over memory."""
         e = c.mul_(self.alpha).exp_()
         return (e.sum(2).log().mean(1) + e.sum(1).log().mean(1)) / (2 * self.alpha)
+
+    def reduce_flops(self, K: int, L: int) -> int:
+        """Of `_reduce_bounded`, the way of unit vectors."""
+        closeness = 0 if self.metric == "cosine" else (DISTANCE_FLOPS + 1) * K * L
+        exponentials = 2 * K * L
+        sums = K * (L - 1) + L * (K - 1)
+        return closeness + exponentials + sums + 2 * (K + L) + 2  # logarithms and means, then the mean of both
 
     def shares(self, c: Tensor) -> Tensor:
         c = self.alpha * c

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -15,12 +14,12 @@ from polysem.encoders import BiGRU, encoder_takes
 from polysem.errors import ConfigError, InputError
 from polysem.models import Model
 from polysem.models import build as build_model
-from polysem.recipes import Recipe, Side
+from polysem.recipes import Recipe
 
 
 def assemble(recipe: Recipe, train: Collection) -> Model:
     """An untrained model as the recipe asks for it; the same weights for the same seed."""
-    image, text = tower_config(recipe.image), tower_config(recipe.text)
+    image, text = recipe.image.tower(), recipe.text.tower()
     _check_kind(recipe, train)
     if encoder_takes(image["encoder"]["name"]) == "features":
         width = load_features(train[0].media).shape[1]
@@ -41,14 +40,6 @@ def assemble(recipe: Recipe, train: Collection) -> Model:
         if recipe.data.glove is not None:
             start_from_glove(encoder, vocabulary, recipe.data.glove)
     return model
-
-
-def tower_config(side: Side) -> dict[str, Any]:
-    """The parts of a side as `models.build` takes them."""
-    parts = side.model_dump()
-    config = {name: parts[name] for name in ("encoder", "project", "pool", "local")}
-    config["sets"] = "shared" if side.sets.get("name") == "shared" else parts["sets"]
-    return config
 
 
 def start_from_glove(encoder: BiGRU, vocabulary: Vocabulary, source: str) -> None:

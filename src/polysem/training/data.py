@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import zlib
 from dataclasses import dataclass
 
-from polysem.data.collection import Collection
+from polysem.data.collection import HELD_OUT_NAME, Collection
 from polysem.data.store import FeatureStore
 from polysem.errors import InputError
 from polysem.recipes.schema import Data
-
-HELD_OUT = 0.1
-"""Share of a collection without splits that validates: by the items' ids, so that it stays the same."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +31,8 @@ class Splits:
 def split(collection: Collection, wanted: Data) -> Splits:
     """Training and validation items, those with captions."""
     known = collection.splits
-    if set(known) == {"all"}:
-        held = [i for i, item in enumerate(collection) if zlib.crc32(item.id.encode()) % 1000 < 1000 * HELD_OUT]
-        rest = sorted(set(range(len(collection))) - set(held))
-        train, val, how = collection.where(rest), collection.where(held), f"{HELD_OUT:.0%} held out by id"
+    if not collection.has_splits:
+        (val, train), how = collection.held_out(), HELD_OUT_NAME
     else:
         names = [name for name in wanted.train if name in known]
         for name, given in (("data.train", names), ("data.val", [wanted.val] if wanted.val in known else [])):

@@ -97,6 +97,7 @@ def train(
             "recipe": resolved,
             "data": described,
             "protocol": protocol(collection, splits),
+            "selected_on": splits.how,
             "status": "running",
             "precision": accelerator.mixed_precision,
             "processes": processes.world_size(),
@@ -224,6 +225,7 @@ def _finish(loop: Loop, run: Path, content: dict[str, Any]) -> None:
         "recipe": content["recipe"],
         "data": content["data"],
         "validation": {"protocol": content["protocol"], **_figures(loop.best or {})},
+        "selected_on": content["selected_on"],
         "versions": content["versions"],
     }
     loop.model.cpu().eval().save(run)

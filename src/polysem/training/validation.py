@@ -23,7 +23,7 @@ def validate(model: Model, images: Source, image_count: int, texts: Source, owne
     pictures, captions = embed(model.image, images, image_count), embed(model.text, texts, len(owners))
     with torch.inference_mode():
         scores = model.similarity.scores(pictures.to(model.device), captions.to(model.device)).cpu()
-    found = retrieval(scores, torch.from_numpy(owners))
+    found = retrieval(scores, owners)
     for name, vectors in (("image", pictures), ("text", captions)):
         if vectors.shape[1] > 1:
             spread = circular_variance(vectors)

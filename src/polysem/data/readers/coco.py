@@ -10,7 +10,7 @@ from typing import Any
 
 from polysem.data.collection import Box, Collection, Item, Media
 from polysem.data.problems import DataError, Problems
-from polysem.data.readers.text import clean_captions, read_json, split_name
+from polysem.data.readers.text import clean_named_captions, read_json, split_name
 
 
 def read_coco(
@@ -25,7 +25,7 @@ def read_coco(
     """
     problems = problems or Problems()
     pictures: dict[int, tuple[str, str | None]] = {}
-    captions: dict[int, list[object]] = defaultdict(list)
+    captions: dict[int, list[tuple[object, object]]] = defaultdict(list)
     labels: dict[int, list[str]] = defaultdict(list)
     boxes: dict[int, list[Box]] = defaultdict(list)
     for path in files:
@@ -47,10 +47,10 @@ def read_coco(
         if folder is None:
             problems.skip("missing picture", name, f"is in none of {', '.join(str(f) for f in folders)}.")
             continue
-        texts = clean_captions(captions[image], name, problems, repair_bytes)
-        items.append(
-            Item(name, Media(folder, name), texts, tuple(dict.fromkeys(labels[image])), split, tuple(boxes[image]))
-        )
+        raw, numbers = [text for text, _ in captions[image]], [number for _, number in captions[image]]
+        texts, ids = clean_named_captions(raw, numbers, name, problems, repair_bytes)
+        names_of_things = tuple(dict.fromkeys(labels[image]))
+        items.append(Item(name, Media(folder, name), texts, names_of_things, split, tuple(boxes[image]), ids))
     if not items:
         raise DataError(f"{files[0]}: none of its {len(pictures)} pictures was found. Name their folder with images=….")
     return Collection("coco", "image", items, problems.skipped)
@@ -59,7 +59,7 @@ def read_coco(
 def _annotate(
     annotation: dict[str, Any],
     names: dict[int, dict[str, Any]],
-    captions: dict[int, list[object]],
+    captions: dict[int, list[tuple[object, object]]],
     labels: dict[int, list[str]],
     boxes: dict[int, list[Box]],
     where: str,
@@ -70,7 +70,7 @@ def _annotate(
         problems.error("malformed entry", where, f"annotation {annotation.get('id')} has no image_id.")
         return
     if "caption" in annotation:
-        captions[image].append(annotation["caption"])
+        captions[image].append((annotation["caption"], annotation.get("id")))
     if "category_id" in annotation:
         category = names.get(annotation["category_id"])
         if category is None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from polysem.data.collection import Box, Collection, Item, Media
 from polysem.data.problems import DataError, Problems
-from polysem.data.readers.text import clean_captions, read_json, split_name
+from polysem.data.readers.text import clean_named_captions, read_json, split_name
 
 
 def read_karpathy(
@@ -59,7 +59,8 @@ def _item(
     name = entry["filename"]
     sentences = entry.get("sentences", [])
     raw = [s.get("raw", " ".join(s.get("tokens", []))) if isinstance(s, dict) else s for s in sentences]
-    captions = clean_captions(raw, name, problems, repair_bytes)
+    ids = [s.get("sentid") if isinstance(s, dict) else None for s in sentences]
+    captions, caption_ids = clean_named_captions(raw, ids, name, problems, repair_bytes)
     place = next((p for p in (name, f"{entry.get('filepath', '')}/{name}") if (folder / p).is_file()), None)
     if place is None:
         problems.skip("missing picture", name, f"is not in {folder}.")
@@ -68,7 +69,7 @@ def _item(
     if split == "restval" and restval_in_train:
         split = "train"
     boxes = tuple(_box(thing) for thing in entry.get("objects", ()) if "box" in thing)
-    return Item(name, Media(folder, place), captions, tuple(entry.get("labels", ())), split, boxes)
+    return Item(name, Media(folder, place), captions, tuple(entry.get("labels", ())), split, boxes, caption_ids)
 
 
 def _box(thing: dict[str, Any]) -> Box:

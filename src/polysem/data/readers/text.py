@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,22 @@ def clean_captions(
     captions: Iterable[object], where: str, problems: Problems, repair_bytes: bool = False
 ) -> tuple[str, ...]:
     """Stripped captions; empty ones are skipped, text that is really a printed bytes object is an error."""
-    kept = []
+    return tuple(caption for _, caption in _cleaned(captions, where, problems, repair_bytes))
+
+
+def clean_named_captions(
+    captions: Sequence[object], ids: Sequence[object], where: str, problems: Problems, repair_bytes: bool = False
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The same, and the ids of those that are left. Without an id for each caption there are none."""
+    cleaned = list(_cleaned(captions, where, problems, repair_bytes))
+    named = len(ids) == len(captions) and None not in ids
+    return tuple(caption for _, caption in cleaned), tuple(str(ids[place]) for place, _ in cleaned if named)
+
+
+def _cleaned(
+    captions: Iterable[object], where: str, problems: Problems, repair_bytes: bool
+) -> Iterator[tuple[int, str]]:
+    """Each caption that is left, with its number."""
     for number, caption in enumerate(captions):
         if not isinstance(caption, str):
             problems.error("caption type", where, f"caption {number} is {type(caption).__name__}, expected text.")
@@ -35,8 +50,7 @@ def clean_captions(
         if not caption:
             problems.skip("empty caption", where, f"caption {number} is empty.")
             continue
-        kept.append(caption)
-    return tuple(kept)
+        yield number, caption
 
 
 def _decoded(caption: str, where: str, problems: Problems) -> str:

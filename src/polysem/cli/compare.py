@@ -1,0 +1,130 @@
+"""`polysem compare`: the papers' table of several models, measured alike."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from polysem.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from polysem.evaluation.compare import Comparison
+    from polysem.evaluation.result import Evaluation
+
+FORMATS = ("table", "markdown", "latex")
+
+
+def compare_command(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN", help="Folders of runs or models, score matrices (.npy), or what `polysem eval --json` wrote."
+        ),
+    ],
+    data: Annotated[
+        Path | None,
+        typer.Option(help="The collection. Only files of `polysem eval` need none.", show_default="none"),
+    ] = None,
+    protocol: Annotated[str, typer.Option(help="How to measure: as for `polysem eval`.")] = "pairs",
+    split: Annotated[
+        str | None, typer.Option(help="Which split to search.", show_default="the protocol's: test")
+    ] = None,
+    rescore: Annotated[
+        str | None, typer.Option(help="dual-softmax, query-bank or csls, for all.", show_default="none")
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,…", help="Metrics to show, such as i2t.map_at_r,t2i.map_at_r.", show_default="recalls and RSUM"
+        ),
+    ] = None,
+    separate: Annotated[
+        bool, typer.Option("--separate", help="Give what was measured differently a table of its own.")
+    ] = False,
+    form: Annotated[str, typer.Option("--format", help="table, markdown or latex.")] = "table",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the tables as JSON.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write to this file instead.", show_default="none")] = None,
+) -> None:
+    """Compare models: recalls both ways, RSUM with its interval, best and second, and what is significantly worse.
+
+    All rows of a table were measured alike, and its stamp says how. Models are tested against the best of each column,
+    item by item; an evaluation from a file has no values to test.
+    """
+    if form not in FORMATS:
+        raise ConfigError(f"--format takes {', '.join(FORMATS)}; got {form!r}. For JSON there is --json.")
+    from polysem.evaluation.compare import COLUMNS, compare, compare_separately
+
+    evaluations = _evaluations(runs, data, protocol, split, rescore, quiet=as_json)
+    shown = COLUMNS if columns is None else tuple(columns.replace(" ", "").split(","))
+    tables = compare_separately(evaluations, shown) if separate else [compare(evaluations, shown)]
+    if out is None:
+        _show(tables, form, as_json)
+    else:
+        _write(out, _text(tables, form, as_json))
+        typer.echo(f"Wrote {out}.", err=True)
+
+
+def _evaluations(
+    runs: list[str], data: Path | None, protocol: str, split: str | None, rescore: str | None, quiet: bool
+) -> list[Evaluation]:
+    from polysem.cli.progress import stages
+    from polysem.data.readers import open_collection
+    from polysem.evaluation import evaluate, saved
+
+    measured = [run for run in runs if not run.endswith(".json")]
+    if data is None and measured:
+        raise InputError(f"--data is missing: it is what {measured[0]} is to be measured on.")
+    collection = None if data is None else open_collection(data)
+    found = []
+    with stages(quiet=quiet) as progress:
+        for run in runs:
+            if collection is None or run.endswith(".json"):
+                found.append(saved.read(run))
+            else:
+                measure = partial(evaluate, protocol=protocol, split=split, rescore=rescore, progress=progress)
+                found.append(measure(run, collection, intervals=False))
+    names = [each.model for each in found]
+    # A name that two share tells nobody which is which: what the user typed does.
+    return [
+        replace(each, model=run) if names.count(each.model) > 1 else each for run, each in zip(runs, found, strict=True)
+    ]
+
+
+def _show(tables: list[Comparison], form: str, as_json: bool) -> None:
+    from rich.console import Console
+
+    from polysem.evaluation.tables import as_rich
+
+    console = Console(highlight=False)
+    if as_json or form != "table" or not console.is_terminal:
+        typer.echo(_text(tables, form, as_json), nl=False)
+    else:
+        for table in tables:
+            console.print(as_rich(table))
+
+
+def _text(tables: list[Comparison], form: str, as_json: bool) -> str:
+    from polysem.evaluation import tables as draw
+
+    if as_json:
+        return json.dumps({"tables": [draw.as_dict(table) for table in tables]}, indent=2, ensure_ascii=False) + "\n"
+    drawn = {"markdown": draw.as_markdown, "latex": draw.as_latex, "table": draw.as_plain}[form]
+    return "\n".join(drawn(table) for table in tables)
+
+
+def _write(out: Path, text: str) -> None:
+    partial = out.with_name(f".{out.name}.partial")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, out)
+    except OSError as error:
+        raise InputError(f"Cannot write {out}: {error.strerror or error}.") from None
+    finally:
+        partial.unlink(missing_ok=True)

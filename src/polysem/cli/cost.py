@@ -1,0 +1,134 @@
+"""`polysem cost`: what models cost, beside one vector per item."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from polysem.evaluation.cost import Cost
+
+
+def cost_command(
+    models: Annotated[
+        list[str],
+        typer.Argument(metavar="MODEL", help="Folders of models, or recipes: untrained they cost the same."),
+    ],
+    queries: Annotated[int, typer.Option(min=1, help="Queries that are searched for, each way.")] = 1000,
+    gallery: Annotated[int, typer.Option(min=1, help="Items that are searched.")] = 5000,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds; times are their medians.")] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the costs as JSON.")] = False,
+) -> None:
+    """FLOPs, latency, memory and parameters of models, relative to a single-vector model in the same run.
+
+    The first MODEL of one vector per item is what the others are compared with; without one, a bare single vector is
+    measured too. Pictures and texts are not needed. Ratios travel between machines, milliseconds do not.
+    """
+    import torch
+
+    from polysem.evaluation.cost import TOP
+
+    costs = _measure(models, (queries, gallery), repeats)
+    threads = torch.get_num_threads()
+    protocol = {"queries": queries, "gallery": gallery, "top": TOP, "repeats": repeats, "threads": threads}
+    if as_json:
+        typer.echo(json.dumps({**protocol, "models": [asdict(entry) for entry in costs]}, indent=2))
+    else:
+        _show(costs, protocol)
+
+
+def _measure(names: list[str], gallery: tuple[int, int], repeats: int) -> list[Cost]:
+    """With progress on stderr."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from polysem.evaluation.cost import cost
+    from polysem.evaluation.untrained import find_model
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("Building", total=None)
+        models = {name: find_model(name) for name in names}
+
+        def update(done: int, total: int) -> None:
+            bar.update(task, description="Measuring", completed=done, total=total)
+
+        return cost(models, gallery, repeats, progress=update)
+
+
+def _show(costs: list[Cost], protocol: dict[str, int]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    title = (
+        f"Cost, searching {protocol['gallery']:,} with {protocol['queries']:,} queries for the top {protocol['top']}"
+    )
+    table = Table("", title=title, title_justify="left")
+    for entry in costs:
+        table.add_column(Text(entry.name), justify="right")
+    rows = [_figures(entry) for entry in costs]
+    for label in rows[0]:
+        table.add_row(label, *(row[label] for row in rows))
+    console = Console(highlight=False)
+    console.print(table)
+    reference = next(entry.name for entry in costs if entry.is_reference)
+    notes = [
+        f"× is relative to {reference}, in #OIPs to the slowest. A multiply-add is two FLOPs. "
+        f"Times are medians of {protocol['repeats']} round(s) on {protocol['threads']} thread(s)."
+    ]
+    for entry in costs:
+        if entry.assumed:
+            told = ", ".join(f"{knob}={value}" for knob, value in entry.assumed.items())
+            notes.append(f"{entry.name} has seen no data; assumed: {told}.")
+    for note in notes:
+        console.print(Text(note), soft_wrap=True)
+
+
+def _figures(entry: Cost) -> dict[str, str]:
+    """A column of the table: label and what stands there."""
+    image, text = entry.set_sizes
+    relative, parameters = entry.relative, entry.parameters
+    search = entry.image_to_text + entry.text_to_image
+    shown = {
+        "Vectors per image": f"{image} of {entry.dim:,}",
+        "Vectors per text": f"{text} of {entry.dim:,}",
+        "Similarity": entry.similarity,
+        "FLOPs per pair": f"{entry.flops:,} {_times(relative.flops)}",
+        "Image to text": f"{1000 * entry.image_to_text.wall:,.0f} ms",
+        "Text to image": f"{1000 * entry.text_to_image.wall:,.0f} ms",
+        "Both": f"{1000 * search.wall:,.0f} ms {_times(relative.wall)}",
+        "Both, CPU time": f"{1000 * search.cpu:,.0f} ms {_times(relative.cpu)}",
+        "Bytes per image": f"{entry.image_bytes.float32:,} {_times(relative.bytes)}",
+        "  in float16": f"{entry.image_bytes.float16:,}",
+        "Parameters": "",
+        "  trainable": "",
+        "  image encoder": "",
+        "  image heads": "",
+        "  text encoder": "",
+        "  text heads": "",
+        "Images embedded/s": "",
+        "#OIPs": "",
+    }
+    if parameters is not None and entry.items_per_second is not None:
+        shown |= {
+            "Parameters": f"{parameters.total:,} {_times(relative.parameters)}",
+            "  trainable": f"{parameters.trainable:,}",
+            "  image encoder": f"{parameters.image_encoder:,}",
+            "  image heads": f"{parameters.image_heads:,}",
+            "  text encoder": f"{parameters.text_encoder:,}",
+            "  text heads": f"{parameters.text_heads:,}",
+            "Images embedded/s": f"{entry.items_per_second:,.0f}",
+            "#OIPs": _times(entry.oips),
+        }
+    return shown
+
+
+def _times(ratio: float | None) -> str:
+    """Three digits at the least: models differ by hundredths in parameters, and by hundreds in FLOPs."""
+    if ratio is None:
+        return ""
+    return f"×{ratio:,.2f}" if ratio < 10 else f"×{ratio:,.1f}"

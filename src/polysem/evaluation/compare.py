@@ -1,0 +1,198 @@
+"""The papers' table: several models measured alike, side by side. Data only; `tables` draws it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from polysem.errors import ConfigError, InputError, unknown
+from polysem.evaluation import resampling
+from polysem.evaluation.result import Evaluation
+from polysem.evaluation.stamp import Stamp
+
+COLUMNS = (*resampling.RSUM, "rsum")
+DIGITS = 1
+"""Of figures in a table. What is equal to these digits is equally good there."""
+_LOWER_IS_BETTER = ("median_rank", "mean_rank")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A figure. place: 1 for the best of its column, 2 for the second, as printed; else None.
+
+    p: that it is as good as the best of its column, corrected for all models of that column; None: not tested.
+    is_worse: whether it is, significantly.
+    """
+
+    value: float | None
+    interval: tuple[float, float] | None = None
+    place: int | None = None
+    p: float | None = None
+    is_worse: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """embedding: "single", "set 4", "set 4 and 1" where images and texts differ; "" if unknown. cells: by column."""
+
+    model: str
+    embedding: str
+    cells: Mapping[str, Cell]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Rows that were measured alike: `stamp` holds for all. columns: paths of metrics, such as "i2t.r1".
+
+    notes: what a reader must know of single rows. alpha: below which p a difference is significant.
+    """
+
+    stamp: Stamp
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+    alpha: float = 0.05
+
+
+def compare(
+    evaluations: Sequence[Evaluation], columns: Sequence[str] = COLUMNS, alpha: float = 0.05, seed: int = 0
+) -> Comparison:
+    """One table. Evaluations under different protocols are refused: see `compare_separately`.
+
+    Intervals are the evaluations' own, or made here. Each figure is tested against the best of its column.
+    """
+    if not evaluations:
+        raise InputError("There is nothing to compare: give at least one evaluation.")
+    if not 0 < alpha < 1:
+        raise ConfigError(f"alpha is a share between 0 and 1, such as 0.05; got {alpha}.")
+    if len(_alike(evaluations)) > 1:
+        told = "\n".join(f"  {each.model}: {each.stamp.protocol}, {each.stamp}" for each in evaluations)
+        raise InputError(
+            f"These were not measured alike, so they cannot share a table:\n{told}\n"
+            "Measure them under one protocol, or ask for separate tables (polysem compare --separate)."
+        )
+    evaluations = [_with_intervals(each, seed) for each in evaluations]
+    table = {path: _column(evaluations, path, alpha, seed) for path in columns}
+    rows = tuple(
+        Row(each.model, embedding(each.facts), {path: cells[place] for path, cells in table.items()})
+        for place, each in enumerate(evaluations)
+    )
+    return Comparison(_stamp(evaluations), tuple(columns), rows, tuple(_notes(evaluations)), alpha)
+
+
+def compare_separately(
+    evaluations: Sequence[Evaluation], columns: Sequence[str] = COLUMNS, alpha: float = 0.05, seed: int = 0
+) -> list[Comparison]:
+    """A table for each way of measuring."""
+    return [compare(each, columns, alpha, seed) for each in _alike(evaluations)]
+
+
+def embedding(facts: Mapping[str, Any]) -> str:
+    """How many vectors stand for an item, as tables put it. Members of an ensemble are told once if they agree."""
+    if "members" in facts:
+        found = {embedding(each) for each in facts["members"]}
+        return found.pop() if len(found) == 1 else "mixed"
+    if "set_sizes" not in facts:
+        return ""
+    images, texts = facts["set_sizes"]
+    if images == texts:
+        return "single" if images == 1 else f"set {images}"
+    return f"set {images} and {texts}"
+
+
+def _with_intervals(evaluation: Evaluation, seed: int) -> Evaluation:
+    if evaluation.intervals or not evaluation.per_query:
+        return evaluation
+    return replace(evaluation, intervals=resampling.intervals(evaluation, seed=seed))
+
+
+def _alike(evaluations: Sequence[Evaluation]) -> list[list[Evaluation]]:
+    groups: dict[Stamp, list[Evaluation]] = {}
+    for each in evaluations:
+        groups.setdefault(replace(each.stamp, selected_on="", members=1), []).append(each)
+    return list(groups.values())
+
+
+def _stamp(evaluations: Sequence[Evaluation]) -> Stamp:
+    """What holds for all; `_notes` says the rest."""
+    first = evaluations[0].stamp
+    chosen = {each.stamp.selected_on for each in evaluations}
+    members = {each.stamp.members for each in evaluations}
+    return replace(
+        first,
+        selected_on=first.selected_on if len(chosen) == 1 else "different splits",
+        members=first.members if len(members) == 1 else 1,
+    )
+
+
+def _notes(evaluations: Sequence[Evaluation]) -> list[str]:
+    common, notes = _stamp(evaluations), []
+    for each in evaluations:
+        chosen, members = each.stamp.selected_on, each.stamp.members
+        if chosen != common.selected_on:
+            notes.append(
+                f"{each.model}: " + ("selection unknown." if chosen == "unknown" else f"selected on {chosen}.")
+            )
+        if members != common.members:
+            notes.append(f"{each.model}: mean of {members} models.")
+        if not each.per_query and len(evaluations) > 1:
+            notes.append(f"{each.model}: not tested, since its file does not hold the values of each query.")
+    return notes
+
+
+def _column(evaluations: Sequence[Evaluation], path: str, alpha: float, seed: int) -> list[Cell]:
+    values = [_value(each, path) for each in evaluations]
+    sign = -1 if path.rpartition(".")[2] in _LOWER_IS_BETTER else 1
+    good = {place: sign * value for place, value in enumerate(values) if value is not None}
+    if not good:
+        raise unknown("metric", path, {name for each in evaluations for name in _paths(each.metrics)})
+    printed = {place: round(value, DIGITS) for place, value in good.items()}
+    # A model alone is not the best of anything.
+    podium = sorted(set(printed.values()), reverse=True)[:2] if len(good) > 1 else []
+    ps = _tested(evaluations, max(good, key=good.__getitem__), path, seed)
+    return [
+        Cell(
+            values[place],
+            each.intervals.get(path),
+            podium.index(printed[place]) + 1 if printed.get(place) in podium else None,
+            ps.get(place),
+            ps.get(place, 1.0) < alpha,
+        )
+        for place, each in enumerate(evaluations)
+    ]
+
+
+def _tested(evaluations: Sequence[Evaluation], best: int, path: str, seed: int) -> dict[int, float]:
+    """p of each row against the best one, where both have the values of each query."""
+    places = [
+        place
+        for place, each in enumerate(evaluations)
+        if place != best and _is_resampled(each, path) and _is_resampled(evaluations[best], path)
+    ]
+    ps = [resampling.paired_p(evaluations[best], evaluations[place], path, seed=seed) for place in places]
+    return dict(zip(places, resampling.holm(ps), strict=True))
+
+
+def _is_resampled(evaluation: Evaluation, path: str) -> bool:
+    parts = resampling.RSUM if path == "rsum" else (path,)
+    return all(
+        way in evaluation.per_query and name in evaluation.per_query[way].values
+        for way, _, name in (part.rpartition(".") for part in parts)
+    )
+
+
+def _value(evaluation: Evaluation, path: str) -> float | None:
+    found: Any = evaluation.metrics
+    for name in path.split("."):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    # NaN is the mean over no query.
+    return None if found is None or isinstance(found, Mapping) or math.isnan(found) else float(found)
+
+
+def _paths(metrics: Mapping[str, Any], above: str = "") -> list[str]:
+    found: list[str] = []
+    for name, value in metrics.items():
+        found += _paths(value, f"{above}{name}.") if isinstance(value, Mapping) else [above + name]
+    return found

@@ -1,0 +1,168 @@
+"""The sets of every image and caption of a collection, made once and, on request, kept on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from polysem.data.arrays import load_features
+from polysem.data.collection import Collection
+from polysem.data.images import load_image
+from polysem.data.store import FeatureStore
+from polysem.encoders import ImageEncoder
+from polysem.errors import InputError
+from polysem.features import LocalFeatures
+from polysem.models import Model
+from polysem.models.encoding import move
+from polysem.models.tower import Inputs, Tower
+
+BATCH = 64
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Embeddings:
+    """images: (I, K, D); texts: (T, L, D), caption by caption in the collection's order."""
+
+    images: Tensor
+    texts: Tensor
+
+
+def embed(
+    model: Model,
+    collection: Collection,
+    *,
+    features: str | Path | None = None,
+    text_features: str | Path | None = None,
+    cache: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Embeddings:
+    """features, text_features: stores of the encoders' features, as `polysem features` and `polysem train` make them.
+    cache: a file to read the embeddings from if it is there, else to write them to. It remembers model and items."""
+    key = {"fingerprint": model.fingerprint(), "items": _digest(collection)}
+    path = None if cache is None else Path(cache)
+    if path is not None and path.exists():
+        return _read(path, key)
+    total = len(collection) + len(collection.captions)
+    images = _images(model.image, collection, _opened(features, model.image), _part(progress, 0, total))
+    texts = _texts(model, collection, _opened(text_features, model.text), _part(progress, len(collection), total))
+    found = Embeddings(images, texts)
+    if path is not None:
+        _write(path, found, key)
+    return found
+
+
+def _images(tower: Tower, collection: Collection, store: FeatureStore | None, progress: Progress | None) -> Tensor:
+    if store is not None:
+        places = store.positions([item.id for item in collection])
+        return _run(tower, len(collection), lambda rows: store.batch(places[rows]), progress)
+    if all(item.media.is_features for item in collection):
+
+        def arrays(rows: np.ndarray) -> Inputs:
+            given = [np.array(load_features(collection[row].media), np.float32) for row in rows.tolist()]
+            return LocalFeatures.from_list([torch.from_numpy(each) for each in given])
+
+        return _run(tower, len(collection), arrays, progress)
+    if tower.encoder.takes == "features":
+        raise InputError(
+            f"This model reads features of width {tower.encoder.config.get('input_dim')}, and {collection.name} holds "
+            "pictures. Extract the features it was trained on with `polysem features`, and give --features."
+        )
+    reader = cast(ImageEncoder, tower.encoder)
+    with ThreadPoolExecutor(max(2, torch.get_num_threads()), thread_name_prefix="pictures") as readers:
+
+        def pixels(rows: np.ndarray) -> Inputs:
+            paths = [collection[row].media.path for row in rows.tolist()]
+            return torch.stack(list(readers.map(lambda path: reader.preprocess(load_image(path)), paths)))
+
+        return _run(tower, len(collection), pixels, progress)
+
+
+def _texts(model: Model, collection: Collection, store: FeatureStore | None, progress: Progress | None) -> Tensor:
+    if store is None:
+        return model.encode_texts(collection.captions, progress=progress)
+    keys = [f"{item.id}#{number}" for item in collection for number in range(len(item.captions))]
+    places = store.positions(keys)
+    return _run(model.text, len(keys), lambda rows: store.batch(places[rows]), progress)
+
+
+def _run(tower: Tower, count: int, load: Callable[[np.ndarray], Inputs], progress: Progress | None) -> Tensor:
+    device = next(tower.parameters()).device
+    found: Tensor | None = None
+    with torch.inference_mode():
+        for first in range(0, count, BATCH):
+            rows = np.arange(first, min(count, first + BATCH))
+            vectors = tower(move(load(rows), device)).vectors.float().cpu()
+            found = torch.empty(count, *vectors.shape[1:]) if found is None else found
+            found[rows[0] : rows[-1] + 1] = vectors
+            if progress is not None:
+                progress(int(rows[-1]) + 1, count)
+    return cast(Tensor, found).clone()
+
+
+def _opened(folder: str | Path | None, tower: Tower) -> FeatureStore | None:
+    if folder is None:
+        return None
+    store = FeatureStore.open(folder)
+    expected = tower.encoder.fingerprint()
+    if tower.encoder.takes != "features" and store.fingerprint != expected:
+        raise InputError(
+            f"The features in {folder} were made by another encoder (fingerprint {store.fingerprint[:12]}) than this "
+            f"model's ({tower.encoder.config['name']}, {expected[:12]}). Leave the option out, or extract them again."
+        )
+    return store
+
+
+def _part(progress: Progress | None, first: int, total: int) -> Progress | None:
+    return None if progress is None else lambda done, _: progress(first + done, total)
+
+
+def _digest(collection: Collection) -> str:
+    found = hashlib.sha256()
+    for item in collection:
+        found.update("\0".join([item.id, *item.captions]).encode() + b"\n")
+    return found.hexdigest()[:16]
+
+
+def _read(path: Path, key: dict[str, str]) -> Embeddings:
+    try:
+        with safe_open(path, framework="pt") as file:
+            known = file.metadata() or {}
+            if known.get("fingerprint") != key["fingerprint"]:
+                raise InputError(
+                    f"The embeddings in {path} were made by another model (fingerprint "
+                    f"{known.get('fingerprint', 'unknown')[:12]}) than this one ({key['fingerprint'][:12]}). "
+                    "Delete the file to make them anew, or give another --embeddings."
+                )
+            if known.get("items") != key["items"]:
+                raise InputError(
+                    f"The embeddings in {path} are of other items or captions than these. Check --data and --split, or "
+                    "give another --embeddings."
+                )
+            return Embeddings(file.get_tensor("images"), file.get_tensor("texts"))
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{path} is no file of embeddings ({error}). Give another --embeddings.") from None
+
+
+def _write(path: Path, found: Embeddings, key: dict[str, str]) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file({"images": found.images.contiguous(), "texts": found.texts.contiguous()}, partial, metadata=key)
+        os.replace(partial, path)
+    except OSError as error:
+        raise InputError(f"Cannot write the embeddings to {path}: {error.strerror or error}.") from None
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,161 @@
+"""How far figures can be trusted: bootstrap intervals, and a paired test between two models.
+
+Both take items, not queries: the captions of an image stand or fall together, and an item brings its queries of both
+directions along, so that sums over directions such as RSUM come out right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from polysem.errors import ConfigError, InputError, unknown
+from polysem.evaluation.metrics import CUTS
+from polysem.evaluation.result import Evaluation, PerQuery
+
+RSUM = tuple(f"{way}.r{cut}" for way in ("i2t", "t2i") for cut in CUTS)
+"""What RSUM adds up."""
+_ELEMENTS = 1 << 20
+"""Of the largest array: resamples are taken so many items at a time."""
+_SAME = ("dataset", "split", "images", "texts", "protocol", "folds")
+"""What two stamps must share for their queries to be the same."""
+
+Values = npt.NDArray[np.float64]
+
+
+def intervals(
+    evaluation: Evaluation, resamples: int = 1000, seed: int = 0, level: float = 0.95
+) -> dict[str, tuple[float, float]]:
+    """Percentile bootstrap intervals of every mean over queries, such as {"rsum": (…, …), "i2t.r1": (…, …)}.
+
+    Each resample draws as many items as there are, with replacement. Where all queries agree, as at a recall of 100 %,
+    the interval has no width: the bootstrap knows only what it saw.
+    """
+    _check(resamples)
+    if not 0 < level < 1:
+        raise ConfigError(f"level is a share between 0 and 1, such as 0.95; got {level}.")
+    sums, counts = _per_item(evaluation)
+    columns = np.stack([*sums.values(), *counts.values()], axis=1)
+    drawn = np.concatenate([times @ columns for times in _drawn(len(columns), resamples, seed)])
+    queries = dict(zip(counts, drawn.T[len(sums) :], strict=True))
+    with np.errstate(invalid="ignore"):  # a resample of few items may hold no query of a direction
+        figures = {path: total / queries[_way(path)] for path, total in zip(sums, drawn.T, strict=False)}
+    if figures.keys() >= set(RSUM):
+        figures = {"rsum": np.sum([figures[path] for path in RSUM], axis=0), **figures}
+    tail = (1 - level) / 2
+    found = {path: np.nanquantile(values, [tail, 1 - tail]) for path, values in figures.items()}
+    return {path: (float(low), float(high)) for path, (low, high) in found.items()}
+
+
+def paired_p(a: Evaluation, b: Evaluation, metric: str = "rsum", resamples: int = 9999, seed: int = 0) -> float:
+    """How often chance alone would part two equally good models as far as these: a two-sided sign-flip test.
+
+    If they are equally good, it is a coin toss which of them was better on an item; so each item's difference keeps its
+    size and takes a random sign. The smallest value is 1 / (resamples + 1). metric: "rsum", or one such as "i2t.r1".
+    """
+    _check(resamples)
+    _check_same_queries(a, b)
+    difference = _shares(a, metric) - _shares(b, metric)
+    observed = abs(difference.sum())
+    difference = difference[difference != 0]  # a sign makes no difference to the others
+    equal = 1e-9 * np.abs(difference).sum()  # sums of hits are often equal, but not to the last bit
+    reached = sum(
+        int(np.count_nonzero(np.abs(signs @ difference) >= observed - equal))
+        for signs in _signs(len(difference), resamples, seed)
+    )
+    return (reached + 1) / (resamples + 1)
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """The p-values of several tests, corrected so that one false alarm among them is as rare as for a single test.
+
+    Holm's step-down: p_(i) becomes max over j <= i of (m - j + 1) p_(j), at most 1.
+    """
+    given = np.asarray(ps, dtype=np.float64)
+    order = np.argsort(given)
+    corrected = np.empty_like(given)
+    corrected[order] = np.maximum.accumulate(given[order] * np.arange(len(given), 0, -1)).clip(max=1)
+    return [float(p) for p in corrected]
+
+
+def _per_item(evaluation: Evaluation) -> tuple[dict[str, Values], dict[str, Values]]:
+    """(C,) sums of each metric ("i2t.r1") and counts of queries ("i2t") over the C items that have any query."""
+    given: Mapping[str, PerQuery] = {way: each for way, each in evaluation.per_query.items() if len(each.clusters)}
+    if not given:
+        raise InputError(
+            f"The evaluation of {evaluation.model} does not hold the values of each query, as one read from a file "
+            "does not. Evaluate the model itself."
+        )
+    items = np.unique(np.concatenate([each.clusters for each in given.values()]))
+    sums: dict[str, Values] = {}
+    counts: dict[str, Values] = {}
+    for way, each in given.items():
+        places = np.searchsorted(items, each.clusters)
+        counts[way] = np.bincount(places, minlength=len(items)).astype(np.float64)
+        for name, values in each.values.items():
+            sums[f"{way}.{name}"] = np.bincount(places, values, len(items)).astype(np.float64)
+    return sums, counts
+
+
+def _shares(evaluation: Evaluation, metric: str) -> Values:
+    """(C,) what each item adds to the figure."""
+    sums, counts = _per_item(evaluation)
+    paths = RSUM if metric == "rsum" else (metric,)
+    if not sums.keys() >= set(paths):
+        raise unknown("metric of each query", metric, [*sums, *(["rsum"] if sums.keys() >= set(RSUM) else [])])
+    shares = np.stack([sums[path] / counts[_way(path)].sum() for path in paths])
+    return np.asarray(shares.sum(0), dtype=np.float64)
+
+
+def _way(path: str) -> str:
+    return path.rpartition(".")[0]
+
+
+def _drawn(items: int, resamples: int, seed: int) -> Iterator[Values]:
+    """(b, items) how often each item was drawn, for some resamples at a time."""
+    random = np.random.default_rng(seed)
+    for rows in _blocks(items, resamples):
+        drawn = random.integers(items, size=(rows, items)) + items * np.arange(rows)[:, None]
+        yield np.bincount(drawn.ravel(), minlength=rows * items).reshape(rows, items).astype(np.float64)
+
+
+def _signs(items: int, resamples: int, seed: int) -> Iterator[Values]:
+    """(b, items) of -1 and 1, for some resamples at a time."""
+    random = np.random.default_rng(seed)
+    for rows in _blocks(items, resamples):
+        yield 2 * random.integers(2, size=(rows, items), dtype=np.int8).astype(np.float64) - 1
+
+
+def _blocks(items: int, resamples: int) -> Iterator[int]:
+    most = max(1, _ELEMENTS // max(1, items))
+    for first in range(0, resamples, most):
+        yield min(most, resamples - first)
+
+
+def _check(resamples: int) -> None:
+    if resamples < 1:
+        raise ConfigError(f"resamples must be at least 1, got {resamples}. The usual number is 1000 or more.")
+
+
+def _check_same_queries(a: Evaluation, b: Evaluation) -> None:
+    differ = [name for name in _SAME if getattr(a.stamp, name) != getattr(b.stamp, name)]
+    if differ:
+        told = "; ".join(f"{name}: {getattr(a.stamp, name)} and {getattr(b.stamp, name)}" for name in differ)
+        raise InputError(
+            f"{a.model} and {b.model} did not answer the same queries ({told}), so their difference cannot be tested "
+            "item by item. Evaluate both on the same data, split and protocol."
+        )
+    ways = {way for each in (a, b) for way in each.per_query}
+    if a.per_query and b.per_query and not all(_same_items(a, b, way) for way in ways):
+        raise InputError(
+            f"{a.model} and {b.model} carry the same stamp but were asked different queries, so their data differs. "
+            "Evaluate both on the same collection."
+        )
+
+
+def _same_items(a: Evaluation, b: Evaluation, way: str) -> bool:
+    if way not in a.per_query or way not in b.per_query:
+        return False
+    return np.array_equal(a.per_query[way].clusters, b.per_query[way].clusters)

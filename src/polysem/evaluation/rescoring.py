@@ -1,0 +1,104 @@
+"""Re-scoring by what the other queries ask for. It helps, and it is not how a single query is answered: the numbers
+that come of it are stamped *transductive*.
+
+All of these demote gallery items that too many queries find: score - bias(item), the bias being a different statistic
+of the item's scores with all queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from polysem.errors import InputError, unknown
+from polysem.evaluation.best import Best
+from polysem.evaluation.sources import Floats, Rows, Scores
+
+Method = Literal["dual-softmax", "query-bank", "csls"]
+METHODS = ("dual-softmax", "query-bank", "csls")
+_ROWS = 256
+
+
+@dataclass(frozen=True)
+class Rescoring:
+    """dual-softmax: softmax over the gallery times softmax over the queries.
+    query-bank: QB-Norm's inverted softmax with the queries themselves as the bank. (Its dynamic form spares queries
+    whose first answer is no bank query's first answer; here every query is in the bank, so none is spared.)
+    csls: twice the score minus the mean of the item's `neighbours` highest scores; the query's own mean would change
+    nothing.
+    """
+
+    method: Method
+    temperature: float = 0.05
+    neighbours: int = 10
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise unknown("re-scoring", self.method, METHODS)
+        if not 0 < self.temperature < np.inf or self.neighbours < 1:
+            raise InputError(
+                f"Re-scoring needs a positive temperature and at least one neighbour, got {self.temperature} and "
+                f"{self.neighbours}."
+            )
+
+    def __str__(self) -> str:
+        detail = f"{self.neighbours} neighbours" if self.method == "csls" else f"temperature {self.temperature:g}"
+        return f"{self.method} ({detail})"
+
+    def both_ways(self, scores: Scores) -> tuple[Scores, Scores]:
+        """The scores for images that ask, and for texts that ask."""
+        return self.rows(scores), self.rows(scores.transposed()).transposed()
+
+    def rows(self, scores: Scores) -> Scores:
+        """The queries being the rows."""
+        if self.method == "csls":
+            return _Biased(scores, 2.0, _highest_mean(scores, self.neighbours))
+        spread = _log_sum_exp(scores, self.temperature)
+        if self.method == "dual-softmax":
+            return _Biased(scores, 2.0, self.temperature * spread)
+        return _Biased(scores, 1.0, self.temperature * spread)
+
+
+class _Biased(Scores):
+    def __init__(self, plain: Scores, scale: float, bias: npt.NDArray[np.float64]) -> None:
+        self.plain, self.scale, self.bias, self.shape = plain, scale, bias, plain.shape
+
+    def tile(self, images: Rows, texts: Rows) -> Floats:
+        return self.scale * self.plain.tile(images, texts).astype(np.float64) - self.bias[texts]
+
+
+def _blocks(scores: Scores) -> Iterator[Floats]:
+    """The scores row block by row block."""
+    for first in range(0, scores.shape[0], _ROWS):
+        yield scores.checked_tile(slice(first, min(first + _ROWS, scores.shape[0])), slice(None))
+
+
+def _log_sum_exp(scores: Scores, temperature: float) -> npt.NDArray[np.float64]:
+    """(G,) over the queries."""
+    found = np.full(scores.shape[1], -np.inf)
+    for block in _blocks(scores):
+        found = np.logaddexp(found, logsumexp(block.astype(np.float64) / temperature))
+    return found
+
+
+def logsumexp(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """(q, g) -> (g,)."""
+    top = rows.max(0)
+    steady = np.where(np.isfinite(top), top, 0.0)
+    return np.asarray(np.log(np.exp(rows - steady).sum(0)) + steady, dtype=np.float64)
+
+
+def _highest_mean(scores: Scores, k: int) -> npt.NDArray[np.float64]:
+    """(G,) mean of the k highest scores of each gallery item over the queries."""
+    k = min(k, scores.shape[0])
+    best = Best(scores.shape[1], k)
+    gallery, first = np.arange(scores.shape[1]), 0
+    for block in _blocks(scores):
+        best.offer_columns(np.arange(first, first + len(block)), gallery, block)
+        first += len(block)
+    best.settle()
+    return np.asarray(best.values.mean(1, dtype=np.float64))

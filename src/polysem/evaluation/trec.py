@@ -1,0 +1,167 @@
+"""Rankings as TREC files, or as dicts for ranx: what other tools for retrieval read.
+
+Ids. A caption has the name that the data set gives it, or else `<item>#<n>`, n from 0. The files are divided by
+blanks, so white space and per cent signs in ids are written as in URLs (`%20`, `%25`); `urllib.parse.unquote` brings
+the id back.
+
+Order. Tools sort by score again and break ties by name or by luck, but our metrics put a wrong answer before a right
+one of the same score. So equal scores are moved apart by the smallest steps that float32 knows: the order is then the
+same everywhere, and the scores are still the model's.
+
+What is left out. Queries without a right answer, as in the metrics. And a right answer which equals the last score that
+was kept: if wrong answers of that score were not kept, the run would show it too far ahead.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+
+from polysem.data.collection import Collection
+from polysem.errors import InputError
+from polysem.evaluation.ranking import Ranking
+from polysem.evaluation.relevance import Ints
+from polysem.evaluation.sources import Floats
+
+DEPTH = 100
+"""Answers per query."""
+_LARGEST = np.float32(1e38)
+"""Leaves room above for scores to be moved apart."""
+
+
+def export(rankings: Mapping[str, Ranking], gallery: Collection, folder: Path, tag: str = "polysem") -> list[Path]:
+    """Write `<direction>.run` and `<direction>.qrels` for each direction, such as "i2t". tag: names the run."""
+    if not rankings:
+        raise InputError("There is no ranking to write: a protocol of folds has one per fold. Take one without folds.")
+    ids = {"i": item_ids(gallery), "t": caption_ids(gallery)}
+    written = []
+    for way, ranking in rankings.items():
+        asked, found = way.split("2")
+        written += [folder / f"{way}.qrels", folder / f"{way}.run"]
+        write_qrels(written[-2], ranking, ids[asked], ids[found])
+        write_run(written[-1], ranking, ids[asked], ids[found], tag)
+    return written
+
+
+def item_ids(gallery: Collection) -> list[str]:
+    return [item.id for item in gallery]
+
+
+def caption_ids(gallery: Collection) -> list[str]:
+    own = [name for item in gallery for name in item.caption_ids]
+    if len(own) == len(set(own)) and all(len(item.caption_ids) == len(item.captions) for item in gallery):
+        return own
+    return [f"{item.id}#{n}" for item in gallery for n in range(len(item.captions))]
+
+
+def write_qrels(path: str | Path, ranking: Ranking, queries: Sequence[str], gallery: Sequence[str]) -> None:
+    """Lines of `query 0 answer 1`. queries, gallery: the ids."""
+    asked, found = _names(ranking, queries, gallery)
+    _write(Path(path), (f"{asked[q]} 0 {found[answer]} 1\n" for q, right in _right(ranking) for answer in right))
+
+
+def write_run(
+    path: str | Path, ranking: Ranking, queries: Sequence[str], gallery: Sequence[str], tag: str = "polysem"
+) -> None:
+    """Lines of `query Q0 answer rank score tag`, ranks from 1. The ranking must have kept its highest scores."""
+    asked, found = _names(ranking, queries, gallery)
+    run = escaped(tag)
+    _write(
+        Path(path),
+        (
+            f"{asked[q]} Q0 {found[answer]} {rank} {score:.9g} {run}\n"
+            for q, answers, scores in _answers(ranking, queries)
+            for rank, (answer, score) in enumerate(zip(answers, scores, strict=True), 1)
+        ),
+    )
+
+
+def as_ranx(
+    ranking: Ranking, queries: Sequence[str], gallery: Sequence[str]
+) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, float]]]:
+    """What `ranx.Qrels` and `ranx.Run` are made from, with ids as in the files: {query: {answer: 1 or its score}}."""
+    asked, found = _names(ranking, queries, gallery)
+    qrels = {asked[q]: {found[answer]: 1 for answer in right} for q, right in _right(ranking)}
+    run = {
+        asked[q]: {found[answer]: float(score) for answer, score in zip(answers, scores, strict=True)}
+        for q, answers, scores in _answers(ranking, queries)
+    }
+    return qrels, run
+
+
+def escaped(name: str) -> str:
+    """Without white space: as in URLs, but all other letters stay as they are."""
+    if not name:
+        raise InputError("An empty id cannot be written to a TREC file: give every item one.")
+    return re.sub(r"[\s%]", lambda found: quote(found[0], safe=""), name)
+
+
+def _names(ranking: Ranking, queries: Sequence[str], gallery: Sequence[str]) -> tuple[list[str], list[str]]:
+    for what, ids, expected in (
+        ("queries", queries, len(ranking.relevance)),
+        ("gallery", gallery, ranking.relevance.gallery),
+    ):
+        if len(ids) != expected:
+            raise InputError(f"The ranking's {what} number {expected}, and {len(ids)} ids were given.")
+        repeated = [name for name, count in Counter(ids).items() if count > 1]
+        if repeated:
+            raise InputError(f"Ids must tell the {what} apart; {len(repeated)} occur twice, e.g. {repeated[0]!r}.")
+    return [escaped(name) for name in queries], [escaped(name) for name in gallery]
+
+
+def _right(ranking: Ranking) -> Iterator[tuple[int, Ints]]:
+    """The right answers of every query that has any."""
+    for query in np.flatnonzero(ranking.relevance.counts).tolist():
+        yield query, ranking.relevance.of(query)
+
+
+def _answers(ranking: Ranking, queries: Sequence[str]) -> Iterator[tuple[int, Ints, Floats]]:
+    """Query, its answers from best to worst and their scores, all different."""
+    if ranking.best is None:
+        raise InputError("The ranking kept no scores. Make it with keep=100, or as many answers as the run shall have.")
+    ids, values = ranking.best.ranked()
+    for query, right in _right(ranking):
+        kept = ids[query] >= 0
+        answers, scores = ids[query][kept], values[query][kept]
+        is_right = np.isin(answers, right)
+        order = np.lexsort((answers, is_right, -scores))
+        answers, scores, is_right = answers[order], scores[order], is_right[order]
+        here = np.flatnonzero(is_right)
+        true = ranking.places[ranking.relevance.starts[query] :][: len(here)]
+        honest = np.delete(np.arange(len(answers)), here[here < true])
+        if not len(honest):
+            raise InputError(
+                f"Query {queries[query]!r}: all {len(answers)} answers kept have the same score as wrong ones that "
+                "were not kept. Keep more answers per query."
+            )
+        yield query, answers[honest], _apart(scores[honest])
+
+
+def _apart(scores: Floats) -> Floats:
+    """The falling scores, made strictly falling in float32: each is raised as little as it takes."""
+    bits = np.clip(scores, -_LARGEST, _LARGEST).astype(np.float32).view(np.int32).astype(np.int64)
+    # Positions among all float32 numbers: neighbours differ by one, on both sides of zero.
+    positions = np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)[::-1]
+    steps = np.arange(len(positions))
+    raised = (np.maximum.accumulate(positions - steps) + steps)[::-1]
+    sign = np.where(raised < 0, np.int64(0x80000000), 0)
+    return (np.abs(raised) | sign).astype(np.uint32).view(np.float32)
+
+
+def _write(path: Path, lines: Iterable[str]) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("w", encoding="utf-8", newline="\n") as file:
+            file.writelines(lines)
+        os.replace(partial, path)
+    except OSError as error:
+        raise InputError(f"Cannot write {path}: {error.strerror or error}.") from None
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,62 @@
+"""The protocol of video and text: several captions per video, and a gallery in which each caption stands once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from polysem.data.collection import Collection
+from polysem.evaluation import metrics, protocols
+from polysem.evaluation.protocols import Measured, Progress, Protocol, Subject, check_shape
+from polysem.evaluation.rescoring import Rescoring
+from polysem.evaluation.result import PerQuery
+from polysem.evaluation.stamp import Stamp
+from polysem.evaluation.unique_texts import Texts
+
+
+@dataclass(frozen=True)
+class Video(Protocol):
+    """Captions find their videos and videos their captions, as HGR measures on MSR-VTT, TGIF and VATEX.
+
+    Equal captions are merged; one that belongs to several videos is right for each of them, and all of them for it.
+    """
+
+    name: str
+    about: str
+    split: str | None = "test"
+
+    def gallery(self, collection: Collection) -> Collection:
+        return protocols.find("pairs").gallery(collection)
+
+    def measure(
+        self,
+        subject: Subject,
+        gallery: Collection,
+        split: str,
+        *,
+        rescoring: Rescoring | None = None,
+        keep: int = 0,
+        progress: Progress | None = None,
+    ) -> Measured:
+        texts = Texts.of(gallery, unique=True)
+        check_shape(subject.scores, len(gallery), texts.captions, gallery.name)
+        stamp = Stamp(
+            self.name,
+            gallery.name,
+            split,
+            len(gallery),
+            len(texts.kept),
+            scoring="inductive" if rescoring is None else f"transductive: {rescoring}",
+            selected_on=subject.selected_on,
+            remarks=("unique captions",),
+        )
+        found = texts.rank(texts.ways(subject.scores, rescoring), keep, progress)
+        per_query = {
+            "i2t": PerQuery(metrics.per_query(found.i2t), np.arange(len(gallery))),
+            "t2i": PerQuery(metrics.per_query(found.t2i), texts.owners),
+        }
+        return Measured(stamp, metrics.both_ways(found), per_query, texts.among_all(found))
+
+
+protocols.register(Video("video", "video and text: unique captions, several per video, as HGR measures"))

@@ -38,6 +38,14 @@ def compare_command(
     rescore: Annotated[
         str | None, typer.Option(help="dual-softmax, query-bank or csls, for all.", show_default="none")
     ] = None,
+    features: Annotated[
+        list[Path] | None,
+        typer.Option(help="Store of image features: one for all runs, or one for each.", show_default="none"),
+    ] = None,
+    text_features: Annotated[
+        list[Path] | None,
+        typer.Option(help="Store of caption features: one for all runs, or one for each.", show_default="none"),
+    ] = None,
     columns: Annotated[
         str | None,
         typer.Option(
@@ -60,7 +68,11 @@ def compare_command(
         raise ConfigError(f"--format takes {', '.join(FORMATS)}; got {form!r}. For JSON there is --json.")
     from polysem.evaluation.compare import COLUMNS, compare, compare_separately
 
-    evaluations = _evaluations(runs, data, protocol, split, rescore, quiet=as_json)
+    stores = [
+        _one_each(given, len(runs), option)
+        for given, option in ((features, "--features"), (text_features, "--text-features"))
+    ]
+    evaluations = _evaluations(runs, data, protocol, split, rescore, stores, quiet=as_json)
     shown = COLUMNS if columns is None else tuple(columns.replace(" ", "").split(","))
     tables = compare_separately(evaluations, shown) if separate else [compare(evaluations, shown)]
     if out is None:
@@ -71,7 +83,13 @@ def compare_command(
 
 
 def _evaluations(
-    runs: list[str], data: Path | None, protocol: str, split: str | None, rescore: str | None, quiet: bool
+    runs: list[str],
+    data: Path | None,
+    protocol: str,
+    split: str | None,
+    rescore: str | None,
+    stores: list[list[Path | None]],
+    quiet: bool,
 ) -> list[Evaluation]:
     from polysem.cli.progress import stages
     from polysem.data.readers import open_collection
@@ -83,17 +101,23 @@ def _evaluations(
     collection = None if data is None else open_collection(data)
     found = []
     with stages(quiet=quiet) as progress:
-        for run in runs:
+        for run, features, text_features in zip(runs, *stores, strict=True):
             if collection is None or run.endswith(".json"):
                 found.append(saved.read(run))
             else:
                 measure = partial(evaluate, protocol=protocol, split=split, rescore=rescore, progress=progress)
-                found.append(measure(run, collection, intervals=False))
+                found.append(measure(run, collection, features=features, text_features=text_features, intervals=False))
     names = [each.model for each in found]
     # A name that two share tells nobody which is which: what the user typed does.
     return [
         replace(each, model=run) if names.count(each.model) > 1 else each for run, each in zip(runs, found, strict=True)
     ]
+
+
+def _one_each(given: list[Path] | None, runs: int, option: str) -> list[Path | None]:
+    if given is not None and len(given) not in (1, runs):
+        raise InputError(f"{option} was given {len(given)} times for {runs} runs. Give one for all, or one for each.")
+    return [None] * runs if given is None else [*given] * (runs // len(given))
 
 
 def _show(tables: list[Comparison], form: str, as_json: bool) -> None:

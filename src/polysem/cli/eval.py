@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +25,7 @@ NAMES = (
     ("r_precision", "R-precision"),
     ("ndcg10", "NDCG@10"),
 )
-HIDDEN = ("recall1", "recall5", "recall10", "map", "queries")
+HIDDEN = ("recall1", "recall5", "recall10", "map", "queries", "positives")
 """In the JSON alone."""
 DIRECTIONS = {"i2t": "image → text", "t2i": "text → image", "i2i": "image → image", "t2t": "text → text"}
 
@@ -159,7 +160,18 @@ def show(found: Evaluation) -> None:
     for key, value in metrics.items():
         if isinstance(value, (int, float)):
             console.print(f"{'RSUM' if key == 'rsum' else key} {value:.1f}{_span(found, key)}")
+        elif isinstance(value, dict) and key not in ways:
+            console.print(f"{key}: {', '.join(_leaves(value))}", soft_wrap=True)
     console.print(Text(f"[{found.stamp}]", style="dim"), soft_wrap=True)
+
+
+def _leaves(values: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """Figures that stand in no table, by their path."""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{above}{key}.")
+        elif key not in HIDDEN:
+            yield f"{above}{key} {value:.3g}" if isinstance(value, float) else f"{above}{key} {value}"
 
 
 def _cell(found: Evaluation, way: str, key: str) -> str:

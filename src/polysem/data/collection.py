@@ -126,7 +126,8 @@ class Collection:
         short = [item.id for item in self.items if len(item.captions) < count]
         if short:
             raise InputError(
-                f"{who} takes {count} captions of every item; {len(short)} of {self.name} have fewer, e.g. {short[0]!r}."
+                f"{who} takes {count} captions of every item; {len(short)} of {self.name} have fewer, "
+                f"e.g. {short[0]!r}."
             )
         items = [
             replace(item, captions=item.captions[:count], caption_ids=item.caption_ids[:count]) for item in self.items

@@ -34,7 +34,8 @@ def read_judged(folder: Path, split: str) -> dict[str, Judged]:
     paths = {task: folder / f"{task}_{split}.csv" for task in COLUMNS}
     if not paths["sits"].is_file():
         raise InputError(
-            f"{folder} has no {paths['sits'].name}. Give a folder of CxC's CSV files with --option annotations=FOLDER: {SOURCE}."
+            f"{folder} has no {paths['sits'].name}. Give a folder of CxC's CSV files, --option annotations=FOLDER: "
+            f"{SOURCE}."
         )
     return {task: _read(path, *COLUMNS[task]) for task, path in paths.items() if path.is_file()}
 

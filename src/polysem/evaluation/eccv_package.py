@@ -77,5 +77,6 @@ class EccvPackage:
     def _broken(self, path: Path, why: object) -> InputError:
         return InputError(
             f"{path} is not the file of the package eccv-caption that was expected ({why}). Install the package again "
-            "(pip install --force-reinstall eccv-caption), or name a folder of its data files: --option annotations=FOLDER."
+            "(pip install --force-reinstall eccv-caption), or name a folder of its data files (--option "
+            "annotations=FOLDER)."
         )

@@ -69,7 +69,9 @@ class Matrix(Scores):
             ) from None
 
     def tile(self, images: Rows, texts: Rows) -> Floats:
-        part = self.values[images][:, texts]
+        if isinstance(images, np.ndarray) and isinstance(texts, np.ndarray):
+            images = images[:, None]  # every one with every text, without a copy of whole rows
+        part = self.values[images, texts]
         return np.asarray(part, dtype=np.float32 if part.dtype == np.float16 else part.dtype)
 
 

@@ -42,6 +42,19 @@ def test_captions_and_instances_are_joined(coco):
     assert collection[1].captions == ()
 
 
+def test_captions_keep_the_ids_of_their_annotations(coco):
+    path = coco / "annotations" / "captions_val2017.json"
+    content = json.loads(path.read_text())
+    content["annotations"] = [
+        {"image_id": 3, "id": number, "caption": text}
+        for number, text in ((38, "a cat"), (182, " "), (479, "two cats"))
+    ]
+    path.write_text(json.dumps(content))
+    cat = open_collection(path)[0]
+    assert (cat.captions, cat.caption_ids) == (("a cat", "two cats"), ("38", "479"))
+    assert open_collection(coco)[0].caption_ids == ()
+
+
 def test_one_file_can_be_named(coco):
     assert open_collection(coco / "annotations" / "captions_val2017.json").captions == ["a cat"]
 

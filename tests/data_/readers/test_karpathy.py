@@ -125,3 +125,15 @@ def test_tokens_serve_where_the_raw_text_is_missing(tmp_path):
     content["images"][0]["sentences"] = [{"tokens": ["a", "dog"]}]
     path.write_text(json.dumps(content))
     assert open_collection(tmp_path)[0].captions == ("a dog",)
+
+
+def test_captions_keep_their_sentence_ids(tmp_path):
+    path = karpathy(tmp_path, [{"filename": "a.jpg", "captions": ["one", " ", "three"]}])
+    assert open_collection(path)[0].caption_ids == ()
+    content = json.loads(path.read_text())
+    for number, sentence in enumerate(content["images"][0]["sentences"]):
+        sentence["sentid"] = 770337 + number
+    path.write_text(json.dumps(content))
+    item = open_collection(path)[0]
+    assert (item.captions, item.caption_ids) == (("one", "three"), ("770337", "770339"))
+    assert open_collection(path).with_captions(1, "a test")[0].caption_ids == ("770337",)

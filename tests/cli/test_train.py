@@ -27,7 +27,7 @@ def test_it_trains_and_says_what_came_of_it(data, tmp_path):
     found = run("vse-infty", "--data", data, "--out", tmp_path / "run", *SETTINGS)
     assert found.exit_code == 0, found.output
     assert "Validation RSUM" in found.stdout
-    assert "toy val, 8 images" in found.stdout
+    assert "toy val, 8×40" in found.stdout
     assert "polysem.load(" in found.stdout
     assert list((tmp_path / "run" / "tensorboard").rglob("events.*"))
 

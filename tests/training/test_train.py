@@ -53,7 +53,7 @@ def test_a_finished_run_is_a_model_folder(data, tmp_path):
         "run.json",
     ):
         assert (tmp_path / "run" / name).is_file(), name
-    assert "toy val, 8 images × 40 captions" in (tmp_path / "run" / "README.md").read_text()
+    assert "toy val, 8×40, hit rate, inductive, selected on val" in (tmp_path / "run" / "README.md").read_text()
 
 
 def test_the_saved_model_is_the_best_by_validation(data, tmp_path):

@@ -157,6 +157,9 @@ def show(found: Evaluation) -> None:
         for key in rows:
             table.add_row(known.get(key, key), *(_cell(found, way, key) for way in ways))
         console.print(table)
+    for way in ways:
+        if isinstance(metrics[way].get("hubness"), dict):
+            console.print(f"hubness, {DIRECTIONS[way]}: {', '.join(_leaves(metrics[way]['hubness']))}", soft_wrap=True)
     for key, value in metrics.items():
         if isinstance(value, (int, float)):
             console.print(f"{'RSUM' if key == 'rsum' else key} {value:.1f}{_span(found, key)}")

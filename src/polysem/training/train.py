@@ -22,6 +22,7 @@ from polysem.data.store import FeatureStore
 from polysem.encoders.pipeline import Progress
 from polysem.environment.hardware import machine
 from polysem.errors import ConfigError
+from polysem.evaluation import Stamp
 from polysem.models import Model, Tower
 from polysem.recipes import Recipe, Side
 from polysem.training import checkpoints, feeding, folder, precompute, report
@@ -244,7 +245,7 @@ def _figures(best: dict[str, Any]) -> dict[str, float]:
 def protocol(collection: Collection, splits: Splits) -> str:
     """What the validation figures mean."""
     images, texts = len(splits.val), len(splits.val.captions)
-    return f"{collection.name} {splits.how}, {images} images × {texts} captions, hit rate, inductive, selected on it"
+    return str(Stamp("pairs", collection.name, splits.how, images, texts, selected_on=splits.how))
 
 
 def _describe(collection: Collection, splits: Splits) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from polysem.evaluation.eccv_package import EccvPackage
 from polysem.evaluation.protocols import Subject
 from polysem.evaluation.ranking import Ranking, rank_rows
 from polysem.evaluation.relevance import Relevance
-from polysem.evaluation.sources import Matrix, Part
+from polysem.evaluation.sources import Matrix
 from support import load_case
 
 needs_package = pytest.mark.skipif(
@@ -51,7 +51,7 @@ def test_the_authors_own_figures_in_a_part_of_the_gallery():
     fold = np.searchsorted(gallery, given.input["fold_gallery"].numpy())
     place = {int(answer): i for i, answer in enumerate(fold)}
     inside = [[place[p] for p in relevance.of(q).tolist() if p in place] for q in range(len(relevance))]
-    part = Part(scores, np.arange(scores.shape[0]), fold)
+    part = scores.part(np.arange(scores.shape[0]), fold)
     found = metrics.one_way(rank_asked(part, Relevance.from_lists(inside, len(fold))))
     assert abs(found["r1"] - 100 * float(given.output["fold_recall_at_1"])) < 1e-9
     assert abs(found["r5"] - 100 * float(given.output["fold_recall_at_5"])) < 1e-9

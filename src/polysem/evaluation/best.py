@@ -31,7 +31,7 @@ class Best:
     def ranked(self) -> tuple[Ints, Floats]:
         """ids and scores from high to low, equal scores in order of their ids; -1 and -inf where fewer went by."""
         self.settle()
-        order = np.lexsort((self.ids, -self.values), axis=1)
+        order = np.lexsort((self.ids, self.ids < 0, -self.values), axis=1)
         return np.take_along_axis(self.ids, order, 1), np.take_along_axis(self.values, order, 1)
 
     def offer_rows(self, queries: Ints, ids: Ints, scores: Floats) -> None:
@@ -48,8 +48,8 @@ class Best:
         """The first scores of these queries: only the highest are worth being offered."""
         kept = min(self.k, len(ids))
         places = np.argpartition(scores, len(ids) - kept, axis=1)[:, len(ids) - kept :]
-        values = np.take_along_axis(scores, places, 1)
-        self.values[queries[:, None], np.arange(kept)] = values
+        with np.errstate(over="ignore"):  # doubles beyond float32 are infinite here
+            self.values[queries[:, None], np.arange(kept)] = np.take_along_axis(scores, places, 1)
         self.ids[queries[:, None], np.arange(kept)] = ids[places]
         self.floor[queries] = self.values[queries].min(1)
 
@@ -74,7 +74,8 @@ class Best:
         found = np.flatnonzero(np.bincount(queries, minlength=len(self.values)))
         queries = np.concatenate([np.repeat(found, self.k), queries])
         ids = np.concatenate([self.ids[found].ravel(), ids])
-        values = np.concatenate([self.values[found].ravel(), values.astype(np.float32)])
+        with np.errstate(over="ignore"):
+            values = np.concatenate([self.values[found].ravel(), values.astype(np.float32)])
         # By query, then from high to low: one whole number for both sorts much faster than two sorts do.
         bits = (values + np.float32(0)).view(np.int32)  # no minus zero
         falling = np.where(bits < 0, bits.view(np.uint32), np.uint32(0x7FFFFFFF) - bits.view(np.uint32))

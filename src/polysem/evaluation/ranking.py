@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 
 from polysem import threads
+from polysem.errors import InputError
 from polysem.evaluation.best import Best
 from polysem.evaluation.relevance import Ints, Relevance
 from polysem.evaluation.sources import Floats, Rows, Scores
@@ -26,6 +27,10 @@ ROWS = 240
 """Images of a tile: as many as a byte can count, and enough for the matrix product."""
 COLUMNS = 1280
 """Texts of a tile, about. A tile then stays in the cache while it is counted."""
+RUN = 5
+"""Tiles that are scored together: larger matrix products are cheaper."""
+FEWEST = 64
+"""Queries to score together at least, for the same reason."""
 
 Progress = Callable[[int, int], None]
 
@@ -70,35 +75,37 @@ def rank_both_ways(
     """
     grid = _Grid.of(scores, owners, folds)
     both = _Count(grid, keep)
-    wanted = [(i, j) for i in range(len(grid.blocks)) for j in range(len(grid.blocks)) if whole or grid.same_fold(i, j)]
+    wanted = [(run, j) for j in range(len(grid.blocks)) for run in grid.runs(j, whole)]
+    total = sum(len(run) for run, _ in wanted)
     done, lock = 0, threading.Lock()
 
-    def report() -> None:
+    def report(tiles: int) -> None:
         nonlocal done
         with lock:
-            done += 1
+            done += tiles
             if progress is not None:
-                progress(done, len(wanted))
+                progress(done, total)
 
     device = torch.device("cpu")
     workers = threads.count(device)
     diagonal: dict[int, Floats] = {}
 
     def matches(block: int) -> None:
-        diagonal[block] = grid.tile(block, block)
+        diagonal[block] = grid.tile(range(block, block + 1), block)
         both.begin(block, diagonal[block])
 
     threads.run([partial(matches, block) for block in range(len(grid.blocks))], device)
     lanes = [both] if workers == 1 else [_Count(grid, keep, both) for _ in range(workers)]
 
-    def count(lane: _Count, tiles: Sequence[tuple[int, int]]) -> None:
-        for i, j in tiles:
-            lane.add(i, j, diagonal.pop(i) if i == j else grid.tile(i, j))
-            report()
+    def count(lane: _Count, parts: Sequence[tuple[range, int]]) -> None:
+        for run, j in parts:
+            tiles = diagonal.pop(j) if j in run else grid.tile(run, j)
+            for i in run:
+                first = grid.blocks[i].images[0] - grid.blocks[run[0]].images[0]
+                lane.add(i, j, tiles[first : first + len(grid.blocks[i].images)])
+            report(len(run))
 
-    threads.run(
-        [partial(count, lane, part) for lane, part in zip(lanes, _shares(wanted, len(lanes)), strict=True)], device
-    )
+    threads.run([partial(count, lane, wanted[place :: len(lanes)]) for place, lane in enumerate(lanes)], device)
     for lane in lanes:
         if lane is not both:
             both.join(lane)
@@ -111,7 +118,7 @@ def rank_rows(scores: Scores, relevance: Relevance, *, keep: int = 0, progress: 
     """One direction, whatever is right: queries are the rows. For annotations that are no pairing."""
     places = np.empty(len(relevance.positives), dtype=np.int64)
     best = Best(len(relevance), keep)
-    rows = max(1, ROWS * COLUMNS // max(1, scores.shape[1]))
+    rows = max(FEWEST, ROWS * COLUMNS // max(1, scores.shape[1]))
     blocks = [range(i, min(i + rows, len(relevance))) for i in range(0, len(relevance), rows)]
     done, lock = 0, threading.Lock()
 
@@ -158,6 +165,10 @@ class _Grid:
     def of(cls, scores: Scores, owners: npt.NDArray[np.integer[Any]], folds: int) -> _Grid:
         images, texts = scores.shape
         image_of: Ints = np.asarray(owners, dtype=np.int64)
+        if image_of.shape != (texts,):
+            raise InputError(f"Each of the {texts} texts needs its image; got owners of shape {image_of.shape}.")
+        if not 1 <= folds <= images:
+            raise InputError(f"{images} images cannot be divided into {folds} folds.")
         i2t = Relevance.from_pairs(image_of, np.arange(len(image_of)), (images, texts))
         order = np.argsort(image_of, kind="stable")
         starts = i2t.starts
@@ -172,8 +183,20 @@ class _Grid:
     def same_fold(self, i: int, j: int) -> bool:
         return self.blocks[i].fold == self.blocks[j].fold
 
-    def tile(self, i: int, j: int) -> Floats:
-        return self.scores.checked_tile(_stretch(self.blocks[i].images), _stretch(self.blocks[j].texts))
+    def runs(self, j: int, whole: bool) -> Iterator[range]:
+        """Neighbouring blocks of images to score with the texts of block j; block j itself is a run of its own, since
+        its scores are known by then."""
+        first, last = 0, len(self.blocks)
+        if not whole:
+            same = [i for i in range(last) if self.same_fold(i, j)]
+            first, last = same[0], same[-1] + 1
+        for start, end in ((first, j), (j + 1, last)):
+            yield from (range(i, min(i + RUN, end)) for i in range(start, end, RUN))
+        yield range(j, j + 1)
+
+    def tile(self, run: range, j: int) -> Floats:
+        images = slice(int(self.blocks[run[0]].images[0]), int(self.blocks[run[-1]].images[-1]) + 1)
+        return self.scores.checked_tile(images, _stretch(self.blocks[j].texts))
 
 
 class _Count:
@@ -288,7 +311,3 @@ def _stretch(places: Ints) -> Rows:
     if len(places) and places[-1] - places[0] == len(places) - 1 and bool((np.diff(places) == 1).all()):
         return slice(int(places[0]), int(places[-1]) + 1)
     return places
-
-
-def _shares(tiles: Sequence[tuple[int, int]], parts: int) -> list[list[tuple[int, int]]]:
-    return [list(tiles[part::parts]) for part in range(parts)]

@@ -68,7 +68,10 @@ class _Biased(Scores):
         self.plain, self.scale, self.bias, self.shape = plain, scale, bias, plain.shape
 
     def tile(self, images: Rows, texts: Rows) -> Floats:
-        return self.scale * self.plain.tile(images, texts).astype(np.float64) - self.bias[texts]
+        found = self.scale * self.plain.tile(images, texts).astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            lowered = found - self.bias[texts]
+        return np.where(np.isinf(found), found, lowered)  # infinite scores stay where they are
 
 
 def _blocks(scores: Scores) -> Iterator[Floats]:
@@ -89,7 +92,8 @@ def logsumexp(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """(q, g) -> (g,)."""
     top = rows.max(0)
     steady = np.where(np.isfinite(top), top, 0.0)
-    return np.asarray(np.log(np.exp(rows - steady).sum(0)) + steady, dtype=np.float64)
+    with np.errstate(divide="ignore"):  # an item that every query rules out
+        return np.asarray(np.log(np.exp(rows - steady).sum(0)) + steady, dtype=np.float64)
 
 
 def _highest_mean(scores: Scores, k: int) -> npt.NDArray[np.float64]:

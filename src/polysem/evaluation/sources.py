@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from polysem.errors import InputError, kind
 from polysem.similarity import Similarity
 
 Floats = npt.NDArray[np.floating[Any]]
-Rows = slice | npt.NDArray[np.int64]
+Positions = npt.NDArray[np.int64]
+Rows = slice | Positions
 """Some of the images or texts: a stretch, or their positions."""
 
 
@@ -42,6 +44,12 @@ class Scores(ABC):
 
     def transposed(self) -> Scores:
         return _Transposed(self)
+
+    def part(self, images: Positions | None, texts: Positions | None) -> Scores:
+        """Some of the images with some of the texts; None: all."""
+        return _Part(
+            self, *(np.arange(n) if p is None else p for n, p in zip(self.shape, (images, texts), strict=True))
+        )
 
 
 class Matrix(Scores):
@@ -91,6 +99,13 @@ class Embedded(Scores):
             found = self.similarity.prepared_scores(self.images[images], self.texts[texts])
         return found.cpu().numpy()
 
+    def part(self, images: Positions | None, texts: Positions | None) -> Scores:
+        found = copy(self)
+        found.images = self.images if images is None else self.images[images]
+        found.texts = self.texts if texts is None else self.texts[texts]
+        found.shape = (len(found.images), len(found.texts))
+        return found
+
 
 class Mean(Scores):
     """An ensemble: the mean of several models' scores of the same pairs."""
@@ -110,16 +125,20 @@ class Mean(Scores):
         total /= len(self.members)
         return total
 
+    def part(self, images: Positions | None, texts: Positions | None) -> Scores:
+        return Mean([member.part(images, texts) for member in self.members])
 
-class Part(Scores):
-    """Some of the images against some of the texts."""
 
-    def __init__(self, whole: Scores, images: npt.NDArray[np.int64], texts: npt.NDArray[np.int64]) -> None:
+class _Part(Scores):
+    def __init__(self, whole: Scores, images: Positions, texts: Positions) -> None:
         self.whole, self.images, self.texts = whole, images, texts
         self.shape = (len(images), len(texts))
 
     def tile(self, images: Rows, texts: Rows) -> Floats:
         return self.whole.tile(self.images[images], self.texts[texts])
+
+    def checked_tile(self, images: Rows, texts: Rows) -> Floats:
+        return self.whole.checked_tile(self.images[images], self.texts[texts])
 
 
 class _Transposed(Scores):
@@ -128,6 +147,12 @@ class _Transposed(Scores):
 
     def tile(self, images: Rows, texts: Rows) -> Floats:
         return self.straight.tile(texts, images).T
+
+    def checked_tile(self, images: Rows, texts: Rows) -> Floats:
+        return self.straight.checked_tile(texts, images).T
+
+    def part(self, images: Positions | None, texts: Positions | None) -> Scores:
+        return self.straight.part(texts, images).transposed()
 
     def transposed(self) -> Scores:
         return self.straight

@@ -12,7 +12,7 @@ from polysem.evaluation.best import Best
 from polysem.evaluation.ranking import BothWays, Progress, Ranking, rank_rows
 from polysem.evaluation.relevance import Ints, Relevance
 from polysem.evaluation.rescoring import Rescoring
-from polysem.evaluation.sources import Part, Scores
+from polysem.evaluation.sources import Scores
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ class Texts:
     def ways(self, scores: Scores, rescoring: Rescoring | None) -> tuple[Scores, Scores]:
         """The scores of the kept texts for images that ask, and for texts that ask: the queries are the rows."""
         if len(self.kept) < self.captions:
-            scores = Part(scores, np.arange(scores.shape[0]), self.kept)
+            scores = scores.part(None, self.kept)
         forward, backward = (scores, scores) if rescoring is None else rescoring.both_ways(scores)
         return forward, backward.transposed()
 

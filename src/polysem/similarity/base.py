@@ -20,8 +20,6 @@ registry: Registry[Similarity] = Registry("similarity")
 
 Reduce = Callable[[Tensor], Tensor]
 
-# Element pairs of a block: large enough for the matrix product, small enough to stay in a core's cache (measured).
-_CACHE_PAIRS = 1 << 19
 # Values held at once for each element pair: the product, its reductions and their intermediates; with a gradient, also
 # what is kept for it and what it is made of.
 _COPIES, _COPIES_WITH_GRADIENT = 3, 8
@@ -34,6 +32,10 @@ class Similarity(Part):
     `reduce`, from the closeness of all element pairs to the score, and `shares`, that score split over the pairs.
     The sets of one side share a size; the two sides need not.
     """
+
+    _cache_pairs = 1 << 19
+    """Element pairs of a block: large enough for the matrix product, small enough for `reduce` to find them in a core's
+    cache (measured)."""
 
     def __init__(self, budget_mb: PositiveFloat = 256.0) -> None:
         """budget_mb: memory for intermediate values; larger problems are cut into blocks that fit."""
@@ -108,8 +110,10 @@ class Similarity(Part):
 
     def _scores_in_blocks(self, a: Tensor, b: Tensor, values: int) -> Tensor:
         reduce = self.reducer(a, b)
+        rows, columns = _block(a, b, values // threads.count(a.device), _COPIES, self._cache_pairs)
+        if rows >= len(a) and columns >= len(b):
+            return self._score_block(reduce, a, b)
         scores = a.new_empty(len(a), len(b))
-        rows, columns = _block(a, b, values // threads.count(a.device), _COPIES, _CACHE_PAIRS)
 
         def fill(i: int, t: int) -> None:
             block = self._score_block(reduce, a[i : i + rows], b[t : t + columns])

@@ -10,8 +10,8 @@ import pytest
 
 from evaluation.made_up import from_scores, stamp
 from polysem.errors import ConfigError, InputError, UnknownNameError
-from polysem.evaluation import saved
-from polysem.evaluation.compare import COLUMNS, compare, compare_separately, embedding
+from polysem.evaluation.reports import saved
+from polysem.evaluation.reports.compare import COLUMNS, compare, compare_separately, embedding
 from polysem.evaluation.resampling import holm, intervals, paired_p
 from polysem.evaluation.result import Evaluation
 

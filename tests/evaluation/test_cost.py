@@ -12,10 +12,10 @@ import torch
 from polysem import models, recipes, similarity
 from polysem.encoders import SourceError
 from polysem.errors import InputError, UnknownNameError
-from polysem.evaluation import timing, untrained
-from polysem.evaluation.cost import Cost, cost, random_features
-from polysem.evaluation.timing import Seconds, medians
-from polysem.evaluation.untrained import find_model
+from polysem.evaluation.costs import timing, untrained
+from polysem.evaluation.costs.cost import Cost, cost, random_features
+from polysem.evaluation.costs.timing import Seconds, medians
+from polysem.evaluation.costs.untrained import find_model
 from polysem.models import Model
 
 WORDS, WORD_DIM, REGION = 20, 6, 10

@@ -6,12 +6,12 @@ import pytest
 
 from evaluation.coco_toy import CAPTIONS, IMAGES, caption_number, named, package, unnamed, write_csv
 from polysem.errors import InputError, UnknownNameError
-from polysem.evaluation import correlation, eccv_package, metrics, protocols
-from polysem.evaluation.annotated import WithoutSelf, pair_scores, rank_asked
-from polysem.evaluation.correlation import bootstrap, spearman
-from polysem.evaluation.cxc import Cxc, siblings
-from polysem.evaluation.cxc_files import read_judged
-from polysem.evaluation.protocols import Subject
+from polysem.evaluation import metrics, protocols
+from polysem.evaluation.protocols import Subject, correlation, eccv_package
+from polysem.evaluation.protocols.annotated import WithoutSelf, pair_scores, rank_asked
+from polysem.evaluation.protocols.correlation import bootstrap, spearman
+from polysem.evaluation.protocols.cxc import Cxc, siblings
+from polysem.evaluation.protocols.cxc_files import read_judged
 from polysem.evaluation.relevance import Relevance
 from polysem.evaluation.rescoring import Rescoring
 from polysem.evaluation.sources import Matrix

@@ -5,11 +5,11 @@ import pytest
 
 from evaluation.coco_toy import CAPTIONS, IMAGES, caption_number, named, package, unnamed
 from polysem.errors import InputError
-from polysem.evaluation import annotated, coco_ids, eccv_package, metrics, protocols
-from polysem.evaluation.annotated import rank_asked, relevance_of, with_lost
-from polysem.evaluation.eccv import EccvCaption
-from polysem.evaluation.eccv_package import EccvPackage
-from polysem.evaluation.protocols import Subject
+from polysem.evaluation import metrics, protocols
+from polysem.evaluation.protocols import Subject, annotated, coco_ids, eccv_package
+from polysem.evaluation.protocols.annotated import rank_asked, relevance_of, with_lost
+from polysem.evaluation.protocols.eccv import EccvCaption
+from polysem.evaluation.protocols.eccv_package import EccvPackage
 from polysem.evaluation.ranking import Ranking, rank_rows
 from polysem.evaluation.relevance import Relevance
 from polysem.evaluation.sources import Matrix

@@ -7,9 +7,9 @@ import pytest
 from polysem.data.collection import Collection, Item, Media
 from polysem.errors import InputError
 from polysem.evaluation import protocols
-from polysem.evaluation.judgement_files import read_judgements
-from polysem.evaluation.judgements import ndcg
 from polysem.evaluation.protocols import Subject
+from polysem.evaluation.protocols.judgement_files import read_judgements
+from polysem.evaluation.protocols.judgements import ndcg
 from polysem.evaluation.sources import Matrix
 
 NAMES = ["11_a.jpg", "22_b.jpg", "33_c.jpg"]

@@ -7,11 +7,11 @@ import torch
 
 from evaluation.toy import collection, flagged, numbered
 from polysem.errors import InputError, UnknownNameError
-from polysem.evaluation import labels, protocols
-from polysem.evaluation.graded import discounts, graded, in_order
-from polysem.evaluation.labels import Labels
-from polysem.evaluation.micro_f1 import micro_f1
-from polysem.evaluation.protocols import Subject
+from polysem.evaluation import protocols
+from polysem.evaluation.protocols import Subject, labels
+from polysem.evaluation.protocols.graded import discounts, graded, in_order
+from polysem.evaluation.protocols.labels import Labels
+from polysem.evaluation.protocols.micro_f1 import micro_f1
 from polysem.evaluation.rescoring import Rescoring
 from polysem.evaluation.sources import Matrix
 from support import load_case

@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from evaluation.made_up import stamp
-from polysem.evaluation.compare import Cell, Comparison, Row
-from polysem.evaluation.tables import as_dict, as_latex, as_markdown, as_plain, as_rich, metric_name
+from polysem.evaluation.reports.compare import Cell, Comparison, Row
+from polysem.evaluation.reports.tables import as_dict, as_latex, as_markdown, as_plain, as_rich, metric_name
 
 COLUMNS = ("i2t.r1", "i2t.r5", "t2i.r1", "rsum")
 

@@ -12,9 +12,10 @@ from ir_measures import RR, R, Success, iter_calc, nDCG, read_trec_qrels, read_t
 
 from evaluation.toy import collection, numbered
 from polysem.errors import InputError
-from polysem.evaluation import metrics, trec
+from polysem.evaluation import metrics
 from polysem.evaluation.ranking import Ranking, rank_both_ways, rank_rows
 from polysem.evaluation.relevance import Relevance
+from polysem.evaluation.reports import trec
 from polysem.evaluation.sources import Matrix
 
 MEASURES = {"r1": Success @ 1, "r5": Success @ 5, "r10": Success @ 10, "recall10": R @ 10, "ndcg10": nDCG @ 10}

@@ -3,8 +3,8 @@ import pytest
 
 from evaluation.toy import collection, numbered, sorted_places
 from polysem.errors import InputError
-from polysem.evaluation import metrics, protocols, video
-from polysem.evaluation.protocols import Subject
+from polysem.evaluation import metrics, protocols
+from polysem.evaluation.protocols import Subject, video
 from polysem.evaluation.rescoring import Rescoring
 from polysem.evaluation.sources import Matrix
 

@@ -14,7 +14,7 @@ import typer
 from polysem.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
-    from polysem.evaluation.compare import Comparison
+    from polysem.evaluation.reports.compare import Comparison
     from polysem.evaluation.result import Evaluation
 
 FORMATS = ("table", "markdown", "latex")
@@ -66,7 +66,7 @@ def compare_command(
     """
     if form not in FORMATS:
         raise ConfigError(f"--format takes {', '.join(FORMATS)}; got {form!r}. For JSON there is --json.")
-    from polysem.evaluation.compare import COLUMNS, compare, compare_separately
+    from polysem.evaluation.reports.compare import COLUMNS, compare, compare_separately
 
     stores = [
         _one_each(given, len(runs), option)
@@ -93,7 +93,8 @@ def _evaluations(
 ) -> list[Evaluation]:
     from polysem.cli.progress import stages
     from polysem.data.readers import open_collection
-    from polysem.evaluation import evaluate, saved
+    from polysem.evaluation import evaluate
+    from polysem.evaluation.reports import saved
 
     measured = [run for run in runs if not run.endswith(".json")]
     if data is None and measured:
@@ -123,7 +124,7 @@ def _one_each(given: list[Path] | None, runs: int, option: str) -> list[Path | N
 def _show(tables: list[Comparison], form: str, as_json: bool) -> None:
     from rich.console import Console
 
-    from polysem.evaluation.tables import as_rich
+    from polysem.evaluation.reports.tables import as_rich
 
     console = Console(highlight=False)
     if as_json or form != "table" or not console.is_terminal:
@@ -134,7 +135,7 @@ def _show(tables: list[Comparison], form: str, as_json: bool) -> None:
 
 
 def _text(tables: list[Comparison], form: str, as_json: bool) -> str:
-    from polysem.evaluation import tables as draw
+    from polysem.evaluation.reports import tables as draw
 
     if as_json:
         return json.dumps({"tables": [draw.as_dict(table) for table in tables]}, indent=2, ensure_ascii=False) + "\n"

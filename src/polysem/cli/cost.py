@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from polysem.evaluation.cost import Cost
+    from polysem.evaluation.costs.cost import Cost
 
 
 def cost_command(
@@ -29,7 +29,7 @@ def cost_command(
     """
     import torch
 
-    from polysem.evaluation.cost import TOP
+    from polysem.evaluation.costs.cost import TOP
 
     costs = _measure(models, (queries, gallery), repeats)
     threads = torch.get_num_threads()
@@ -45,8 +45,8 @@ def _measure(names: list[str], gallery: tuple[int, int], repeats: int) -> list[C
     from rich.console import Console
     from rich.progress import Progress
 
-    from polysem.evaluation.cost import cost
-    from polysem.evaluation.untrained import find_model
+    from polysem.evaluation.costs.cost import cost
+    from polysem.evaluation.costs.untrained import find_model
 
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:

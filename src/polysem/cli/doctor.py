@@ -69,6 +69,7 @@ def _machine(environment: Environment) -> RenderableType:
         "torch",
         "missing" if torch is None else f"{torch.version} ({torch.flavour} build) {torch.toolkit or ''}",
     )
+    table.add_row("Search loops", "compiled" if environment.search_kernels else "torch's: no compiler at install")
     found = "; ".join(
         f"{device.kind} ({device.evidence}){'' if device.usable else ', not usable with this torch'}"
         for device in environment.accelerators

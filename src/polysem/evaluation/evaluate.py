@@ -13,16 +13,14 @@ from torch import Tensor
 from polysem.data.collection import HELD_OUT_NAME, Collection
 from polysem.data.readers import open_collection
 from polysem.errors import InputError, kind
-from polysem.evaluation import cxc, eccv, judgements, labels, protocols, resampling, trec, video
+from polysem.evaluation import protocols, resampling
 from polysem.evaluation.embeddings import embed
 from polysem.evaluation.protocols import Measured, Protocol, Subject
+from polysem.evaluation.reports import trec
 from polysem.evaluation.rescoring import Rescoring
 from polysem.evaluation.result import Evaluation
 from polysem.evaluation.sources import Embedded, Matrix, Mean, Scores
 from polysem.models import Model, load
-
-# Protocols that make themselves known by being imported.
-PROTOCOLS = (cxc, eccv, judgements, labels, video)
 
 Progress = Callable[[str, int, int], None]
 """Stage, done, of."""

@@ -7,12 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from polysem.data.collection import Collection
-from polysem.evaluation import metrics, protocols
-from polysem.evaluation.protocols import Measured, Progress, Protocol, Subject, check_shape
+from polysem.evaluation import metrics
+from polysem.evaluation.protocols.base import (
+    Measured,
+    Progress,
+    Protocol,
+    Subject,
+    check_shape,
+    register,
+    with_captions,
+)
+from polysem.evaluation.protocols.unique_texts import Texts
 from polysem.evaluation.rescoring import Rescoring
 from polysem.evaluation.result import PerQuery
 from polysem.evaluation.stamp import Stamp
-from polysem.evaluation.unique_texts import Texts
 
 
 @dataclass(frozen=True)
@@ -27,7 +35,7 @@ class Video(Protocol):
     split: str | None = "test"
 
     def gallery(self, collection: Collection) -> Collection:
-        return protocols.find("pairs").gallery(collection)
+        return with_captions(collection)
 
     def measure(
         self,
@@ -59,4 +67,4 @@ class Video(Protocol):
         return Measured(stamp, metrics.both_ways(found), per_query, texts.among_all(found))
 
 
-protocols.register(Video("video", "video and text: unique captions, several per video, as HGR measures"))
+register(Video("video", "video and text: unique captions, several per video, as HGR measures"))

@@ -15,17 +15,25 @@ from torch import Tensor
 from polysem import threads
 from polysem.data.collection import Collection
 from polysem.errors import InputError, unknown
-from polysem.evaluation import metrics, protocols
-from polysem.evaluation.graded import Gains, Values, discounts, graded
-from polysem.evaluation.micro_f1 import micro_f1
-from polysem.evaluation.protocols import Measured, Progress, Protocol, Subject, check_shape
+from polysem.evaluation import metrics
+from polysem.evaluation.protocols.base import (
+    Measured,
+    Progress,
+    Protocol,
+    Subject,
+    check_shape,
+    register,
+    with_captions,
+)
+from polysem.evaluation.protocols.graded import Gains, Values, discounts, graded
+from polysem.evaluation.protocols.micro_f1 import micro_f1
+from polysem.evaluation.protocols.unique_texts import Texts, part_of
 from polysem.evaluation.ranking import Ranking
 from polysem.evaluation.relevance import Ints
 from polysem.evaluation.rescoring import Rescoring
 from polysem.evaluation.result import PerQuery
 from polysem.evaluation.sources import Scores
 from polysem.evaluation.stamp import Stamp
-from polysem.evaluation.unique_texts import Texts, part_of
 
 PAIRS = 1 << 19
 """Scores that are ranked at once."""
@@ -60,7 +68,7 @@ class Labels(Protocol):
             raise unknown("quirk", self.quirk, get_args(Quirk))
 
     def gallery(self, collection: Collection) -> Collection:
-        found = protocols.find("pairs").gallery(collection)
+        found = with_captions(collection)
         if not found.label_names:
             raise InputError(
                 f"{collection.name} has no labels here, and protocol {self.name} measures by shared labels. Give it a "
@@ -188,7 +196,5 @@ def _micro_f1(predictions: Mapping[str, Any], gallery: Collection) -> dict[str, 
     return {side: micro_f1(predictions[side], own, classes) for side, own in labels.items() if side in predictions}
 
 
-protocols.register(Labels("labels", "by shared labels: NDCG@500, mAP and precision, and micro-F1 of predicted labels"))
-protocols.register(
-    Labels("labels-tags", "the same where texts are lists of tags: equal ones are merged", unique_texts=True)
-)
+register(Labels("labels", "by shared labels: NDCG@500, mAP and precision, and micro-F1 of predicted labels"))
+register(Labels("labels-tags", "the same where texts are lists of tags: equal ones are merged", unique_texts=True))

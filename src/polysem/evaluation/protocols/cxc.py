@@ -16,12 +16,19 @@ import numpy as np
 from polysem.data.collection import Collection
 from polysem.errors import InputError, unknown
 from polysem.evaluation import metrics
-from polysem.evaluation.annotated import WithoutSelf, in_turn, pair_scores, per_query, rank_asked, relevance_of
-from polysem.evaluation.coco_ids import CocoIds, match_test, own_ids
-from polysem.evaluation.correlation import SAMPLES, bootstrap, spearman
-from polysem.evaluation.cxc_files import Judged, read_judged
-from polysem.evaluation.eccv_package import EccvPackage
-from polysem.evaluation.protocols import Measured, Progress, Protocol, Subject, check_shape, register
+from polysem.evaluation.protocols.annotated import (
+    WithoutSelf,
+    in_turn,
+    pair_scores,
+    per_query,
+    rank_asked,
+    relevance_of,
+)
+from polysem.evaluation.protocols.base import Measured, Progress, Protocol, Subject, check_shape, register
+from polysem.evaluation.protocols.coco_ids import CocoIds, match_test, own_ids
+from polysem.evaluation.protocols.correlation import SAMPLES, bootstrap, spearman
+from polysem.evaluation.protocols.cxc_files import Judged, read_judged
+from polysem.evaluation.protocols.eccv_package import EccvPackage
 from polysem.evaluation.ranking import Ranking
 from polysem.evaluation.relevance import Ints, Relevance
 from polysem.evaluation.rescoring import Rescoring

@@ -16,7 +16,7 @@ import numpy as np
 
 from polysem.environment.packages import install_command
 from polysem.errors import InputError
-from polysem.evaluation.coco_ids import CocoTest
+from polysem.evaluation.protocols.coco_ids import CocoTest
 
 Positives = Mapping[int, Sequence[int]]
 """Ids of right answers by the query's id."""

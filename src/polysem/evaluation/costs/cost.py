@@ -16,7 +16,7 @@ from torch import Tensor
 from polysem import masked, similarity
 from polysem.encoders import Detector, Encoder, ImageEncoder
 from polysem.errors import InputError
-from polysem.evaluation.timing import Progress, Seconds, medians
+from polysem.evaluation.costs.timing import Progress, Seconds, medians
 from polysem.features import LocalFeatures
 from polysem.models import Model, Tower
 from polysem.similarity import Similarity

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from polysem.data.collection import Collection
-from polysem.evaluation.annotated import in_turn, per_query, rank_asked, relevance_of, with_lost
-from polysem.evaluation.coco_ids import match_test
-from polysem.evaluation.eccv_package import EccvPackage
-from polysem.evaluation.protocols import Measured, Progress, Protocol, Subject, check_shape, register
+from polysem.evaluation.protocols.annotated import in_turn, per_query, rank_asked, relevance_of, with_lost
+from polysem.evaluation.protocols.base import Measured, Progress, Protocol, Subject, check_shape, register
+from polysem.evaluation.protocols.coco_ids import match_test
+from polysem.evaluation.protocols.eccv_package import EccvPackage
 from polysem.evaluation.ranking import Ranking
 from polysem.evaluation.rescoring import Rescoring
 from polysem.evaluation.result import PerQuery

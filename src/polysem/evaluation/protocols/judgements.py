@@ -13,10 +13,18 @@ import numpy as np
 
 from polysem.data.collection import Collection
 from polysem.errors import InputError
-from polysem.evaluation import metrics, protocols
-from polysem.evaluation.annotated import Values, in_turn, pair_scores, per_query, rank_asked
-from polysem.evaluation.judgement_files import NAMES, Judgements, read_judgements
-from polysem.evaluation.protocols import Measured, Progress, Protocol, Subject, check_shape
+from polysem.evaluation import metrics
+from polysem.evaluation.protocols.annotated import Values, in_turn, pair_scores, per_query, rank_asked
+from polysem.evaluation.protocols.base import (
+    Measured,
+    Progress,
+    Protocol,
+    Subject,
+    check_shape,
+    register,
+    with_captions,
+)
+from polysem.evaluation.protocols.judgement_files import NAMES, Judgements, read_judgements
 from polysem.evaluation.ranking import Ranking
 from polysem.evaluation.relevance import Ints, Relevance
 from polysem.evaluation.rescoring import Rescoring
@@ -42,7 +50,7 @@ class Judged(Protocol):
     annotations: str | Path | None = None
 
     def gallery(self, collection: Collection) -> Collection:
-        return protocols.find("pairs").gallery(collection)
+        return with_captions(collection)
 
     def measure(
         self,
@@ -154,4 +162,4 @@ def _places(judged: Judgements, gallery: Collection, split: str) -> tuple[Ints, 
     return images, texts, inside
 
 
-protocols.register(Judged())
+register(Judged())

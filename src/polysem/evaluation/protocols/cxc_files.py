@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polysem.errors import InputError
-from polysem.evaluation.coco_ids import file_number
+from polysem.evaluation.protocols.coco_ids import file_number
 from polysem.evaluation.relevance import Ints
 
 COLUMNS = {"sits": ("caption", "image"), "sts": ("caption1", "caption2"), "sis": ("image1", "image2")}

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from polysem.evaluation.compare import DIGITS, Cell, Comparison
+from polysem.evaluation.reports.compare import DIGITS, Cell, Comparison
 
 DIRECTIONS = {"i2t": "image → text", "t2i": "text → image", "i2i": "image → image", "t2t": "text → text"}
 METRICS = {

@@ -1,0 +1,115 @@
+"""Protocols: what is searched and what counts as found. Each knows its name and stamps it on its numbers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from polysem.data.collection import Collection
+from polysem.errors import InputError, unknown
+from polysem.evaluation.ranking import Ranking
+from polysem.evaluation.rescoring import Rescoring
+from polysem.evaluation.result import PerQuery
+from polysem.evaluation.sources import Scores
+from polysem.evaluation.stamp import Stamp
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """What is measured.
+
+    scores: every item of the collection with every caption. within: the same among images ("image") and among captions
+    ("text"), where embeddings are at hand. predictions: class probabilities by side, where the model classifies.
+    """
+
+    name: str
+    scores: Scores
+    within: Mapping[str, Scores] = field(default_factory=dict)
+    predictions: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    selected_on: str = "unknown"
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """What a protocol found; `evaluate` adds whose it is."""
+
+    stamp: Stamp
+    metrics: Mapping[str, Any]
+    per_query: Mapping[str, PerQuery]
+    rankings: Mapping[str, Ranking] = field(default_factory=dict)
+
+
+class Protocol(ABC):
+    """One way to measure. A protocol is told the collection when it is made ready, and refuses one that is not its."""
+
+    name: str
+    about: str
+    """A line for lists."""
+    split: str | None = "test"
+    """The split to take if none is named; None: all items."""
+
+    def with_options(self, **given: Any) -> Protocol:
+        """The same protocol with other options: those of its fields that have a default, but not its name."""
+        known = [each.name for each in fields(self) if each.name not in ("name", "about", "split")]  # type: ignore[arg-type]
+        for option in given:
+            if option not in known:
+                raise unknown(f"option of protocol {self.name}", option, known)
+        return replace(self, **given)  # type: ignore[type-var]
+
+    @abstractmethod
+    def gallery(self, collection: Collection) -> Collection:
+        """The items to search, with the captions that count; raises if this is not the collection it is meant for."""
+
+    @abstractmethod
+    def measure(
+        self,
+        subject: Subject,
+        gallery: Collection,
+        split: str,
+        *,
+        rescoring: Rescoring | None = None,
+        keep: int = 0,
+        progress: Progress | None = None,
+    ) -> Measured:
+        """keep: how many of each query's highest scores to keep, for a run file; hubness needs ten in any case."""
+
+
+def check_shape(scores: Scores, images: int, texts: int, name: str) -> None:
+    if scores.shape != (images, texts):
+        turned = " It looks transposed." if scores.shape == (texts, images) else ""
+        raise InputError(
+            f"The scores are {scores.shape[0]} × {scores.shape[1]}, and {name} has {images} images and {texts} "
+            f"captions here.{turned} Scores are (images, captions), in the order of the collection; check --split."
+        )
+
+
+def with_captions(collection: Collection) -> Collection:
+    """The items that have captions, of which there must be some."""
+    kept = [i for i, item in enumerate(collection) if item.captions]
+    if not kept:
+        raise InputError(f"{collection.name} has no captions: there is nothing to search with.")
+    return collection.where(kept)
+
+
+_REGISTERED: dict[str, Protocol] = {}
+
+
+def register(protocol: Protocol) -> Protocol:
+    _REGISTERED[protocol.name] = protocol
+    return protocol
+
+
+def catalogue() -> dict[str, Protocol]:
+    """All protocols by name."""
+    return dict(_REGISTERED)
+
+
+def find(name: str) -> Protocol:
+    if name not in _REGISTERED:
+        raise unknown("protocol", name, _REGISTERED)
+    return _REGISTERED[name]

@@ -1,0 +1,133 @@
+"""Captions find their image and images their captions: the protocols of most papers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from polysem.data.collection import Collection
+from polysem.errors import InputError
+from polysem.evaluation import metrics
+from polysem.evaluation.protocols.base import (
+    Measured,
+    Progress,
+    Protocol,
+    Subject,
+    check_shape,
+    register,
+    with_captions,
+)
+from polysem.evaluation.ranking import BothWays, Ranking, rank_both_ways
+from polysem.evaluation.rescoring import Rescoring
+from polysem.evaluation.result import PerQuery
+from polysem.evaluation.sources import Scores
+from polysem.evaluation.stamp import Stamp
+
+
+@dataclass(frozen=True)
+class Pairs(Protocol):
+    """Captions find their image and images their captions.
+
+    images, captions: what the collection must have; None: any. folds: consecutive blocks of equal size.
+    whole: measure the whole gallery too (under "whole") when there are folds.
+    """
+
+    name: str
+    about: str
+    split: str | None = "test"
+    images: int | None = None
+    captions: int | None = None
+    folds: int = 1
+    whole: bool = False
+
+    def gallery(self, collection: Collection) -> Collection:
+        found = with_captions(collection)
+        if self.images is not None and len(found) != self.images:
+            raise InputError(
+                f"Protocol {self.name} is defined on {self.images} images; {collection.name} has {len(found)} with "
+                "captions here. Check --split, or measure with --protocol pairs, whose stamp says what it was."
+            )
+        if self.captions is not None:
+            return found.with_captions(self.captions, f"Protocol {self.name}")
+        return found
+
+    def measure(
+        self,
+        subject: Subject,
+        gallery: Collection,
+        split: str,
+        *,
+        rescoring: Rescoring | None = None,
+        keep: int = 0,
+        progress: Progress | None = None,
+    ) -> Measured:
+        owners = gallery.caption_items
+        check_shape(subject.scores, len(gallery), len(owners), gallery.name)
+        if self.folds > len(gallery):
+            raise InputError(f"{len(gallery)} images cannot be divided into {self.folds} folds.")
+        stamp = Stamp(
+            self.name,
+            gallery.name,
+            split,
+            len(gallery),
+            len(owners),
+            folds=self.folds,
+            scoring="inductive" if rescoring is None else f"transductive: {rescoring}",
+            selected_on=subject.selected_on,
+        )
+        kept = max(keep, metrics.DEPTH)
+        whole = self.folds == 1 or self.whole
+
+        def rank(scores: Scores) -> tuple[BothWays | None, list[BothWays]]:
+            return rank_both_ways(
+                scores, owners, folds=self.folds, whole=whole, keep=kept if whole else 0, progress=progress
+            )
+
+        if rescoring is None:
+            found, folds = rank(subject.scores)
+        else:
+            if self.folds > 1:
+                raise InputError(
+                    f"Re-scoring with {self.folds} folds would let queries of other folds have a say. "
+                    "Leave --rescore out, or take a protocol without folds."
+                )
+            forward, backward = (rank(part)[0] for part in rescoring.both_ways(subject.scores))
+            found, folds = BothWays(forward.i2t, backward.t2i), []  # type: ignore[union-attr]
+        parts = folds or [each for each in (found,) if each is not None]
+        values = [metrics.both_ways(each) for each in parts]
+        result: dict[str, Any] = metrics.mean_of(values) if folds else values[0]
+        if folds and found is not None:
+            result["whole"] = metrics.both_ways(found)
+        queries = {"i2t": _per_query([p.i2t for p in parts], None), "t2i": _per_query([p.t2i for p in parts], owners)}
+        rankings = {} if found is None else {"i2t": found.i2t, "t2i": found.t2i}
+        return Measured(stamp, result, queries, rankings)
+
+
+def _per_query(rankings: list[Ranking], owners: Any) -> PerQuery:
+    """The queries of all folds one after the other. owners: the image of each text, for queries that are texts."""
+    values = [metrics.per_query(ranking) for ranking in rankings]
+    clusters, first = [], 0
+    for ranking in rankings:
+        clusters.append(first + np.flatnonzero(ranking.relevance.counts > 0))
+        first += len(ranking.relevance)
+    queries = np.concatenate(clusters)
+    joined = {name: np.concatenate([each[name] for each in values]) for name in values[0]}
+    return PerQuery(joined, queries if owners is None else np.asarray(owners)[queries])
+
+
+for protocol in (
+    Pairs("f8k-1k", "Flickr8k: 1,000 test images, five captions each", images=1000, captions=5),
+    Pairs("f30k-1k", "Flickr30K: 1,000 test images, five captions each", images=1000, captions=5),
+    Pairs("coco-5k", "COCO: all 5,000 test images, five captions each", images=5000, captions=5),
+    Pairs(
+        "coco-1k-5fold",
+        "COCO: mean over five consecutive blocks of 1,000 test images, five captions each",
+        images=5000,
+        captions=5,
+        folds=5,
+    ),
+    Pairs("pairs", "any collection, any number of captions per image"),
+):
+    register(protocol)

@@ -1,0 +1,1 @@
+"""What is made of evaluations: tables of several, and files for other tools."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from polysem import models
+from polysem.data import overlap
 from polysem.data.collection import Collection, Item, Media
 from polysem.errors import InputError, PolysemError
 from polysem.evaluation import evaluate, protocols
@@ -94,21 +96,19 @@ def test_the_model_is_scored_as_by_hand(collection, model):
 
 
 def test_the_stamp_says_who_chose_the_checkpoint_and_what_it_was_trained_on(collection, model):
-    model.provenance = {
-        "selected_on": "val",
-        "data": {"name": "toy"},
-        "recipe": {"data": {"train": ["train"], "val": "val"}},
-    }
+    model.provenance = {"selected_on": "val", "data": {"items": overlap.sketch(collection.split("train"))}}
     assert "selected on val" in str(evaluate(model, collection).stamp)
     assert "TRAINED" not in str(evaluate(model, collection).stamp)
-    assert "TRAINED ON THIS SPLIT" in str(evaluate(model, collection, split="train").stamp)
-    assert "TRAINED ON THIS SPLIT" in str(evaluate(model, collection, split="all").stamp)
+    renamed = replace(collection, name="renamed")
+    assert "TRAINED ON THIS SPLIT" in str(evaluate(model, renamed, split="train").stamp)
+    assert "TRAINED ON 67 % OF THIS SPLIT" in str(evaluate(model, renamed, split="all").stamp)
+    assert "TRAINED" not in str(evaluate(model, collection.split("test"), split="all").stamp)
 
 
 def test_a_collection_without_splits_is_not_measured_on_what_was_trained_on(tmp_path, model):
     collection = toy(tmp_path, items=60, splits=False)
     assert evaluate(model, collection).stamp.images == 60
-    model.provenance = {"data": {"name": "toy"}}
+    model.provenance = {"data": {"items": overlap.sketch(collection.held_out()[1])}}
     held = evaluate(model, collection)
     assert held.stamp.split == "10% held out by id"
     assert held.stamp.images == len(collection.held_out()[0]) < 15
@@ -234,3 +234,84 @@ def test_the_result_is_json(collection):
     again = json.loads(json.dumps(found))
     assert again["protocol"]["stamp"].startswith("toy all")
     assert again["metrics"]["i2t.r1"] == again["metrics"]["i2t"]["r1"]
+
+
+def test_a_large_training_set_is_known_by_a_few_numbers(tmp_path, monkeypatch):
+    monkeypatch.setattr(overlap, "KEPT", 40)
+    collection = toy(tmp_path, items=300, splits=False)
+    known = overlap.sketch(collection.where(range(200)))
+    assert overlap.share(known, collection.where(range(200))) == 1
+    assert overlap.share(known, collection.where(range(200, 300))) == 0
+    assert 0.4 < overlap.share(known, collection) < 0.9
+
+
+def test_an_image_without_captions_is_still_in_the_gallery(tmp_path):
+    collection = toy(tmp_path, items=4)
+    items = [replace(item, captions=()) if place == 3 else item for place, item in enumerate(collection)]
+    scores = np.zeros((4, 6), np.float32)
+    scores[np.arange(6) // 2, np.arange(6)] = 1
+    scores[3] = 2  # it is nearer to every caption than its own image is
+    found = evaluate(scores, replace(collection, items=items), split="all")
+    assert found.stamp.images == 4
+    assert found.metrics["t2i"]["r1"] == 0
+    assert found.metrics["i2t"]["r1"] == 100
+    assert found.metrics["i2t"]["queries_without_positives"] == 1
+
+
+def test_a_named_protocol_keeps_its_meaning(tmp_path):
+    for option in ("images", "folds", "captions", "datasets"):
+        with pytest.raises(PolysemError, match="option of protocol f8k-1k"):
+            protocols.find("f8k-1k").with_options(**{option: "10"})
+    named = replace(protocols.find("f8k-1k"), images=3)
+    collection = toy(tmp_path, items=3, captions=5)
+    assert "NOT KNOWN TO BE FLICKR8K" in str(evaluate(np.zeros((3, 15)), collection, protocol=named, split="all").stamp)
+    known = replace(collection, name="Flickr-8k_v2")
+    assert "NOT KNOWN" not in str(evaluate(np.zeros((3, 15)), known, protocol=named, split="all").stamp)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "option", "value"),
+    [
+        ("pairs", "folds", "1.5"),
+        ("pairs", "captions", "-1"),
+        ("labels", "k", "abc"),
+        ("labels", "unique_texts", "banana"),
+    ],
+)
+def test_options_are_read_as_what_they_are(protocol, option, value):
+    with pytest.raises(PolysemError, match=option):
+        protocols.find(protocol).with_options(**{option: value})
+    assert protocols.find("labels").with_options(k="50", unique_texts="true").k == 50
+
+
+@pytest.mark.parametrize("images", [1, 3, 5, 11, 16, 40])
+@pytest.mark.parametrize("name", ["cosine", "smooth_chamfer", "match_probability"])
+def test_captions_that_are_all_the_same_find_nothing(images, name):
+    """Equal vectors must have equal scores, wherever they stand: a tie is not a hit."""
+    from polysem import similarity
+    from polysem.evaluation.ranking import rank_both_ways
+
+    size = 1 if name == "cosine" else 4
+    generator = torch.Generator().manual_seed(0)
+    vectors = torch.nn.functional.normalize(torch.randn(images + 1, size, 512, generator=generator), dim=-1)
+    source = Embedded(vectors[:images], vectors[-1:].expand(2 * images, -1, -1), similarity.build(name))
+    found, _ = rank_both_ways(source, np.arange(2 * images) // 2)
+    assert found.i2t.first.tolist() == [2 * images - 2] * images
+
+
+def test_options_for_models_are_refused_with_a_matrix(collection, tmp_path):
+    with pytest.raises(InputError, match="--embeddings is for models"):
+        evaluate(np.zeros((12, 24)), collection, split="all", embeddings=tmp_path / "kept")
+
+
+def test_what_cannot_be_measured_is_null_in_json(collection):
+    found = replace(evaluate(np.zeros((12, 24)), collection, split="all"), metrics={"sits": {"spearman": float("nan")}})
+    assert json.loads(json.dumps(found.as_dict(), allow_nan=False))["metrics"]["sits"] == {"spearman": None}
+
+
+def test_embeddings_of_changed_files_are_refused(collection, model, tmp_path):
+    cache = tmp_path / "kept.safetensors"
+    evaluate(model, collection, embeddings=cache)
+    np.save(collection[0].media.path, np.ones((9, 6), dtype=np.float32))
+    with pytest.raises(InputError, match="files have changed"):
+        evaluate(model, collection, embeddings=cache)

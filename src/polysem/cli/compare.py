@@ -14,6 +14,7 @@ import typer
 from polysem.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
+    from polysem.evaluation.protocols import Protocol
     from polysem.evaluation.reports.compare import Comparison
     from polysem.evaluation.result import Evaluation
 
@@ -46,6 +47,10 @@ def compare_command(
         list[Path] | None,
         typer.Option(help="Store of caption features: one for all runs, or one for each.", show_default="none"),
     ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="An option of the protocol; repeatable.", show_default="none"),
+    ] = None,
     columns: Annotated[
         str | None,
         typer.Option(
@@ -72,7 +77,7 @@ def compare_command(
         _one_each(given, len(runs), option)
         for given, option in ((features, "--features"), (text_features, "--text-features"))
     ]
-    evaluations = _evaluations(runs, data, protocol, split, rescore, stores, quiet=as_json)
+    evaluations = _evaluations(runs, data, _protocol(protocol, option or []), split, rescore, stores, quiet=as_json)
     shown = COLUMNS if columns is None else tuple(columns.replace(" ", "").split(","))
     tables = compare_separately(evaluations, shown) if separate else [compare(evaluations, shown)]
     if out is None:
@@ -85,7 +90,7 @@ def compare_command(
 def _evaluations(
     runs: list[str],
     data: Path | None,
-    protocol: str,
+    protocol: Protocol,
     split: str | None,
     rescore: str | None,
     stores: list[list[Path | None]],
@@ -113,6 +118,13 @@ def _evaluations(
     return [
         replace(each, model=run) if names.count(each.model) > 1 else each for run, each in zip(runs, found, strict=True)
     ]
+
+
+def _protocol(name: str, options: list[str]) -> Protocol:
+    from polysem.cli.eval import option_of
+    from polysem.evaluation import protocols
+
+    return protocols.find(name).with_options(**dict(option_of(given) for given in options))
 
 
 def _one_each(given: list[Path] | None, runs: int, option: str) -> list[Path | None]:

@@ -42,8 +42,8 @@ def eval_command(
         str,
         typer.Option(
             "--protocol",
-            help="f8k-1k, f30k-1k, coco-5k, coco-1k-5fold, eccv-caption, cxc, labels, video, judgements, or pairs for "
-            "any collection.",
+            help="f8k-1k, f30k-1k, coco-5k, coco-1k-5fold, eccv-caption, cxc, labels, labels-tags, video, judgements, "
+            "or pairs for any collection.",
         ),
     ] = "pairs",
     split: Annotated[
@@ -101,7 +101,7 @@ def eval_command(
         raise InputError(f"--ensemble knows mean, got {ensemble!r}.")
     chosen = protocols.find(protocol)
     if option:
-        chosen = chosen.with_options(**dict(_option(given) for given in option))
+        chosen = chosen.with_options(**dict(option_of(given) for given in option))
     with stages(quiet=as_json) as progress:
         found = evaluate(
             list(subjects),
@@ -121,16 +121,11 @@ def eval_command(
         show(found)
 
 
-def _option(given: str) -> tuple[str, Any]:
+def option_of(given: str) -> tuple[str, str]:
     key, equals, value = given.partition("=")
     if not equals:
         raise InputError(f"--option takes KEY=VALUE, got {given!r}.")
-    for number in (int, float):
-        try:
-            return key, number(value)
-        except ValueError:
-            continue
-    return key, {"true": True, "false": False}.get(value.lower(), value)
+    return key, value
 
 
 def show(found: Evaluation) -> None:

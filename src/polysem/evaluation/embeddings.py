@@ -51,7 +51,8 @@ def embed(
 ) -> Embeddings:
     """features, text_features: stores of the encoders' features, as `polysem features` and `polysem train` make them.
     cache: a file to read the embeddings from if it is there, else to write them to. It remembers model and items."""
-    key = {"fingerprint": model.fingerprint(), "items": _digest(collection)}
+    stores = [None if given is None else FeatureStore.open(given).fingerprint for given in (features, text_features)]
+    key = {"fingerprint": model.fingerprint(), "items": _digest(collection), "features": _content(collection, stores)}
     path = None if cache is None else Path(cache)
     if path is not None and path.exists():
         return _read(path, key)
@@ -136,6 +137,16 @@ def _digest(collection: Collection) -> str:
     return found.hexdigest()[:16]
 
 
+def _content(collection: Collection, stores: list[str | None]) -> str:
+    """Changes when a file or a store does."""
+    found = hashlib.sha256(repr(stores).encode())
+    if stores[0] is None:
+        for path in dict.fromkeys(item.media.path for item in collection):
+            state = path.stat() if path.exists() else None
+            found.update(repr(None if state is None else (state.st_size, state.st_mtime_ns)).encode())
+    return found.hexdigest()[:16]
+
+
 def _read(path: Path, key: dict[str, str]) -> Embeddings:
     try:
         with safe_open(path, framework="pt") as file:
@@ -150,6 +161,11 @@ def _read(path: Path, key: dict[str, str]) -> Embeddings:
                 raise InputError(
                     f"The embeddings in {path} are of other items or captions than these. Check --data and --split, or "
                     "give another --embeddings."
+                )
+            if known.get("features") != key["features"]:
+                raise InputError(
+                    f"The embeddings in {path} were made of other pictures or features: files have changed, or a "
+                    "feature store is given now and was not then. Delete the file to make them anew."
                 )
             return Embeddings(file.get_tensor("images"), file.get_tensor("texts"))
     except (OSError, SafetensorError) as error:

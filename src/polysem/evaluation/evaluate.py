@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from polysem.data import overlap
 from polysem.data.collection import HELD_OUT_NAME, Collection
 from polysem.data.readers import open_collection
 from polysem.errors import InputError, kind
@@ -49,7 +50,9 @@ def evaluate(
     features, text_features: feature stores; for an ensemble, one for each member. embeddings: a file to keep the
     embeddings in. intervals: 95 % bootstrap intervals. trec_folder: where to write the rankings as TREC files.
     """
-    chosen = protocols.find(protocol) if isinstance(protocol, str) else protocol
+    chosen = protocol if isinstance(protocol, Protocol) else protocols.find(str(protocol))
+    if trec_folder is not None and getattr(chosen, "folds", 1) > 1 and not getattr(chosen, "whole", False):
+        raise InputError(f"Protocol {chosen.name} has a ranking for each fold, and --trec writes one. Leave it out.")
     members = list(subject) if isinstance(subject, (list, tuple)) else [subject]
     if not members:
         raise InputError("Nothing to evaluate: give a model, a run or a score matrix.")
@@ -58,6 +61,10 @@ def evaluate(
     rescoring = Rescoring(rescore) if isinstance(rescore, str) else rescore  # type: ignore[arg-type]
     collection = data if isinstance(data, Collection) else open_collection(data)
     opened = [_opened(member) for member in members]
+    if not any(isinstance(each, Model) for each in opened):
+        given = {"--features": features, "--text-features": text_features, "--embeddings": embeddings}
+        if useless := [option for option, value in given.items() if value is not None]:
+            raise InputError(f"{' and '.join(useless)} is for models; a matrix of scores needs none. Leave it out.")
     part, name = _split(collection, chosen, split, [each for each in opened if isinstance(each, Model)])
     gallery = chosen.gallery(part)
     stores = [_each(given, len(members), option) for given, option in ((features, "features"), (text_features, "text"))]
@@ -75,15 +82,16 @@ def evaluate(
     )
     if trec_folder is not None:
         trec.export(measured.rankings, gallery, Path(trec_folder), tag=subjects[0].name)
-    return _finished(measured, subjects, opened, intervals)
+    trained = max((_trained_on(each, gallery) for each in opened if isinstance(each, Model)), default=0.0)
+    return _finished(measured, subjects, trained, intervals)
 
 
-def _finished(measured: Measured, subjects: list[Subject], opened: list[Any], intervals: bool) -> Evaluation:
+def _finished(measured: Measured, subjects: list[Subject], trained: float, intervals: bool) -> Evaluation:
+    """trained: the share of the gallery that a model was trained on."""
     stamp = replace(measured.stamp, members=len(subjects))
-    for model in opened:
-        if isinstance(model, Model) and _was_trained_on(model, stamp.dataset, stamp.split):
-            stamp = stamp.with_remark("TRAINED ON THIS SPLIT")
-            break
+    if trained > 0:
+        much = "THIS SPLIT" if trained > 0.95 else f"{max(1, round(100 * trained))} % OF THIS SPLIT"
+        stamp = stamp.with_remark(f"TRAINED ON {much}")
     found = Evaluation(
         " + ".join(each.name for each in subjects),
         stamp,
@@ -118,21 +126,19 @@ def _split(
                 f"{collection.name} has no splits, so no {wanted!r}. Take --split all, or --split val for the tenth "
                 "that training holds out by id."
             )
-        trained_here = any(model.provenance.get("data", {}).get("name") == collection.name for model in models)
+        trained_here = any(_trained_on(model, collection) > 0 for model in models)
         if wanted == "val" or (wanted is None and trained_here):
             return collection.held_out()[0], HELD_OUT_NAME
         return collection, "all"
     if wanted is None:
-        there = [name for name in ("test", "val") if name in collection.splits]
-        wanted = there[0] if protocol.name == "pairs" and there else protocol.split or "all"
+        there = [name for name in ("test", "val", *collection.splits) if name in collection.splits]
+        wanted = there[0] if protocol.name == "pairs" else protocol.split or "all"
     return (collection if wanted == "all" else collection.split(wanted)), wanted
 
 
-def _was_trained_on(model: Model, dataset: str, split: str) -> bool:
-    made = model.provenance
-    if made.get("data", {}).get("name") != dataset:
-        return False
-    return split == "all" or split in made.get("recipe", {}).get("data", {}).get("train", [])
+def _trained_on(model: Model, items: Collection) -> float:
+    """The share of these items that the model was trained on, as far as it knows its training items."""
+    return overlap.share(model.provenance.get("data", {}).get("items", []), items)
 
 
 def _each(given: Store | Sequence[Store], count: int, option: str) -> list[Store]:
@@ -195,5 +201,5 @@ def _ensemble(subjects: list[Subject]) -> Subject:
             for side in ("image", "text")
             if all(side in each.within for each in subjects)
         },
-        selected_on=chosen.pop() if len(chosen) == 1 else "unknown",
+        selected_on=" and ".join(sorted(chosen)) if "unknown" not in chosen else "unknown",
     )

@@ -97,13 +97,14 @@ def mean_of(folds: list[dict[str, Any]]) -> dict[str, Any]:
 def hubness(best: Best, gallery: int) -> dict[str, float]:
     """How unevenly the gallery is returned: the skewness of how often an item is among the first k of a query; in per
     cent, the share of items that never are, and the share of queries that the most frequent item answers."""
-    ids = best.ids[best.ids >= 0]
+    first = best.ranked()[0][:, :DEPTH]
+    ids = first[first >= 0]
     counts = np.bincount(ids, minlength=gallery).astype(np.float64)
     spread = counts.std()
     skewness = float((((counts - counts.mean()) / spread) ** 3).mean()) if spread > 0 else 0.0
-    queries = max(1, len(best.ids))
+    queries = max(1, len(first))
     return {
-        "k": float(best.ids.shape[1]),
+        "k": float(first.shape[1]),
         "skewness": skewness,
         "never_returned": 100.0 * float((counts == 0).mean()),
         "largest_hub": 100.0 * float(counts.max(initial=0.0)) / queries,

@@ -77,7 +77,10 @@ class _Biased(Scores):
 def _blocks(scores: Scores) -> Iterator[Floats]:
     """The scores row block by row block."""
     for first in range(0, scores.shape[0], _ROWS):
-        yield scores.checked_tile(slice(first, min(first + _ROWS, scores.shape[0])), slice(None))
+        block = scores.checked_tile(slice(first, min(first + _ROWS, scores.shape[0])), slice(None))
+        if np.isposinf(block.max()):
+            raise InputError("A score is infinite: re-scoring compares how far scores are apart. Leave --rescore out.")
+        yield block
 
 
 def _log_sum_exp(scores: Scores, temperature: float) -> npt.NDArray[np.float64]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,21 +40,34 @@ class Evaluation:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-able: the protocol's stamp, the metrics and their intervals. The recalls that everyone asks for also
-        stand there by their path, such as "i2t.r1"."""
-        recalls = {
-            f"{way}.r{cut}": self.metrics[way][f"r{cut}"]
-            for way in ("i2t", "t2i")
-            for cut in (1, 5, 10)
-            if f"r{cut}" in self.metrics.get(way, {})
-        }
+        """JSON-able: the protocol's stamp, the metrics and their intervals. Each metric also stands there by its path,
+        such as "i2t.r1"; what could not be measured is null."""
+        metrics = _without_nan(self.metrics)
         found: dict[str, Any] = {
             "model": self.model,
             "protocol": self.stamp.as_dict(),
-            "metrics": {**self.metrics, **recalls},
+            "metrics": {**metrics, **dict(_by_path(metrics))},
         }
         if self.facts:
             found["facts"] = dict(self.facts)
         if self.intervals:
-            found["intervals"] = {name: list(pair) for name, pair in self.intervals.items()}
+            found["intervals"] = _without_nan({name: list(pair) for name, pair in self.intervals.items()})
         return found
+
+
+def _without_nan(value: Any) -> Any:
+    """NaN is no JSON."""
+    if isinstance(value, Mapping):
+        return {name: _without_nan(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _by_path(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Every number below the first level by its path."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _by_path(value, f"{above}{name}.")
+        elif above:
+            yield f"{above}{name}", value

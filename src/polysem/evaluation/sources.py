@@ -16,6 +16,9 @@ from torch import Tensor
 from polysem.errors import InputError, kind
 from polysem.similarity import Similarity
 
+DOUBLE = 1 << 33
+"""Multiplications up to which embeddings are compared in double precision."""
+
 Floats = npt.NDArray[np.floating[Any]]
 Positions = npt.NDArray[np.int64]
 Rows = slice | Positions
@@ -57,7 +60,7 @@ class Matrix(Scores):
 
     def __init__(self, values: Any) -> None:
         if not isinstance(values, np.ndarray):
-            values = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
+            values = np.asarray(values.detach().cpu().float() if isinstance(values, Tensor) else values)
         if values.ndim != 2 or not np.issubdtype(values.dtype, np.floating) or 0 in values.shape:
             raise InputError(
                 f"Scores are a floating-point (images, texts) matrix that is not empty, got {values.dtype} of shape "
@@ -68,13 +71,14 @@ class Matrix(Scores):
     @classmethod
     def open(cls, path: str | Path) -> Matrix:
         try:
-            return cls(np.load(path, mmap_mode="r", allow_pickle=False))
+            values = np.load(path, mmap_mode="r", allow_pickle=False)
         except FileNotFoundError:
-            raise InputError(f"There is no file {path}.") from None
+            raise InputError(f"There is no file {path}. Write one with numpy.save(path, scores).") from None
         except (OSError, ValueError, EOFError) as error:
             raise InputError(
                 f"{path} is not a matrix that numpy can read ({error}). Write it with numpy.save(path, scores)."
             ) from None
+        return cls(values)
 
     def tile(self, images: Rows, texts: Rows) -> Floats:
         if isinstance(images, np.ndarray) and isinstance(texts, np.ndarray):
@@ -90,14 +94,18 @@ class Embedded(Scores):
         for side, given in (("images", images), ("texts", texts)):
             if not isinstance(given, Tensor) or given.ndim != 3 or not len(given):
                 raise InputError(f"Embeddings of {side} are a tensor (items, set size, dim), got {kind(given)}.")
+        # Where it costs little, in double precision: then equal vectors have equal scores, whatever their place, and
+        # ties are seen as such. In single precision a matrix product may treat its last columns differently.
+        work = len(images) * len(texts) * images.shape[1] * texts.shape[1] * images.shape[2]
+        dtype = torch.float64 if work <= DOUBLE else images.dtype
         with torch.inference_mode():
-            self.images, self.texts = similarity.prepare(images), similarity.prepare(texts)
+            self.images, self.texts = (similarity.prepare(side.to(dtype)) for side in (images, texts))
         self.similarity, self.shape = similarity, (len(images), len(texts))
 
     def tile(self, images: Rows, texts: Rows) -> Floats:
         with torch.inference_mode():
             found = self.similarity.prepared_scores(self.images[images], self.texts[texts])
-        return found.cpu().numpy()
+        return found.cpu().float().numpy()
 
     def part(self, images: Positions | None, texts: Positions | None) -> Scores:
         found = copy(self)
@@ -123,7 +131,7 @@ class Mean(Scores):
         for member in self.members[1:]:
             total += member.tile(images, texts)
         total /= len(self.members)
-        return total
+        return total.astype(np.float32)
 
     def part(self, images: Positions | None, texts: Positions | None) -> Scores:
         return Mean([member.part(images, texts) for member in self.members])

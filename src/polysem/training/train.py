@@ -18,6 +18,7 @@ from polysem.allocation import freed_memory_kept
 from polysem.data import open_collection
 from polysem.data.batching import Batches
 from polysem.data.collection import Collection
+from polysem.data.overlap import sketch
 from polysem.data.store import FeatureStore
 from polysem.encoders.pipeline import Progress
 from polysem.environment.hardware import machine
@@ -253,6 +254,7 @@ def _describe(collection: Collection, splits: Splits) -> dict[str, Any]:
         "name": collection.name,
         **counts(splits),
         "digest": digest(splits),
+        "items": sketch(splits.train),
     }
 
 

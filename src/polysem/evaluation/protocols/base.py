@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
 
 from polysem.data.collection import Collection
-from polysem.errors import InputError, unknown
+from polysem.errors import ConfigError, InputError, unknown
 from polysem.evaluation.ranking import Ranking
 from polysem.evaluation.rescoring import Rescoring
 from polysem.evaluation.result import PerQuery
@@ -53,13 +55,24 @@ class Protocol(ABC):
     split: str | None = "test"
     """The split to take if none is named; None: all items."""
 
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Those of its fields that a user may change: what would make it another protocol is not among them."""
+        return ()
+
     def with_options(self, **given: Any) -> Protocol:
-        """The same protocol with other options: those of its fields that have a default, but not its name."""
-        known = [each.name for each in fields(self) if each.name not in ("name", "about", "split")]  # type: ignore[arg-type]
-        for option in given:
-            if option not in known:
-                raise unknown(f"option of protocol {self.name}", option, known)
-        return replace(self, **given)  # type: ignore[type-var]
+        """The same protocol with other options; texts are read as what an option takes."""
+        hints, found = get_type_hints(type(self), include_extras=True), {}
+        for option, value in given.items():
+            if option not in self.options:
+                raise unknown(f"option of protocol {self.name}", option, self.options)
+            try:
+                found[option] = TypeAdapter(hints[option]).validate_python(value)
+            except ValidationError as error:
+                raise ConfigError(
+                    f"Option {option} of protocol {self.name}: {error.errors()[0]['msg']}, got {value!r}."
+                ) from None
+        return replace(self, **found)  # type: ignore[type-var]
 
     @abstractmethod
     def gallery(self, collection: Collection) -> Collection:

@@ -61,7 +61,13 @@ class Cxc(Protocol):
     samples: int = SAMPLES
     quirk: Quirk | None = None
 
+    @property
+    def options(self) -> tuple[str, ...]:
+        return ("annotations", "images", "samples", "quirk")
+
     def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise InputError(f"A bootstrap takes at least one sample, got {self.samples}. CxC's authors take 1000.")
         if self.quirk is not None and self.quirk not in get_args(Quirk):
             raise unknown("quirk", self.quirk, get_args(Quirk))
 

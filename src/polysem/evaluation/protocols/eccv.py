@@ -34,6 +34,10 @@ class EccvCaption(Protocol):
     split: str | None = "test"
     annotations: str | Path | None = None
 
+    @property
+    def options(self) -> tuple[str, ...]:
+        return ("annotations",)
+
     def gallery(self, collection: Collection) -> Collection:
         return match_test(collection, EccvPackage.find(self.annotations, self.name).coco_test(), self.name).gallery
 

@@ -49,6 +49,10 @@ class Judged(Protocol):
     split: str | None = "test"
     annotations: str | Path | None = None
 
+    @property
+    def options(self) -> tuple[str, ...]:
+        return ("annotations",)
+
     def gallery(self, collection: Collection) -> Collection:
         return with_captions(collection)
 

@@ -61,6 +61,10 @@ class Labels(Protocol):
     unique_texts: bool = False
     quirk: Quirk | None = None
 
+    @property
+    def options(self) -> tuple[str, ...]:
+        return ("k", "unique_texts", "quirk")
+
     def __post_init__(self) -> None:
         if self.k < 1:
             raise InputError(f"NDCG@k needs at least one place, got k = {self.k}. The usual one is 500.")
@@ -149,7 +153,7 @@ class Labels(Protocol):
             split,
             len(gallery),
             len(texts.kept),
-            measure=f"NDCG@{self.k} by shared labels",
+            measure=f"hit rate of pairs, NDCG@{self.k} by shared labels",
             scoring="inductive" if rescoring is None else f"transductive: {rescoring}",
             selected_on=subject.selected_on,
             remarks=tuple(remarks),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from pydantic import PositiveInt
 
 from polysem.data.collection import Collection
 from polysem.errors import InputError
@@ -30,7 +31,8 @@ from polysem.evaluation.stamp import Stamp
 class Pairs(Protocol):
     """Captions find their image and images their captions.
 
-    images, captions: what the collection must have; None: any. folds: consecutive blocks of equal size.
+    images, captions: what the collection must have; None: any. datasets: what the data set may call itself; by another
+    name it is measured with a remark. folds: consecutive blocks of equal size.
     whole: measure the whole gallery too (under "whole") when there are folds.
     """
 
@@ -38,12 +40,19 @@ class Pairs(Protocol):
     about: str
     split: str | None = "test"
     images: int | None = None
-    captions: int | None = None
-    folds: int = 1
+    captions: PositiveInt | None = None
+    folds: PositiveInt = 1
     whole: bool = False
+    datasets: tuple[str, ...] = ()
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return ("captions", "folds", "whole") if self.images is None else ("whole",)
 
     def gallery(self, collection: Collection) -> Collection:
         found = with_captions(collection)
+        if self.images is None and self.captions is None:
+            return collection  # an image without captions is still one that others must be told from
         if self.images is not None and len(found) != self.images:
             raise InputError(
                 f"Protocol {self.name} is defined on {self.images} images; {collection.name} has {len(found)} with "
@@ -52,6 +61,9 @@ class Pairs(Protocol):
         if self.captions is not None:
             return found.with_captions(self.captions, f"Protocol {self.name}")
         return found
+
+    def _is_meant(self, name: str) -> bool:
+        return not self.datasets or any(_plain(known) in _plain(name) for known in self.datasets)
 
     def measure(
         self,
@@ -65,8 +77,11 @@ class Pairs(Protocol):
     ) -> Measured:
         owners = gallery.caption_items
         check_shape(subject.scores, len(gallery), len(owners), gallery.name)
-        if self.folds > len(gallery):
-            raise InputError(f"{len(gallery)} images cannot be divided into {self.folds} folds.")
+        if len(gallery) % self.folds:
+            raise InputError(
+                f"{len(gallery)} images cannot be divided into {self.folds} folds of one size: figures of galleries of "
+                "different sizes have no mean. Choose another number of folds."
+            )
         stamp = Stamp(
             self.name,
             gallery.name,
@@ -76,6 +91,7 @@ class Pairs(Protocol):
             folds=self.folds,
             scoring="inductive" if rescoring is None else f"transductive: {rescoring}",
             selected_on=subject.selected_on,
+            remarks=() if self._is_meant(gallery.name) else (f"NOT KNOWN TO BE {self.datasets[0].upper()}",),
         )
         kept = max(keep, metrics.DEPTH)
         whole = self.folds == 1 or self.whole
@@ -105,6 +121,10 @@ class Pairs(Protocol):
         return Measured(stamp, result, queries, rankings)
 
 
+def _plain(name: str) -> str:
+    return "".join(sign for sign in name.lower() if sign.isalnum())
+
+
 def _per_query(rankings: list[Ranking], owners: Any) -> PerQuery:
     """The queries of all folds one after the other. owners: the image of each text, for queries that are texts."""
     values = [metrics.per_query(ranking) for ranking in rankings]
@@ -118,14 +138,27 @@ def _per_query(rankings: list[Ranking], owners: Any) -> PerQuery:
 
 
 for protocol in (
-    Pairs("f8k-1k", "Flickr8k: 1,000 test images, five captions each", images=1000, captions=5),
-    Pairs("f30k-1k", "Flickr30K: 1,000 test images, five captions each", images=1000, captions=5),
-    Pairs("coco-5k", "COCO: all 5,000 test images, five captions each", images=5000, captions=5),
+    Pairs(
+        "f8k-1k",
+        "Flickr8k: 1,000 test images, five captions each",
+        images=1000,
+        captions=5,
+        datasets=("flickr8k", "f8k"),
+    ),
+    Pairs(
+        "f30k-1k",
+        "Flickr30K: 1,000 test images, five captions each",
+        images=1000,
+        captions=5,
+        datasets=("flickr30k", "f30k"),
+    ),
+    Pairs("coco-5k", "COCO: all 5,000 test images, five captions each", images=5000, captions=5, datasets=("coco",)),
     Pairs(
         "coco-1k-5fold",
         "COCO: mean over five consecutive blocks of 1,000 test images, five captions each",
         images=5000,
         captions=5,
+        datasets=("coco",),
         folds=5,
     ),
     Pairs("pairs", "any collection, any number of captions per image"),

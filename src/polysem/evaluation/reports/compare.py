@@ -15,7 +15,7 @@ from polysem.evaluation.stamp import Stamp
 COLUMNS = (*resampling.RSUM, "rsum")
 DIGITS = 1
 """Of figures in a table. What is equal to these digits is equally good there."""
-_LOWER_IS_BETTER = ("median_rank", "mean_rank")
+_LOWER_IS_BETTER = ("median_rank", "mean_rank", "skewness", "never_returned", "largest_hub")
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,8 @@ def compare(
             "Measure them under one protocol, or ask for separate tables (polysem compare --separate)."
         )
     evaluations = [_with_intervals(each, seed) for each in evaluations]
+    if columns is COLUMNS:  # of the usual ones, those that the protocol knows
+        columns = [path for path in COLUMNS if any(_value(each, path) is not None for each in evaluations)] or COLUMNS
     table = {path: _column(evaluations, path, alpha, seed) for path in columns}
     rows = tuple(
         Row(each.model, embedding(each.facts), {path: cells[place] for path, cells in table.items()})

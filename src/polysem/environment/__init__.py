@@ -19,6 +19,7 @@ from polysem.environment.hardware import (
     machine,
     torch_build,
 )
+from polysem.environment.native import search_kernels
 from polysem.environment.offline import Asset, OfflinePackage, offline_packages
 from polysem.environment.packages import Package, install_command, required_packages
 
@@ -57,6 +58,8 @@ class Environment:
     packages: tuple[Package, ...]
     offline: tuple[OfflinePackage, ...]
     findings: tuple[Finding, ...]
+    search_kernels: str | None = None
+    """The file of the compiled search loops; None where torch does their work."""
 
     @property
     def healthy(self) -> bool:
@@ -83,6 +86,7 @@ def examine() -> Environment:
             *_offline_findings(offline),
             *_accelerator_findings(devices, build),
         ),
+        search_kernels(),
     )
 
 

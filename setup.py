@@ -1,0 +1,17 @@
+"""The one part that is compiled. Where no compiler is found the install goes on without it, and search uses torch."""
+
+from setuptools import Extension, setup
+
+NATIVE = "src/polysem/search/engine/native"
+
+setup(
+    ext_modules=[
+        Extension(
+            "polysem.search.engine.native._kernels",
+            sources=[f"{NATIVE}/kernels.c"],
+            depends=[f"{NATIVE}/kernels_body.h"],
+            extra_compile_args=["-O3", "-g0", "-std=gnu11", "-Wno-psabi"],
+            optional=True,
+        )
+    ]
+)

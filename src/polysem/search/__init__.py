@@ -1,0 +1,1 @@
+"""Search: an index of sets on disk, and the engines that find the best matches in it."""

@@ -1,0 +1,68 @@
+"""What the engine accepts: whole, finite sets of unit vectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polysem.errors import InputError, NonFiniteError, kind
+
+# Half precision moves a unit vector's norm by less than a tenth of this.
+_UNEVEN = 0.01
+_BLOCK = 1 << 22
+
+
+def checked_vectors(vectors: Any) -> tuple[NDArray[Any], float]:
+    """The array as the engine reads it, and by how much a norm differs from 1 at most."""
+    fits = isinstance(vectors, np.ndarray) and vectors.ndim == 3 and vectors.dtype in (np.float32, np.float16)
+    if not fits or 0 in vectors.shape[1:]:
+        raise InputError(f"An engine takes a float32 or float16 array (items, set size, dim), got {kind(vectors)}.")
+    vectors = np.ascontiguousarray(vectors)
+    return vectors, unevenness(vectors, "item")
+
+
+def checked_queries(queries: Any, D: int) -> tuple[NDArray[np.float32], float]:
+    """(Q, L, D) as float32, and by how much a norm differs from 1 at most."""
+    array = np.asarray(queries)
+    if array.ndim != 3 or array.shape[1] == 0 or array.shape[2] != D or array.dtype.kind != "f":
+        raise InputError(
+            f"Queries are sets of vectors as wide as the items', (queries, set size, {D}); got {kind(array)}. "
+            "Were both made by the same model?"
+        )
+    array = np.ascontiguousarray(array, dtype=np.float32)
+    return array, unevenness(array, "query")
+
+
+def checked_mask(allowed: Any, N: int) -> NDArray[np.bool_]:
+    array = np.asarray(allowed)
+    if array.shape != (N,) or array.dtype != np.bool_:
+        raise InputError(f"`allowed` must be a boolean mask of all {N} items, got {kind(array)}.")
+    return array
+
+
+def checked_k(k: int) -> int:
+    if k < 1:
+        raise InputError(f"k must be at least 1, got {k}.")
+    return int(k)
+
+
+def unevenness(vectors: NDArray[Any], what: str) -> float:
+    """By how much a norm differs from 1 at most; an error where that is more than storage could explain."""
+    most, step = 0.0, max(1, _BLOCK // (vectors.shape[1] * vectors.shape[2]))
+    for start in range(0, len(vectors), step):
+        block = np.asarray(vectors[start : start + step], dtype=np.float32)
+        squared = np.einsum("nkd,nkd->nk", block, block, dtype=np.float64)
+        wrong = ~(np.abs(squared - 1) < 2 * _UNEVEN)
+        if wrong.any():
+            item, element = np.argwhere(wrong)[0]
+            norm = float(np.sqrt(squared[item, element]))
+            place = f"vector {element} of {what} {start + item}"
+            if not np.isfinite(norm):
+                raise NonFiniteError(f"{place.capitalize()} holds NaN or infinite numbers.")
+            raise InputError(
+                f"{place.capitalize()} has norm {norm:.4g}; unit vectors are needed. Normalise them first."
+            )
+        most = max(most, float(np.abs(np.sqrt(squared) - 1).max(initial=0)))
+    return most

@@ -1,0 +1,166 @@
+"""The compiled loops, where the install could build them. POLYSEM_NATIVE=0 turns them off, =portable only AVX2."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polysem.search.engine.level import Level, Probe, Rows
+from polysem.search.engine.scoring import Scoring
+
+_SIMILARITIES = {"smooth_chamfer": 0, "chamfer": 1, "mil": 2, "cosine": 2}
+_TYPES = {"float32": 0, "float16": 1, "int8": 2}
+_LANES, _FOURS = 8, 4
+
+
+class _Task(ctypes.Structure):
+    """`Task` of kernels.c."""
+
+    _fields_ = [
+        ("similarity", ctypes.c_int32),
+        ("type", ctypes.c_int32),
+        ("alpha", ctypes.c_float),
+        ("cap", ctypes.c_float),
+        *((name, ctypes.c_int64) for name in ("K", "L", "D", "padded")),
+        *((name, ctypes.c_void_p) for name in ("items", "side", "query", "norms")),
+    ]
+
+
+def library() -> ctypes.CDLL | None:
+    """The compiled loops, or None where they are missing or turned off."""
+    wish = os.environ.get("POLYSEM_NATIVE", "1")
+    found = None if wish == "0" else _load()
+    if found is not None:
+        found.polysem_choose(ctypes.c_int(wish == "portable"))
+    return found
+
+
+@cache
+def _load() -> ctypes.CDLL | None:
+    for suffix in EXTENSION_SUFFIXES:
+        path = Path(__file__).with_name(f"_kernels{suffix}")
+        try:
+            library = ctypes.CDLL(str(path))
+        except OSError:  # not built, or built for another machine
+            continue
+        library.polysem_largest.restype = ctypes.c_int64
+        library.polysem_products.restype = library.polysem_finalists.restype = None
+        return library
+    return None
+
+
+class Native:
+    """The loops for one level and one or more queries. Calls release the interpreter: threads run side by side."""
+
+    def __init__(self, library: ctypes.CDLL, level: Level, probe: Probe, scoring: Scoring) -> None:
+        count, L, D = probe.vectors.shape
+        fours, padded = -(-L // _FOURS) * _FOURS, -(-D // _LANES) * _LANES
+        query = probe.vectors
+        if (fours, padded) != (L, D) or not query.flags.c_contiguous:
+            query = np.zeros((count, fours, padded), np.float32)
+            query[:, :L, :D] = probe.vectors
+        norms = None
+        if probe.within is not None and probe.outside is not None:
+            norms = np.zeros((count, 2, fours), np.float32)
+            norms[:, 0, :L], norms[:, 1, :L] = probe.within, probe.outside
+            norms = np.ascontiguousarray(norms.reshape(count, 2, -1, _FOURS).swapaxes(1, 2))
+        self._library = library
+        self._held = (level, query, norms)  # the pointers below do not keep their arrays alive
+        self._count, self._shape, self._padded = count, (level.values.shape[1], L), padded
+        self._task = _Task(
+            _SIMILARITIES[scoring.name],
+            _TYPES[level.values.dtype.name],
+            scoring.alpha,
+            min(probe.cap, 1e30),
+            *(level.values.shape[1], L, D, padded),
+            *(_address(array) for array in (level.values, level.side, query, norms)),
+        )
+
+    def scan(self, rows: Rows, first: int, last: int, scores: NDArray[np.float32]) -> None:
+        self._check(self._library.polysem_scan(self._at(), _pointer(rows), _int(first), _int(last), _pointer(scores)))
+
+    def batch(self, first: int, last: int, scores: NDArray[np.float32]) -> None:
+        """scores: (Q, N), of which columns first to last are filled."""
+        count, stride = _int(self._count), _int(scores.shape[1])
+        call = self._library.polysem_batch
+        self._check(call(self._at(), count, _int(first), _int(last), stride, _pointer(scores)))
+
+    def products(self, rows: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.float64]:
+        """(n, K, L) inner products in float64: query q with the rows from starts[q] to starts[q + 1]."""
+        query = self._held[1].astype(np.float64)
+        out = np.empty((len(rows), *self._shape))
+        call, count = self._library.polysem_products, _int(self._count)
+        call(self._at(), _pointer(query), count, _pointer(starts), _pointer(rows), _pointer(out))
+        return out
+
+    def _at(self) -> Any:
+        return ctypes.byref(self._task)
+
+    @staticmethod
+    def _check(status: int) -> None:
+        if status:
+            raise MemoryError("No memory for the scan. Search fewer queries at once.")
+
+
+class Finalists:
+    """Room for what `find` leaves of each query's items: those that may be among its k best."""
+
+    def __init__(self, library: ctypes.CDLL, queries: int, room: int) -> None:
+        self._library = library
+        self.rows = np.empty((queries, room), np.int64)
+        self.counts, self.scored = np.empty(queries, np.int64), np.empty(queries, np.int64)
+
+    def find(
+        self,
+        levels: Sequence[Native],
+        bounds: NDArray[np.float32],
+        slacks: Sequence[float],
+        k: int,
+        promising: int,
+        first: int,
+        last: int,
+    ) -> None:
+        """For queries first to last: bounds (Q, N), then the sketches of `levels`, then the vectors, its last.
+
+        Without levels the bounds are scores already. They are overwritten. slacks: of the bounds, then of each level.
+        """
+        tasks = (_Task * len(levels))(*(level._task for level in levels))
+        self._library.polysem_finalists(
+            *(tasks, _int(len(levels)), _int(first), _int(last), _pointer(bounds), _int(bounds.shape[1])),
+            (ctypes.c_float * len(slacks))(*slacks),
+            *(_int(value) for value in (k, promising, self.rows.shape[1])),
+            *(_pointer(array) for array in (self.rows, self.counts, self.scored)),
+        )
+
+    def of(self, query: int) -> NDArray[np.int64] | None:
+        """None where there was no room for all."""
+        count = int(self.counts[query])
+        return self.rows[query, :count] if 0 <= count <= self.rows.shape[1] else None
+
+
+def largest(library: ctypes.CDLL, scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
+    """The places of the k largest scores, in no order."""
+    places = np.empty(min(k, len(scores)), np.int64)
+    library.polysem_largest(_pointer(scores), _int(len(scores)), _int(len(places)), _pointer(places))
+    return places
+
+
+def _address(array: NDArray[Any] | None) -> int | None:
+    # Not array.ctypes.data, which is an object of its own and ten times as slow.
+    return None if array is None else int(array.__array_interface__["data"][0])
+
+
+def _pointer(array: NDArray[Any] | None) -> ctypes.c_void_p:
+    return ctypes.c_void_p(_address(array))
+
+
+def _int(value: int) -> ctypes.c_int64:
+    return ctypes.c_int64(value)

@@ -1,0 +1,187 @@
+/* The hot loops of the search engine, called through ctypes. No Python in here.
+
+   kernels_body.h holds the loops once, in the compilers' portable vector types. It is compiled twice: for any processor,
+   and for AVX2 where that exists; which one runs is decided when the library is loaded. So no -march flag is needed and
+   one build serves every machine of its kind. */
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+#define LANES 8
+#define PANEL 16      /* items side by side in the batch kernel: two vectors */
+#define QUERY_ROWS 6  /* times two vectors, the accumulators that fit 16 registers */
+#define DEPTH 256     /* dimensions taken at once by the batch kernel, so that a panel stays in the first cache */
+
+enum { SMOOTH_CHAMFER, CHAMFER, MIL };
+enum { FLOAT32, FLOAT16, INT8 };
+
+typedef float v8 __attribute__((vector_size(32)));
+typedef float v8_any __attribute__((vector_size(32), aligned(4), may_alias)); /* wherever it lies in memory */
+typedef float v4 __attribute__((vector_size(16)));
+typedef float v4_any __attribute__((vector_size(16), aligned(4), may_alias));
+typedef int32_t v8i __attribute__((vector_size(32)));
+typedef double v8d __attribute__((vector_size(64)));
+typedef double v8d_any __attribute__((vector_size(64), aligned(8), may_alias));
+
+typedef struct {
+    int32_t similarity, type;  /* of the enums above; `type` is the items' */
+    float alpha;
+    float cap;                 /* no inner product exceeds it */
+    int64_t K, L, D, padded;   /* set sizes, width of an item's vector, width of a query's: D up to a multiple of 8 */
+    const void *items;         /* (N, K, D) */
+    const float *side;         /* (N, 3, K): scale, error and residual of sketched vectors, or NULL */
+    const float *query;        /* (queries, L, padded), L with rows of zeros up to a multiple of 4 */
+    const float *norms;        /* (queries, L / 4, 2, 4): norms within the sketched dimensions and outside them */
+} Task;
+
+static int64_t size_of(int type) { return type == FLOAT32 ? 4 : type == FLOAT16 ? 2 : 1; }
+
+#define FN(name) name##_any
+#include "kernels_body.h"
+#undef FN
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#define WITH_AVX2 1
+#include <immintrin.h>
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c")
+#endif
+#define AVX2 1
+#define FN(name) name##_avx2
+#include "kernels_body.h"
+#undef FN
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+static int use_avx2 = -1;
+#endif
+
+/* 1: the AVX2 loops run; 0: the portable ones. A test may ask for the portable ones. */
+int polysem_choose(int portable) {
+#ifdef WITH_AVX2
+    __builtin_cpu_init();
+    use_avx2 = !portable && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+               __builtin_cpu_supports("f16c");
+    return use_avx2;
+#else
+    (void)portable;
+    return 0;
+#endif
+}
+
+#ifdef WITH_AVX2
+#define CALL(name, ...) (use_avx2 == 1 ? name##_avx2(__VA_ARGS__) : name##_any(__VA_ARGS__))
+#else
+#define CALL(name, ...) name##_any(__VA_ARGS__)
+#endif
+
+/* Scores (or upper bounds) of the items first..last, or of rows[first..last]. -1: out of memory. */
+int polysem_scan(const Task *task, const int64_t *rows, int64_t first, int64_t last, float *scores) {
+    return CALL(scan, task, rows, first, last, scores);
+}
+
+/* Scores of items first..last for many queries: scores[q * stride + item]. */
+int polysem_batch(const Task *task, int64_t queries, int64_t first, int64_t last, int64_t stride, float *scores) {
+    return CALL(batch, task, queries, first, last, stride, scores);
+}
+
+/* Inner products in double, (rows, K, L), each summed in the one order that exact.py also follows. Query q has the rows
+   from starts[q] to starts[q + 1]. */
+void polysem_products(const Task *task, const double *query, int64_t queries, const int64_t *starts,
+                      const int64_t *rows, double *products) {
+    const int64_t pairs = task->K * task->L, step = (task->L + 3) / 4 * 4 * task->padded;
+    for (int64_t q = 0; q < queries; q++)
+        CALL(products, task, query + q * step, rows + starts[q], starts[q + 1] - starts[q], products + starts[q] * pairs);
+}
+
+/* The places of the k largest of n scores, in no order; NaN never enters. Returns how many there are. */
+int64_t polysem_largest(const float *scores, int64_t n, int64_t k, int64_t *places) {
+    int64_t held = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at;
+        float score = scores[i];
+        if (held < k) { /* the heap grows: sift the newcomer up */
+            at = held++;
+            while (at > 0 && scores[places[(at - 1) / 2]] > score) places[at] = places[(at - 1) / 2], at = (at - 1) / 2;
+        } else if (score > scores[places[0]]) { /* the least leaves: sift the newcomer down */
+            at = 0;
+            for (;;) {
+                int64_t child = 2 * at + 1;
+                if (child >= held) break;
+                if (child + 1 < held && scores[places[child + 1]] < scores[places[child]]) child++;
+                if (scores[places[child]] >= score) break;
+                places[at] = places[child], at = child;
+            }
+        } else {
+            continue;
+        }
+        places[at] = i;
+    }
+    return held;
+}
+
+/* From bounds on the scores of n items, those that may be among the k best: what `Contest` does, for one query.
+   `levels` tasks: sketches, each for those that the bounds before leave, then the vectors themselves. Without any the
+   bounds are scores already. slacks: how far the given bounds, then those of each task, may be off. Writes no more than
+   `room` rows; returns how many there are (more than `room`: too many), -1 without memory. `scored`: how many were scored
+   in full. */
+static int64_t finalists(const Task *tasks, int64_t levels, float *bounds, int64_t n, const float *slacks, int64_t k,
+                         int64_t promising, int64_t room, int64_t *rows, int64_t *scored) {
+    int64_t *places = malloc(sizeof(int64_t) * (size_t)(n + k)), *best = places + n, left = n, found = 0;
+    float *scores = malloc(sizeof(float) * (size_t)n), *mine = bounds;
+    int failed = !places || !scores;
+    if (levels && !failed) { /* score the most promising, then all whose bounds reach what k of them reach */
+        const int64_t first = left = polysem_largest(bounds, n, promising, places);
+        failed |= polysem_scan(tasks + levels - 1, places, 0, first, scores);
+        const int64_t held = polysem_largest(scores, first, k, best);
+        const float bar = held < k ? -INFINITY : scores[best[0]] - slacks[levels];
+        for (int64_t i = 0; i < first; i++) bounds[places[i]] = NAN;
+        for (int64_t i = 0; i < n; i++)
+            if (bounds[i] >= bar - slacks[0]) places[left++] = i;
+        for (int64_t level = 0; level < levels - 1; level++) {
+            int64_t kept = first;
+            failed |= polysem_scan(tasks + level, places, first, left, scores);
+            for (int64_t i = first; i < left; i++)
+                if (scores[i] >= bar - slacks[level + 1]) places[kept++] = places[i];
+            left = kept;
+        }
+        failed |= polysem_scan(tasks + levels - 1, places, first, left, scores);
+        mine = scores;
+    }
+    *scored = left;
+    if (!failed) {
+        const int64_t held = polysem_largest(mine, left, k, best);
+        const float bar = held < k ? -INFINITY : mine[best[0]] - 2 * slacks[levels];
+        for (int64_t i = 0; i < left; i++)
+            if (mine[i] >= bar) {
+                if (found < room) rows[found] = levels ? places[i] : i;
+                found++;
+            }
+    }
+    free(places), free(scores);
+    return failed ? -1 : found;
+}
+
+/* The same for queries first..last, whose bounds are (queries, n) and whose rows go to (queries, room). */
+void polysem_finalists(const Task *tasks, int64_t levels, int64_t first, int64_t last, float *bounds, int64_t n,
+                       const float *slacks, int64_t k, int64_t promising, int64_t room, int64_t *rows, int64_t *counts,
+                       int64_t *scored) {
+    for (int64_t q = first; q < last; q++) {
+        Task mine[8];
+        for (int64_t level = 0; level < levels; level++) {
+            const int64_t fours = (tasks[level].L + 3) / 4 * 4;
+            mine[level] = tasks[level];
+            mine[level].query += q * fours * mine[level].padded;
+            if (mine[level].norms) mine[level].norms += q * 2 * fours;
+        }
+        counts[q] = finalists(mine, levels, bounds + q * n, n, slacks, k, promising, room, rows + q * room, scored + q);
+    }
+}

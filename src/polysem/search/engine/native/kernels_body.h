@@ -1,0 +1,378 @@
+/* Compiled once for every processor named in kernels.c; FN() gives each its own names. */
+
+/* Eight numbers of an item, from the type they are stored in. */
+INLINE v8 FN(load)(const char *from, int type) {
+    if (type == FLOAT32) return *(const v8_any *)from;
+#ifdef AVX2
+    if (type == FLOAT16) return (v8)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)from));
+    return (v8)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)from)));
+#else
+    v8 out;
+    for (int i = 0; i < LANES; i++) {
+        if (type == INT8) {
+            out[i] = (float)((const int8_t *)from)[i];
+        } else { /* a half float moved into a float's place is short of the exponents' difference, 2^112 */
+            uint16_t half;
+            memcpy(&half, from + 2 * i, 2);
+            uint32_t bits = (uint32_t)(half & 0x7fff) << 13;
+            float value;
+            memcpy(&value, &bits, 4);
+            value *= 0x1p112f;
+            out[i] = half & 0x8000 ? -value : value;
+        }
+    }
+    return out;
+#endif
+}
+
+INLINE v8 FN(load_tail)(const char *from, int64_t count, int type) {
+    char padded[32] = {0};
+    memcpy(padded, from, (size_t)(count * size_of(type)));
+    return FN(load)(padded, type);
+}
+
+INLINE v8 FN(max)(v8 a, v8 b) {
+#ifdef AVX2
+    return (v8)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+    v8 out;
+    for (int i = 0; i < LANES; i++) out[i] = a[i] > b[i] ? a[i] : b[i];
+    return out;
+#endif
+}
+
+INLINE v4 FN(min)(v4 a, v4 b) {
+#ifdef AVX2
+    return (v4)_mm_min_ps((__m128)a, (__m128)b);
+#else
+    v4 out;
+    for (int i = 0; i < 4; i++) out[i] = a[i] < b[i] ? a[i] : b[i];
+    return out;
+#endif
+}
+
+/* e^x for x <= 0; relative error below 4e-7. What is below e^-87 counts as that. */
+INLINE v8 FN(exp)(v8 x) {
+    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to a whole number, kept in the low bits */
+    x = FN(max)(x, x * 0 - 87.0f);
+    v8 shifted = x * 1.44269504f + magic, whole = shifted - magic;
+    v8 r = x - whole * 0.693359375f + whole * 2.12194440e-4f;
+    v8 p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 0.5f;
+    p = p * r * r + r + 1.0f;
+    v8i scale = ((v8i)shifted << 23) + 0x3f800000;
+    return p * (v8)scale;
+}
+
+/* ln x of normal positive x; error below 4e-7 of the larger of 1 and the result. */
+INLINE v8 FN(log)(v8 x) {
+    v8i bits = (v8i)x, exponent = (bits - 0x3f3504f3) >> 23;
+    v8 f = (v8)(bits - (exponent << 23)) - 1.0f, e = __builtin_convertvector(exponent, v8), z = f * f;
+    v8 p = f * 7.0376836292e-2f - 1.1514610310e-1f;
+    p = p * f + 1.1676998740e-1f;
+    p = p * f - 1.2420140846e-1f;
+    p = p * f + 1.4249322787e-1f;
+    p = p * f - 1.6668057665e-1f;
+    p = p * f + 2.0000714765e-1f;
+    p = p * f - 2.4999993993e-1f;
+    p = p * f + 3.3333331174e-1f;
+    return p * f * z - e * 2.12194440e-4f - z * 0.5f + f + e * 0.693359375f;
+}
+
+/* Inner products c[l * of_l + k * of_k + lane] of eight items -> their eight scores. */
+INLINE v8 FN(reduce)(const float *c, int64_t of_l, int64_t of_k, int64_t K, int64_t L, int similarity, float alpha) {
+#define C(l, k) (*(const v8_any *)(c + (l) * of_l + (k) * of_k))
+    v8 rows = {0}, columns = {0}, top = C(0, 0);
+    if (similarity == MIL || similarity == SMOOTH_CHAMFER) {
+        for (int64_t l = 0; l < L; l++)
+            for (int64_t k = 0; k < K; k++) top = FN(max)(top, C(l, k));
+        if (similarity == MIL) return top;
+        if (alpha <= 40 && K <= 16) { /* one exponential serves both directions: e^(-2 alpha) is still a float */
+            v8 sums[16] = {{0}};
+            for (int64_t l = 0; l < L; l++) {
+                v8 sum = {0};
+                for (int64_t k = 0; k < K; k++) {
+                    v8 e = FN(exp)((C(l, k) - top) * alpha);
+                    sum += e, sums[k] += e;
+                }
+                rows += FN(log)(sum);
+            }
+            for (int64_t k = 0; k < K; k++) columns += FN(log)(sums[k]);
+            return top + (rows / (float)L + columns / (float)K) / (2 * alpha);
+        }
+    }
+    for (int direction = 0; direction < 2; direction++) {
+        int64_t outer = direction ? K : L, inner = direction ? L : K;
+        v8 total = {0};
+        for (int64_t i = 0; i < outer; i++) {
+            v8 most = direction ? C(0, i) : C(i, 0), sum = {0};
+            for (int64_t j = 1; j < inner; j++) most = FN(max)(most, direction ? C(j, i) : C(i, j));
+            total += most;
+            if (similarity == CHAMFER) continue;
+            for (int64_t j = 0; j < inner; j++) sum += FN(exp)(((direction ? C(j, i) : C(i, j)) - most) * alpha);
+            total += FN(log)(sum) / alpha;
+        }
+        if (direction) columns = total / (float)K;
+        else rows = total / (float)L;
+    }
+    return (rows + columns) / 2;
+#undef C
+}
+
+/* The usual sizes with their loops unrolled. */
+INLINE v8 FN(score)(const float *c, int64_t of_l, int64_t of_k, const Task *t) {
+    if (t->K == 4 && t->L == 4 && t->similarity == SMOOTH_CHAMFER && t->alpha <= 40)
+        return FN(reduce)(c, of_l, of_k, 4, 4, SMOOTH_CHAMFER, t->alpha);
+    return FN(reduce)(c, of_l, of_k, t->K, t->L, t->similarity, t->alpha);
+}
+
+/* ------------------------------------------------------------------ one query */
+
+/* R vectors of an item with four of the query; the sums, or upper bounds made of them, go to out[r * of_row]. */
+INLINE void FN(tile)(const Task *t, const char *item, const float *side, int64_t l, int type, int R, float *out, int64_t of_row) {
+    const int64_t D = t->D, padded = t->padded, size = size_of(type), whole = D / LANES * LANES;
+    const float *query = t->query + l * padded;
+    v8 acc[2][4];
+#pragma GCC unroll 2
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+        for (int c = 0; c < 4; c++) acc[r][c] = (v8){0};
+    for (int64_t d = 0; d < whole; d += LANES)
+#pragma GCC unroll 2
+        for (int r = 0; r < R; r++) {
+            v8 y = FN(load)(item + (r * D + d) * size, type);
+#pragma GCC unroll 4
+            for (int c = 0; c < 4; c++) acc[r][c] += y * *(const v8_any *)(query + c * padded + d);
+        }
+    if (whole < D)
+#pragma GCC unroll 2
+        for (int r = 0; r < R; r++) {
+            v8 y = FN(load_tail)(item + (r * D + whole) * size, D - whole, type);
+#pragma GCC unroll 4
+            for (int c = 0; c < 4; c++) acc[r][c] += y * *(const v8_any *)(query + c * padded + whole);
+        }
+#pragma GCC unroll 2
+    for (int r = 0; r < R; r++) {
+        v4 sums;
+#ifdef AVX2
+        __m256 pairs = _mm256_hadd_ps((__m256)acc[r][0], (__m256)acc[r][1]);
+        __m256 others = _mm256_hadd_ps((__m256)acc[r][2], (__m256)acc[r][3]);
+        __m256 four = _mm256_hadd_ps(pairs, others);
+        sums = (v4)_mm_add_ps(_mm256_castps256_ps128(four), _mm256_extractf128_ps(four, 1));
+#else
+        for (int c = 0; c < 4; c++) {
+            v8 a = acc[r][c];
+            sums[c] = ((a[0] + a[4]) + (a[2] + a[6])) + ((a[1] + a[5]) + (a[3] + a[7]));
+        }
+#endif
+        if (side) {
+            const v4_any *norms = (const v4_any *)(t->norms + 2 * l);
+            v4 bound = sums * side[r] + norms[0] * side[t->K + r] + norms[1] * side[2 * t->K + r];
+            sums = FN(min)(bound, bound * 0 + t->cap);
+        }
+        *(v4_any *)(out + r * of_row) = sums;
+    }
+}
+
+/* Eight rows of four, `stride` apart -> four rows of eight. */
+INLINE void FN(turn)(const float *from, int64_t stride, float *to) {
+#ifdef AVX2
+    __m256 a[4];
+    for (int i = 0; i < 4; i++)
+        a[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(from + i * stride)), _mm_loadu_ps(from + (i + 4) * stride), 1);
+    __m256 low = _mm256_unpacklo_ps(a[0], a[1]), high = _mm256_unpackhi_ps(a[0], a[1]);
+    __m256 low2 = _mm256_unpacklo_ps(a[2], a[3]), high2 = _mm256_unpackhi_ps(a[2], a[3]);
+    _mm256_storeu_ps(to, _mm256_shuffle_ps(low, low2, 0x44));
+    _mm256_storeu_ps(to + 8, _mm256_shuffle_ps(low, low2, 0xee));
+    _mm256_storeu_ps(to + 16, _mm256_shuffle_ps(high, high2, 0x44));
+    _mm256_storeu_ps(to + 24, _mm256_shuffle_ps(high, high2, 0xee));
+#else
+    for (int lane = 0; lane < LANES; lane++)
+        for (int c = 0; c < 4; c++) to[c * LANES + lane] = from[lane * stride + c];
+#endif
+}
+
+/* `work`: the products of eight items, item by item (8, K, fours), then the same lane by lane (K, fours, 8). */
+INLINE void FN(scan_type)(const Task *t, const int64_t *rows, int64_t first, int64_t last, float *scores, float *work, int type) {
+    const int64_t K = t->K, size = size_of(type), bytes = K * t->D * size, fours = (t->L + 3) / 4 * 4;
+    const int64_t ahead = 1 + 4096 / bytes; /* memory is asked for that many items before it is needed */
+    const char *items = t->items;
+    float *turned = work + LANES * K * fours;
+    for (int64_t i = first; i < last; i += LANES) {
+        int64_t count = last - i < LANES ? last - i : LANES;
+        for (int64_t lane = 0; lane < count; lane++) {
+            int64_t at = i + lane, row = rows ? rows[at] : at;
+            if (at + ahead < last) {
+                const char *later = items + (rows ? rows[at + ahead] : at + ahead) * bytes;
+                for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(later + b);
+            }
+            const float *side = t->side ? t->side + row * 3 * K : 0;
+            for (int64_t k = 0; k < K; k += 2)
+                for (int64_t l = 0; l < fours; l += 4) {
+                    const char *item = items + row * bytes + k * t->D * size;
+                    float *out = work + (lane * K + k) * fours + l;
+                    if (K - k > 1) FN(tile)(t, item, side ? side + k : 0, l, type, 2, out, fours);
+                    else FN(tile)(t, item, side ? side + k : 0, l, type, 1, out, fours);
+                }
+        }
+        for (int64_t j = 0; j < K * fours; j += 4) FN(turn)(work + j, K * fours, turned + j * LANES);
+        v8 score = FN(score)(turned, LANES, fours * LANES, t);
+        if (count == LANES) *(v8_any *)(scores + i) = score;
+        else
+            for (int64_t lane = 0; lane < count; lane++) scores[i + lane] = score[lane];
+    }
+}
+
+static int FN(scan)(const Task *t, const int64_t *rows, int64_t first, int64_t last, float *scores) {
+    float *work = calloc((size_t)(2 * LANES * t->K * ((t->L + 3) / 4 * 4)), sizeof(float));
+    if (!work) return -1;
+    if (t->type == FLOAT32) FN(scan_type)(t, rows, first, last, scores, work, FLOAT32);
+    else if (t->type == FLOAT16) FN(scan_type)(t, rows, first, last, scores, work, FLOAT16);
+    else FN(scan_type)(t, rows, first, last, scores, work, INT8);
+    free(work);
+    return 0;
+}
+
+/* ------------------------------------------------------------------ many queries: a matrix product with the score at its end */
+
+/* `count` queries from `first` on -> panels (rows / 6, D, 6) of their vectors, rows beyond the last zero. */
+static void FN(pack_queries)(const Task *t, int64_t first, int64_t count, float *packed) {
+    const int64_t L = t->L, D = t->D, fours = (L + 3) / 4 * 4;
+    for (int64_t row = 0; row < (count * L + QUERY_ROWS - 1) / QUERY_ROWS * QUERY_ROWS; row++) {
+        const float *vector = t->query + ((first + row / L) * fours + row % L) * t->padded;
+        float *to = packed + row / QUERY_ROWS * D * QUERY_ROWS + row % QUERY_ROWS;
+        for (int64_t d = 0; d < D; d++) to[d * QUERY_ROWS] = row < count * L ? vector[d] : 0;
+    }
+}
+
+/* Sixteen items from `first` on -> panels (K, D, 16), items beyond the last zero. */
+static void FN(pack_items)(const Task *t, int64_t first, int64_t last, float *packed) {
+    const int64_t K = t->K, D = t->D, size = size_of(t->type), whole = D / LANES * LANES;
+    for (int64_t lane = 0; lane < PANEL; lane++)
+        for (int64_t k = 0; k < K; k++) {
+            const char *row = (const char *)t->items + ((first + lane) * K + k) * D * size;
+            float *column = packed + k * D * PANEL + lane;
+            for (int64_t d = 0; d < D; d += LANES) {
+                v8 y = {0};
+                if (first + lane < last) y = d < whole ? FN(load)(row + d * size, t->type) : FN(load_tail)(row + d * size, D - d, t->type);
+                int64_t count = D - d < LANES ? D - d : LANES;
+                for (int64_t i = 0; i < count; i++) column[(d + i) * PANEL] = y[i];
+            }
+        }
+}
+
+/* 6 query rows by 16 items over `depth` dimensions, added to c unless they are the first. */
+INLINE void FN(micro)(const float *a, const float *b, int64_t depth, float *c, int64_t of_row, int add) {
+    v8 acc[QUERY_ROWS][2] = {{{0}}};
+    for (int64_t d = 0; d < depth; d++, a += QUERY_ROWS, b += PANEL) {
+        v8 left = *(const v8_any *)b, right = *(const v8_any *)(b + LANES);
+#pragma GCC unroll 6
+        for (int r = 0; r < QUERY_ROWS; r++) acc[r][0] += a[r] * left, acc[r][1] += a[r] * right;
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < QUERY_ROWS; r++)
+        for (int half = 0; half < 2; half++) {
+            v8_any *to = (v8_any *)(c + r * of_row + half * LANES);
+            if (add) acc[r][half] += *to;
+            *to = acc[r][half];
+        }
+}
+
+/* One query's products with sixteen items -> upper bounds of them, in place. */
+INLINE void FN(loosen)(const Task *t, const float *norms, const float *sides, float *c, int64_t of_l) {
+    for (int64_t l = 0; l < t->L; l++) {
+        const float within = norms[l / 4 * 8 + l % 4], outside = norms[l / 4 * 8 + l % 4 + 4];
+        for (int64_t k = 0; k < t->K; k++)
+            for (int64_t i = k * PANEL; i < (k + 1) * PANEL; i += LANES) {
+                v8_any *at = (v8_any *)(c + l * of_l + i);
+                const v8 scale = *(const v8_any *)(sides + i), error = *(const v8_any *)(sides + t->K * PANEL + i);
+                const v8 residual = *(const v8_any *)(sides + 2 * t->K * PANEL + i);
+                v8 bound = *at * scale + within * error + outside * residual;
+                *at = -FN(max)(-bound, bound * 0 - t->cap);
+            }
+    }
+}
+
+static int FN(batch)(const Task *t, int64_t queries, int64_t first, int64_t last, int64_t stride, float *scores) {
+    const int64_t K = t->K, L = t->L, D = t->D, fours = (L + 3) / 4 * 4;
+    const int64_t group = L >= 96 ? 1 : 96 / L, panels = (group * L + QUERY_ROWS - 1) / QUERY_ROWS; /* queries at once */
+    const int64_t blocks = K >= 32 ? 1 : 32 / K, columns = blocks * K * PANEL;                      /* items at once / 16 */
+    const int64_t groups = (queries + group - 1) / group, group_size = panels * QUERY_ROWS * D;
+    float *packed = malloc(sizeof(float) * (size_t)(groups * group_size));
+    float *items = malloc(sizeof(float) * (size_t)(columns * D));
+    float *sides = malloc(sizeof(float) * (size_t)(columns * 3));
+    float *c = malloc(sizeof(float) * (size_t)(panels * QUERY_ROWS * columns));
+    const int failed = !packed || !items || !sides || !c;
+    for (int64_t g = 0; g < groups && !failed; g++)
+        FN(pack_queries)(t, g * group, queries - g * group < group ? queries - g * group : group, packed + g * group_size);
+    for (int64_t start = first; start < last && !failed; start += blocks * PANEL) {
+        int64_t used = (last - start + PANEL - 1) / PANEL;
+        if (used > blocks) used = blocks;
+        for (int64_t b = 0; b < used; b++) {
+            FN(pack_items)(t, start + b * PANEL, last, items + b * K * PANEL * D);
+            for (int64_t i = 0; t->side && i < 3 * K * PANEL; i++) {
+                int64_t item = start + b * PANEL + i % PANEL;
+                sides[b * 3 * K * PANEL + i] = item < last ? t->side[item * 3 * K + i / PANEL] : 0;
+            }
+        }
+        for (int64_t g = 0; g < groups; g++) {
+            const int64_t here = queries - g * group < group ? queries - g * group : group;
+            const float *a = packed + g * group_size;
+            for (int64_t d = 0; d < D; d += DEPTH)
+                for (int64_t j = 0; j < used * K; j++)
+                    for (int64_t p = 0; p * QUERY_ROWS < here * L; p++)
+                        FN(micro)(a + (p * D + d) * QUERY_ROWS, items + (j * D + d) * PANEL,
+                                  D - d < DEPTH ? D - d : DEPTH, c + p * QUERY_ROWS * columns + j * PANEL, columns, d > 0);
+            for (int64_t q = g * group; q < g * group + here; q++)
+                for (int64_t b = 0; b < used; b++) {
+                    float *block = c + (q - g * group) * L * columns + b * K * PANEL;
+                    if (t->side) FN(loosen)(t, t->norms + q * 2 * fours, sides + b * 3 * K * PANEL, block, columns);
+                    for (int64_t half = 0; half < PANEL; half += LANES) {
+                        int64_t at = start + b * PANEL + half, count = last - at < LANES ? last - at : LANES;
+                        v8 score = FN(score)(block + half, columns, PANEL, t);
+                        for (int64_t lane = 0; lane < count; lane++) scores[q * stride + at + lane] = score[lane];
+                    }
+                }
+        }
+    }
+    free(packed), free(items), free(sides), free(c);
+    return failed ? -1 : 0;
+}
+
+/* ------------------------------------------------------------------ what decides */
+
+/* A product of two floats is exact in double, so only the order of the sums matters: eight partial sums, each over every
+   eighth dimension from the first on, then halves added to halves. */
+INLINE void FN(products_type)(const Task *t, const double *query, const int64_t *rows, int64_t count, double *out, int type) {
+    const int64_t K = t->K, L = t->L, D = t->D, padded = t->padded, size = size_of(type), whole = D / LANES * LANES;
+    for (int64_t i = 0; i < count * K; i++, out += L) {
+        const char *row = (const char *)t->items + (rows[i / K] * K + i % K) * D * size;
+        for (int64_t l = 0; l < L; l += 4) {
+            const double *x = query + l * padded;
+            v8d sums[4] = {{0}};
+            for (int64_t d = 0; d < whole; d += LANES) {
+                v8d y = __builtin_convertvector(FN(load)(row + d * size, type), v8d);
+#pragma GCC unroll 4
+                for (int c = 0; c < 4; c++) sums[c] += y * *(const v8d_any *)(x + c * padded + d);
+            }
+            if (whole < D) {
+                v8d y = __builtin_convertvector(FN(load_tail)(row + whole * size, D - whole, type), v8d);
+#pragma GCC unroll 4
+                for (int c = 0; c < 4; c++) sums[c] += y * *(const v8d_any *)(x + c * padded + whole);
+            }
+#pragma GCC unroll 4
+            for (int c = 0; c < 4; c++) {
+                v8d s = sums[c];
+                if (l + c < L) out[l + c] = ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+            }
+        }
+    }
+}
+
+static void FN(products)(const Task *t, const double *query, const int64_t *rows, int64_t count, double *out) {
+    if (t->type == FLOAT32) FN(products_type)(t, query, rows, count, out, FLOAT32);
+    else FN(products_type)(t, query, rows, count, out, FLOAT16);
+}

@@ -1,0 +1,78 @@
+"""Every item of a level against queries, in float32, on all of torch's threads: natively where that was built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from polysem import threads
+from polysem.search.engine import blocked, native
+from polysem.search.engine.level import Level, Probe, Rows
+from polysem.search.engine.native import Native
+from polysem.search.engine.scoring import FLOAT32_ROUNDING, Scoring
+
+# Fewer numbers than this are not worth a second thread.
+_SHARE = 1 << 20
+# A multiple of the items that the native loops take at once.
+_STEP = 128
+
+
+def one(level: Level, probe: Probe, scoring: Scoring, rows: Rows = None) -> NDArray[np.float32]:
+    """(n,) scores of one query, or upper bounds where the level is a sketch."""
+    count = len(level.values) if rows is None else len(rows)
+    scores = np.empty((1, count), np.float32)
+    library = native.library()
+    if library is not None:
+        loops = Native(library, level, probe, scoring)
+        _share(count, level, lambda first, last: loops.scan(rows, first, last, scores))
+    else:
+        _share(count, level, partial(_blocked, level, probe, scoring, rows, scores))
+    only: NDArray[np.float32] = scores[0]
+    return only
+
+
+def many(level: Level, probe: Probe, scoring: Scoring) -> NDArray[np.float32]:
+    """(Q, N) scores of many queries, or upper bounds."""
+    scores = np.empty((len(probe.vectors), len(level.values)), np.float32)
+    library = native.library()
+    if library is not None:
+        loops = Native(library, level, probe, scoring)
+        _share(len(level.values), level, lambda first, last: loops.batch(first, last, scores))
+    else:
+        _share(len(level.values), level, partial(_blocked, level, probe, scoring, None, scores))
+    return scores
+
+
+def largest(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
+    """The places of the k largest scores, in no order; of equal ones any."""
+    library = native.library()
+    if k >= len(scores):
+        return np.arange(len(scores))
+    if library is not None:
+        return native.largest(library, scores, k)
+    return np.argpartition(scores, len(scores) - k)[len(scores) - k :].astype(np.int64)
+
+
+def rounding() -> float:
+    """Of one step of the arithmetic in use."""
+    return FLOAT32_ROUNDING if native.library() is not None else blocked.rounding()
+
+
+def _blocked(
+    level: Level, probe: Probe, scoring: Scoring, rows: Rows, scores: NDArray[np.float32], first: int, last: int
+) -> None:
+    with torch.inference_mode():
+        blocked.scan(level, probe, scoring, rows, first, last, scores)
+
+
+def _share(count: int, level: Level, fill: Callable[[int, int], None]) -> None:
+    """Call fill(first, last) for parts of all items, each on its own thread."""
+    cpu = torch.device("cpu")
+    numbers = count * level.values.shape[1] * level.width
+    parts = max(1, min(threads.count(cpu), numbers // _SHARE))
+    step = max(1, -(-count // (parts * _STEP))) * _STEP
+    threads.run([partial(fill, first, min(first + step, count)) for first in range(0, count, step)], cpu)

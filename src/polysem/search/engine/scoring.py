@@ -1,0 +1,90 @@
+"""The similarities that can be searched exactly: what they make of inner products, and how far float32 may be off."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polysem import similarity
+from polysem.errors import ConfigError
+from polysem.similarity import Chamfer, Cosine, Similarity, SmoothChamfer
+
+# Each is monotone in every inner product and moves by no more than they do: bounds on these are bounds on the score.
+SEARCHABLE = ("chamfer", "cosine", "mil", "smooth_chamfer")
+
+FLOAT32_ROUNDING = 2.0**-24
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """A similarity as the engine uses it. `alpha` is infinite where the similarity takes plain maxima."""
+
+    part: Similarity
+    alpha: float
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Self:
+        part = similarity.build(**config)
+        name = part.config["name"]
+        if name not in SEARCHABLE or part.config.get("metric", "cosine") != "cosine":
+            raise ConfigError(
+                f"Exact search needs a similarity that inner products bound: one of {', '.join(SEARCHABLE)} "
+                f"(with metric 'cosine'); got {dict(part.config)}."
+            )
+        return cls(part, part.alpha if isinstance(part, SmoothChamfer) else math.inf)
+
+    @property
+    def name(self) -> str:
+        return str(self.part.config["name"])
+
+    @property
+    def normalises(self) -> bool:
+        """Whether inner products are still to be divided by the vectors' norms."""
+        return isinstance(self.part, Cosine)
+
+    def exact(self, products: NDArray[np.float64]) -> NDArray[np.float64]:
+        """(n, K, L) inner products in float64 -> (n,) scores. A pair's score does not depend on the others here."""
+        rows, columns = np.moveaxis(products, 2, 0), np.moveaxis(products, 1, 0)  # what is reduced comes first
+        if isinstance(self.part, Chamfer | SmoothChamfer):
+            both: NDArray[np.float64] = (_mean(self._peak(rows).T) + _mean(self._peak(columns).T)) / 2
+            return both
+        best: NDArray[np.float64] = products.max((1, 2))
+        return best
+
+    def slack(self, K: int, L: int, width: int, uneven: float, rounding: float = FLOAT32_ROUNDING) -> float:
+        """How far a score in float32 may be from the exact one; norms differ from 1 by `uneven` <= 0.01.
+
+        Sums of `width` products are off by no more than width * rounding in whatever order. Exponentials and logarithms
+        are within 4e-7 natively and better in torch; 4e-6 leaves room for the few steps around them.
+        """
+        size = max(K, L)
+        products = 1.05 * (width + 16) * rounding
+        steps = (4e-6 + 4 * size * FLOAT32_ROUNDING) * (1 + (1 + math.log(size)) / self.alpha)
+        return products + steps + (2.2 * uneven if self.normalises else 0.0)
+
+    def _peak(self, c: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The largest along the first axis, hard or soft."""
+        top: NDArray[np.float64] = c.max(0)
+        if math.isinf(self.alpha):
+            return top
+        e = np.exp(np.ascontiguousarray(self.alpha * (c - top)))
+        peak: NDArray[np.float64] = top + np.log(_sum(e)) / self.alpha
+        return peak
+
+
+def _sum(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Along the first axis, one after the other: numpy's own sum may take another order for another shape."""
+    total: NDArray[np.float64] = x[0]
+    for term in x[1:]:
+        total = total + term
+    return total
+
+
+def _mean(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    mean: NDArray[np.float64] = _sum(x) / len(x)
+    return mean

@@ -1,0 +1,240 @@
+"""From the text of a filter to its tree: a tokenizer and a recursive descent, with errors that show the place.
+
+or      := and ("or" and)*
+and     := not ("and" not)*
+not     := "not" not | "(" or ")" | test
+test    := name operator value | name ["not"] ("in" "(" value ("," value)* ")" | "like" text | "contains" value)
+         | name "is" ["not"] "null"
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import NamedTuple, cast
+
+from polysem.errors import InputError
+from polysem.search.filters.tree import And, Compare, Field, Filter, In, IsNull, Not, Operator, Or, Value
+
+MAX_LENGTH = 100_000
+# SQLite limits the depth of an expression and of its own parser's stack (100): these keep every filter within.
+MAX_DEPTH = 10
+MAX_TESTS = 500
+MAX_PATTERN = 1000
+_WORDS = ("and", "or", "not", "in", "like", "contains", "is", "null", "true", "false")
+_TOKENS = re.compile(
+    r"""(?P<space>\s+)
+      | (?P<number>[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?(?![\w.]))
+      | (?P<text>'(?:[^']|'')*')
+      | (?P<quoted>"[^"]*")
+      | (?P<name>[^\W\d]\w*)
+      | (?P<sign><=|>=|!=|<>|==|[=<>(),.])""",
+    re.VERBOSE,
+)
+_UNSTORABLE = re.compile(r"[\0\ud800-\udfff]")
+_SAME = {"==": "=", "<>": "!="}
+_VALUE = "a value ('text', a number, true or false)"
+
+
+class FilterError(InputError):
+    """A filter that cannot be read. The message shows the place."""
+
+
+class _Token(NamedTuple):
+    kind: str
+    text: str
+    place: int
+
+    @property
+    def shown(self) -> str:
+        return "the end" if self.kind == "end" else f"{self.text!r}"
+
+
+def parse(text: str) -> Filter:
+    """The tree of a filter."""
+    if not isinstance(text, str):
+        raise FilterError(f"A filter is a text such as \"label = 'dog'\", got {type(text).__name__}.")
+    if len(text) > MAX_LENGTH:
+        raise FilterError(f"The filter has {len(text):,} characters, the limit is {MAX_LENGTH:,}. Split it.")
+    if bad := _UNSTORABLE.search(text):
+        raise _error(text, bad.start(), f"found {bad[0]!r}, which no item can hold")
+    return _Parser(text).whole()
+
+
+def _tokens(text: str) -> list[_Token]:
+    found, place = [], 0
+    while place < len(text):
+        match = _TOKENS.match(text, place)
+        if match is None:
+            raise _error(text, place, _advice(text, place))
+        kind, token = str(match.lastgroup), match[0]
+        if kind == "name" and token.lower() in _WORDS:
+            kind, token = "word", token.lower()
+        if kind != "space":
+            found.append(_Token(kind, token, place))
+        place = match.end()
+    return [*found, _Token("end", "", len(text))]
+
+
+def _advice(text: str, place: int) -> str:
+    if text[place] in "'\"":
+        return f"this {text[place]} is not closed"
+    if text[place] in "+-.0123456789":
+        return "expected a number such as 12, -0.5 or 1e3"
+    return f"found {text[place]!r}, which no filter needs outside quotation marks"
+
+
+def _error(text: str, place: int, why: str) -> FilterError:
+    # One line around the place, whatever the filter holds.
+    start, stop = max(0, place - 60), place + 40
+    line = "".join(sign if sign.isprintable() else " " for sign in text[start:stop])
+    return FilterError(f"Cannot read the filter at character {place + 1}: {why}.\n  {line}\n  {' ' * (place - start)}^")
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self.text, self.tokens, self.next = text, _tokens(text), 0
+        self.depth = self.tests = 0
+
+    def whole(self) -> Filter:
+        if self.token.kind == "end":
+            raise self.expected("a comparison such as label = 'dog'")
+        found = self.any_of()
+        if self.token.kind != "end":
+            raise self.expected("'and', 'or' or the end")
+        return found
+
+    @property
+    def token(self) -> _Token:
+        return self.tokens[self.next]
+
+    def expected(self, what: str) -> FilterError:
+        return _error(self.text, self.token.place, f"expected {what}, found {self.token.shown}")
+
+    def accept(self, *texts: str) -> str | None:
+        """Step over the next token if it is one of these words or signs."""
+        if self.token.kind in ("word", "sign") and self.token.text in texts:
+            self.next += 1
+            return self.tokens[self.next - 1].text
+        return None
+
+    def demand(self, text: str) -> None:
+        if not self.accept(text):
+            raise self.expected(f"{text!r}")
+
+    def any_of(self) -> Filter:
+        parts = [self.all_of()]
+        while self.accept("or"):
+            parts.append(self.all_of())
+        return parts[0] if len(parts) == 1 else Or(tuple(parts))
+
+    def all_of(self) -> Filter:
+        parts = [self.negation()]
+        while self.accept("and"):
+            parts.append(self.negation())
+        return parts[0] if len(parts) == 1 else And(tuple(parts))
+
+    def negation(self) -> Filter:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise _error(self.text, self.token.place, f"it is nested more than {MAX_DEPTH} deep")
+        if self.accept("not"):
+            found: Filter = Not(self.negation())
+        elif self.accept("("):
+            found = self.any_of()
+            self.demand(")")
+        else:
+            found = self.test()
+        self.depth -= 1
+        return found
+
+    def test(self) -> Filter:
+        self.tests += 1
+        if self.tests > MAX_TESTS:
+            raise _error(self.text, self.token.place, f"more than {MAX_TESTS} comparisons; use in ('a', 'b', …)")
+        field = self.field()
+        if self.accept("is"):
+            negated = self.accept("not") is not None
+            self.demand("null")
+            return Not(IsNull(field)) if negated else IsNull(field)
+        if self.accept("not"):
+            return Not(self.of_words(field, "'in', 'like' or 'contains'"))
+        if sign := self.accept("=", "==", "!=", "<>", "<", "<=", ">", ">="):
+            sign = _SAME.get(sign, sign)
+            value = self.value(f"{_VALUE} after '{sign}'")
+            if sign == "!=":
+                return Not(Compare(field, "=", value))
+            if isinstance(value, bool) and sign != "=":
+                self.next -= 1
+                raise self.expected("a number or 'text': true and false have no order")
+            return Compare(field, cast(Operator, sign), value)
+        return self.of_words(field, "a comparison (=, !=, <, <=, >, >=, in, like, contains, is null)")
+
+    def of_words(self, field: Field, expected: str) -> Filter:
+        if self.accept("in"):
+            self.demand("(")
+            values = [self.value(_VALUE)]
+            while self.accept(","):
+                values.append(self.value(_VALUE))
+            self.demand(")")
+            return In(field, tuple(values))
+        if self.accept("like"):
+            if self.token.kind != "text":
+                raise self.expected("a 'text' after 'like'")
+            return Compare(field, "like", self.pattern())
+        if self.accept("contains"):
+            return Compare(field, "contains", self.value(f"{_VALUE} after 'contains'"))
+        raise self.expected(expected)
+
+    def pattern(self) -> str:
+        token = self.token
+        pattern = str(self.value(_VALUE))
+        if len(pattern) > MAX_PATTERN:
+            raise _error(self.text, token.place, f"this pattern has more than {MAX_PATTERN} characters")
+        if re.fullmatch(r"(?:[^\\]|\\.)*", pattern, re.DOTALL) is None:
+            raise _error(self.text, token.place, "the \\ at its end stands before nothing")
+        return pattern
+
+    def field(self) -> Field:
+        keys = [self.key("a name such as label or year")]
+        while self.accept("."):
+            keys.append(self.key("a name after '.'"))
+        return Field.named(tuple(keys))
+
+    def key(self, expected: str) -> str:
+        token = self.token
+        if token.kind not in ("name", "quoted"):
+            raise self.expected(expected)
+        key = token.text[1:-1] if token.kind == "quoted" else token.text
+        if not key or any(sign == "\\" or sign < " " for sign in key):
+            raise self.expected("a name without backslashes and control characters")
+        self.next += 1
+        return key
+
+    def value(self, expected: str) -> Value:
+        token = self.token
+        if token.kind == "word" and token.text == "null":
+            raise _error(self.text, token.place, f"expected {expected}, found 'null': write `is null`")
+        if token.kind == "quoted":
+            raise _error(
+                self.text, token.place, f"expected {expected}, found {token.shown}: texts stand in single quotes"
+            )
+        if word := self.accept("true", "false"):
+            return word == "true"
+        if token.kind == "text":
+            self.next += 1
+            return token.text[1:-1].replace("''", "'")
+        if token.kind == "number":
+            return self.number()
+        raise self.expected(expected)
+
+    def number(self) -> int | float:
+        token = self.token
+        self.next += 1
+        if re.fullmatch(r"[+-]?[0-9]+", token.text):
+            whole = int(token.text) if len(token.text) < 21 else 2**63
+            if -(2**63) <= whole < 2**63:
+                return whole
+        elif math.isfinite(found := float(token.text)):
+            return found
+        raise _error(self.text, token.place, "this number is too large")

@@ -1,0 +1,50 @@
+"""What can go wrong with an index on disk, in words a user can act on."""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+from pathlib import Path
+
+from polysem.errors import InputError
+
+
+class SearchError(InputError):
+    """An index that is missing, damaged, in use, or made for something else."""
+
+
+_FULL = "The disk is full: free some space"
+_FORBIDDEN = "Choose a folder you may write to, or change its permissions"
+_LIMIT = "Files may not grow that large here: raise the limit (`ulimit -f`)"
+_BY_ERRNO = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EACCES: _FORBIDDEN,
+    errno.EPERM: _FORBIDDEN,
+    errno.EROFS: _FORBIDDEN,
+    errno.EFBIG: _LIMIT,
+    errno.EMFILE: "Too many files are open: raise the limit (`ulimit -n`)",
+}
+# The last byte of SQLite's extended codes is the kind of error.
+_BY_SQLITE = {
+    sqlite3.SQLITE_FULL: _FULL,
+    sqlite3.SQLITE_READONLY: _FORBIDDEN,
+    sqlite3.SQLITE_PERM: _FORBIDDEN,
+    sqlite3.SQLITE_CANTOPEN: "Look at the folder and its permissions",
+    sqlite3.SQLITE_IOERR: "The disk may be full or failing: look at its space and its health",
+    sqlite3.SQLITE_BUSY: "Another process keeps it busy: wait for it or stop it",
+    sqlite3.SQLITE_CORRUPT: "The file is damaged: restore it from a copy, or build the index again",
+    sqlite3.SQLITE_NOTADB: "The file is no database: restore it from a copy, or build the index again",
+}
+
+
+def failed(doing: str, path: Path, error: OSError | sqlite3.Error) -> SearchError:
+    """A `SearchError` for what the system or the database refused, with what to do about it."""
+    if isinstance(error, OSError):
+        why, remedy = error.strerror or str(error), _BY_ERRNO.get(error.errno or 0)
+    else:
+        why, remedy = str(error), _BY_SQLITE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+    return SearchError(
+        f"Cannot {doing} {path}: {why}. {remedy or 'Repair the cause'} and run the same command again; "
+        "nothing of this operation was kept, and what was done before is safe."
+    )

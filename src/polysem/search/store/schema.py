@@ -1,0 +1,138 @@
+"""The tables of an index, and how a connection to them is made."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from polysem.search.store.errors import SearchError, failed
+from polysem.search.store.manifest import Manifest
+
+NAME = "index.sqlite"
+_BUSY_SECONDS = 30.0
+
+# `items` holds what counts and nothing else; the rows of a segment that no longer count are bits in `dead`.
+# AUTOINCREMENT: the number of a segment that was deleted never names another one, so a map can be kept by number.
+_TABLES = """
+CREATE TABLE manifest (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE notes (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE segments (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    side TEXT NOT NULL,
+    rows INTEGER NOT NULL,
+    live INTEGER NOT NULL,
+    bytes INTEGER NOT NULL,
+    dead BLOB
+);
+CREATE TABLE items (
+    key INTEGER PRIMARY KEY,
+    id TEXT NOT NULL,
+    side TEXT NOT NULL,
+    segment INTEGER NOT NULL,
+    row INTEGER NOT NULL,
+    path TEXT,
+    caption TEXT,
+    metadata TEXT NOT NULL,
+    labels TEXT NOT NULL,
+    hash TEXT,
+    added REAL NOT NULL
+);
+CREATE TABLE labels (label TEXT, item INTEGER, PRIMARY KEY (label, item)) WITHOUT ROWID;
+CREATE UNIQUE INDEX items_by_id ON items (id, side);
+CREATE UNIQUE INDEX items_by_place ON items (segment, row);
+"""
+_WORDS = """
+CREATE VIRTUAL TABLE words USING fts5 (
+    id, caption, content = 'items', content_rowid = 'key', tokenize = 'unicode61 remove_diacritics 2'
+);
+"""
+
+
+def create(path: Path, manifest: Manifest) -> None:
+    """Make the tables, all in one transaction: without a manifest there is no index."""
+    connection = connect(path, "rwc")
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        script = _TABLES + (_WORDS if has_words_module(connection) else "")
+        with transaction(connection):
+            for statement in script.split(";"):  # `executescript` would commit the transaction around it
+                connection.execute(statement)
+            connection.executemany("INSERT INTO manifest VALUES (?, ?)", manifest.as_rows())
+    finally:
+        connection.close()
+
+
+def connect(path: Path, mode: str) -> sqlite3.Connection:
+    """Open the database: mode "ro", "rw", or "rwc" to create it. Transactions are begun by hand."""
+    uri = f"{path.absolute().as_uri()}?mode={mode}"
+    try:
+        return _open(uri)
+    except sqlite3.OperationalError:
+        # Where this process may not write, SQLite cannot coordinate with a writer. With no log there is none.
+        if mode != "ro" or not path.exists() or path.with_name(path.name + "-wal").exists():
+            raise
+        return _open(uri + "&immutable=1")
+
+
+def _open(uri: str) -> sqlite3.Connection:
+    # SQLite itself serialises what several threads ask of one connection.
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=_BUSY_SECONDS)
+    try:
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All of the block or nothing of it."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        with suppress(sqlite3.Error):  # SQLite has rolled back by itself after a full disk
+            connection.execute("ROLLBACK")
+        raise
+
+
+def shrink_log(connection: sqlite3.Connection) -> None:
+    """Empty the write-ahead log if no reader needs it now. Without waiting: a reader may stay for days."""
+    connection.execute("PRAGMA busy_timeout = 0")
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.execute(f"PRAGMA busy_timeout = {_BUSY_SECONDS * 1000:.0f}")
+
+
+def read_manifest(connection: sqlite3.Connection, folder: Path) -> Manifest:
+    """The manifest, or an error that says what the folder is instead of an index."""
+    if not has_table(connection, "manifest"):
+        raise missing(folder)
+    return Manifest.from_rows(dict(connection.execute("SELECT name, value FROM manifest")))
+
+
+def missing(folder: Path) -> SearchError:
+    return SearchError(f"{folder} holds no index. Make one with `polysem index COLLECTION --model M --out {folder}`.")
+
+
+def has_table(connection: sqlite3.Connection, name: str) -> bool:
+    return bool(connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchone())
+
+
+def has_words_module(connection: sqlite3.Connection) -> bool:
+    """Whether this SQLite has full-text search."""
+    return bool(connection.execute("SELECT 1 FROM pragma_module_list WHERE name = 'fts5'").fetchone())
+
+
+@contextmanager
+def explained(doing: str, path: Path) -> Iterator[None]:
+    """Turn what SQLite or the system says into a message with a next step."""
+    try:
+        yield
+    except (OSError, sqlite3.Error) as error:
+        raise failed(doing, path, error) from None

@@ -1,0 +1,298 @@
+"""A snapshot: the index as it was at one moment, whatever is added, removed or compacted since."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polysem.errors import InputError
+from polysem.search.filters import Filter, to_sql
+from polysem.search.store import schema, words
+from polysem.search.store.entries import Side
+from polysem.search.store.errors import SearchError
+from polysem.search.store.manifest import Manifest
+from polysem.search.store.segments import Damage, Segment
+
+_MANY = 2**16
+_SEGMENT = re.compile(r"segment-(\d+)\.seg")
+_COLUMNS = "id, side, segment, row, path, caption, metadata, labels, hash, added"
+
+
+class Item(NamedTuple):
+    """An item of the index. position: where its vectors are on its side, -1 if its segment cannot be read."""
+
+    id: str
+    side: Side
+    position: int
+    path: str | None
+    caption: str | None
+    metadata: dict[str, Any]
+    labels: tuple[str, ...]
+    hash: str | None
+    added: float
+
+
+@dataclass(frozen=True)
+class View:
+    """A segment as this snapshot sees it. start: position of its first row. dead: packed bits, None if all count."""
+
+    number: int
+    side: Side
+    start: int
+    segment: Segment
+    dead: bytes | None
+
+    @property
+    def rows(self) -> int:
+        return len(self.vectors)
+
+    @property
+    def vectors(self) -> NDArray[Any]:
+        """(rows, K, D), mapped and read-only."""
+        return self.segment.arrays["vectors"]
+
+    @property
+    def arrays(self) -> Mapping[str, NDArray[Any]]:
+        """Everything stored for its rows, by name."""
+        return self.segment.arrays
+
+    def attached(self, name: str) -> Segment | None:
+        """What `Store.attach` wrote for this segment under this name, None if nothing: `about` and `arrays` of it."""
+        try:
+            return Segment.open(attached_path(self.segment.path, name))
+        except FileNotFoundError:
+            return None
+
+    @property
+    def live(self) -> NDArray[np.bool_]:
+        """(rows,) whether each row counts."""
+        return live_rows(self.dead, self.rows)
+
+
+class Stats(NamedTuple):
+    """How large an index is. dead: rows that take space and do not count, until `compact`."""
+
+    items: int
+    by_side: dict[str, int]
+    dead: int
+    segments: int
+    bytes: int
+    words: bool
+
+    @property
+    def bytes_per_item(self) -> float:
+        return self.bytes / max(1, self.items)
+
+
+class Snapshot:
+    """Everything a search needs: mapped vectors, which rows count, and the items on demand.
+
+    A position counts the rows of one side, segment after segment; it means something within one snapshot alone.
+    While it is open SQLite keeps the pages it may need, so close it, or let go of it, when a newer one is there.
+    """
+
+    def __init__(self, folder: Path, connection: sqlite3.Connection, known: Mapping[int, Segment]) -> None:
+        """Map what `connection`, in a read transaction, speaks of; `known` are segments mapped before."""
+        self.folder, self._connection = folder, connection
+        self.manifest: Manifest = schema.read_manifest(connection, folder)
+        self.damaged: list[Damage] = []
+        self._views: dict[str, list[View]] = {"image": [], "text": []}
+        self._by_number: dict[int, View] = {}
+        query = "SELECT number, side, rows, dead FROM segments ORDER BY number"
+        for number, side, rows, dead in connection.execute(query):
+            views = self._views[side]
+            try:
+                segment = known.get(number) or Segment.open(segment_path(folder, number))
+                segment.require((rows, self.manifest.sets[side], self.manifest.dim))
+            except (SearchError, FileNotFoundError) as error:
+                self.damaged.append(unreadable(segment_path(folder, number), error))
+                continue
+            start = views[-1].start + views[-1].rows if views else 0
+            views.append(View(number, side, start, segment, dead))
+            self._by_number[number] = views[-1]
+
+    @property
+    def segments(self) -> dict[int, Segment]:
+        """The mapped segments by number."""
+        return {number: view.segment for number, view in self._by_number.items()}
+
+    def views(self, side: Side) -> Sequence[View]:
+        """The segments of one side, in the order of positions."""
+        return self._views[side]
+
+    def rows(self, side: Side) -> int:
+        """How many positions a side has, dead ones too."""
+        views = self._views[side]
+        return views[-1].start + views[-1].rows if views else 0
+
+    def mask(self, side: Side, where: Filter | str | None = None) -> NDArray[np.bool_]:
+        """(rows,) whether the item at each position counts and, with `where`, passes the filter."""
+        if where is None:
+            return np.concatenate([view.live for view in self._views[side]] or [np.empty(0, np.bool_)])
+        condition, parameters = to_sql(where)
+        found = np.zeros(self.rows(side), np.bool_)
+        query = f"SELECT segment, row FROM items WHERE side = ? AND {condition}"
+        for segments, rows in _arrays(self._connection.execute(query, (side, *parameters))):
+            found[self._positions(segments, rows)] = True
+        return found
+
+    def _positions(self, segments: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Positions of these rows; the rows of segments that cannot be read are left out."""
+        numbers, inverse = np.unique(segments, return_inverse=True)
+        starts = np.array([self._start(number) for number in numbers.tolist()], np.int64)[inverse]
+        found: NDArray[np.int64] = (starts + rows)[starts >= 0]
+        return found
+
+    def _start(self, number: int) -> int:
+        return self._by_number[number].start if number in self._by_number else -1
+
+    def vectors(self, side: Side, positions: Sequence[int] | NDArray[np.integer[Any]]) -> NDArray[Any]:
+        """(n, K, D) copy of the sets at these positions."""
+        found = np.empty((len(positions), self.manifest.sets[side], self.manifest.dim), self.manifest.stored)
+        views, of_view, rows = self._places(side, positions)
+        for number in np.unique(of_view).tolist():
+            found[of_view == number] = views[number].vectors[rows[of_view == number]]
+        return found
+
+    def items(self, side: Side, positions: Sequence[int] | NDArray[np.integer[Any]]) -> list[Item]:
+        """The items at these positions. A position that does not count is an error."""
+        views, of_view, rows = self._places(side, positions)
+        query = f"SELECT {_COLUMNS} FROM items WHERE segment = ? AND row = ?"
+        found = []
+        for number, row in zip(of_view.tolist(), rows.tolist(), strict=True):
+            item = self._connection.execute(query, (views[number].number, row)).fetchone()
+            if item is None:
+                raise InputError(f"Position {views[number].start + row} of the side {side!r} holds no item any more.")
+            found.append(self._item(item))
+        return found
+
+    def ids(self, side: Side, positions: Sequence[int] | NDArray[np.integer[Any]]) -> list[str]:
+        """The ids of the items at these positions."""
+        return [item.id for item in self.items(side, positions)]
+
+    def find(self, ids: Iterable[str], side: Side | None = None) -> list[Item]:
+        """The items with these ids, on one side or both, in the order of `ids`. Ids that are not there are left out."""
+        query = f"SELECT {_COLUMNS} FROM items WHERE id = ? AND side IN (?, ?) ORDER BY side"
+        sides = ("image", "text") if side is None else (side, side)
+        return [self._item(row) for key in ids for row in self._connection.execute(query, (key, *sides))]
+
+    def hashes(self, ids: Iterable[str], side: Side) -> dict[str, str | None]:
+        """The content hash of each of these ids that is there: what has the same hash need not be encoded again."""
+        query = "SELECT id, hash FROM items WHERE side = ? AND id IN (SELECT value FROM json_each(?))"
+        return dict(self._connection.execute(query, (side, json.dumps(list(ids)))))
+
+    def every(self, side: Side | None = None, where: Filter | str | None = None) -> Iterator[Item]:
+        """All items, one at a time, in the order they lie on disk."""
+        condition, parameters = ("1", ()) if where is None else to_sql(where)
+        sides = ("image", "text") if side is None else (side, side)
+        query = f"SELECT {_COLUMNS} FROM items WHERE side IN (?, ?) AND {condition} ORDER BY segment, row"
+        return (self._item(row) for row in self._connection.execute(query, (*sides, *parameters)))
+
+    def with_words(self, text: str, side: Side, k: int = 10) -> list[Item]:
+        """The best `k` items whose caption or id holds every word of `text`."""
+        return [self._item(row) for row in words.search(self._connection, _COLUMNS, text, side, k)]
+
+    def note(self, name: str) -> Any:
+        """What `Store.note` wrote under this name; None if nothing."""
+        row = self._connection.execute("SELECT value FROM notes WHERE name = ?", (name,)).fetchone()
+        return None if row is None else json.loads(row[0])
+
+    def stats(self) -> Stats:
+        """Counts, and the bytes of all files."""
+        sides: dict[str, int] = dict.fromkeys(self.manifest.sets, 0)
+        dead = segments = size = 0
+        for side, rows, live in self._connection.execute("SELECT side, rows, live FROM segments"):
+            sides[side] += live
+            dead, segments = dead + rows - live, segments + 1
+        for path in (*self.folder.glob("segment-*"), *self.folder.glob(schema.NAME + "*")):
+            with suppress(FileNotFoundError):  # compacted away since
+                size += path.stat().st_size
+        return Stats(sum(sides.values()), sides, dead, segments, size, words.indexed(self._connection))
+
+    def verify(self) -> list[Damage]:
+        """Read everything once; what is damaged, by segment and rows. The rest stays usable."""
+        found = list(self.damaged)
+        for view in self._by_number.values():
+            found += view.segment.verify()
+            for path in self.folder.glob(f"{view.segment.path.stem}.*.seg"):
+                try:
+                    found += Segment.open(path).verify()
+                except SearchError as error:
+                    found.append(unreadable(path, error))
+                except FileNotFoundError:
+                    continue  # compacted away since
+        for (why,) in self._connection.execute("PRAGMA quick_check"):
+            if why != "ok":
+                found.append(Damage(schema.NAME, None, why))
+        return found
+
+    def among(self, damage: Damage) -> list[str]:
+        """The ids of the items that a damage concerns."""
+        number = _SEGMENT.fullmatch(damage.segment)
+        if number is None:  # the database, or what was attached and can be made again
+            return []
+        rows = damage.rows or range(2**62)
+        query = "SELECT id FROM items WHERE segment = ? AND row >= ? AND row < ? ORDER BY row"
+        return [key for (key,) in self._connection.execute(query, (int(number[1]), rows.start, rows.stop))]
+
+    def _places(
+        self, side: Side, positions: Sequence[int] | NDArray[np.integer[Any]]
+    ) -> tuple[Sequence[View], NDArray[np.int64], NDArray[np.int64]]:
+        """The views of a side, and for each position which of them it is in and its row there."""
+        given = np.asarray(positions, np.int64).reshape(-1)
+        if len(given) and (given.min() < 0 or given.max() >= self.rows(side)):
+            raise InputError(f"The side {side!r} has positions 0 to {self.rows(side) - 1}, got {given!s:.80}.")
+        views = self._views[side]
+        starts = np.array([view.start for view in views], np.int64)
+        of_view = np.searchsorted(starts, given, side="right") - 1
+        return views, of_view, given - starts[of_view]
+
+    def _item(self, row: tuple[Any, ...]) -> Item:
+        key, side, segment, place, path, caption, metadata, labels, digest, added = row
+        start = self._start(segment)
+        position = -1 if start < 0 else start + place
+        return Item(key, side, position, path, caption, json.loads(metadata), tuple(json.loads(labels)), digest, added)
+
+    def close(self) -> None:
+        """End its read transaction. Vectors that were handed out stay readable."""
+        self._connection.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def segment_path(folder: Path, number: int) -> Path:
+    return folder / f"segment-{number:06d}.seg"
+
+
+def attached_path(segment: Path, name: str) -> Path:
+    return segment.with_name(f"{segment.stem}.{name}.seg")
+
+
+def unreadable(path: Path, error: Exception) -> Damage:
+    """The damage of a segment that cannot be opened."""
+    return Damage(path.name, None, "the file is gone" if isinstance(error, FileNotFoundError) else str(error))
+
+
+def live_rows(dead: bytes | None, rows: int) -> NDArray[np.bool_]:
+    """(rows,) mask of packed dead bits."""
+    if dead is None:
+        return np.ones(rows, np.bool_)
+    return ~np.unpackbits(np.frombuffer(dead, np.uint8), count=rows).astype(np.bool_)
+
+
+def _arrays(cursor: sqlite3.Cursor) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Rows of two integers, in blocks: a million of them must not be a million objects at once."""
+    while block := list(islice(cursor, _MANY)):
+        pairs = np.array(block, np.int64)
+        yield pairs[:, 0], pairs[:, 1]

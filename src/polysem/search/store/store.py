@@ -1,0 +1,208 @@
+"""The store: one folder, one writer at a time, any number of readers."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from numpy.typing import NDArray
+
+from polysem.data.store.errors import StoreError
+from polysem.data.store.files import lock
+from polysem.search.store import schema
+from polysem.search.store.entries import Batch, Side
+from polysem.search.store.errors import SearchError
+from polysem.search.store.manifest import Manifest
+from polysem.search.store.segments import Damage, Segment
+from polysem.search.store.snapshot import Snapshot, Stats
+from polysem.search.store.writer import Added, Compacted, Writer
+
+__all__ = ["Added", "Compacted", "Store"]
+
+_LOCK = "writer.lock"
+_TRIES = 20
+
+
+class Store:
+    """An index in a folder. `snapshot` gives what to search; opened with `write`, it also changes."""
+
+    def __init__(self, folder: Path, write: bool) -> None:
+        self.folder, self._path = folder, folder / schema.NAME
+        self._guard = threading.RLock()
+        self._lock = -1
+        self._writer: Writer | None = None
+        self._watch: sqlite3.Connection | None = None
+        self._snapshot: Snapshot | None = None
+        self._seen = -1
+        with schema.explained("open", folder):
+            if not self._path.exists():
+                raise schema.missing(folder)
+        try:
+            if write:
+                self._lock = _locked(folder)
+                with schema.explained("write to", folder):
+                    self._writer = Writer(folder)
+            with schema.explained("open", self._path):
+                self._watch = schema.connect(self._path, "ro")
+                self.manifest: Manifest = schema.read_manifest(self._watch, folder)
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def create(cls, folder: str | Path, manifest: Manifest) -> Store:
+        """Make an index in a folder that has none, and open it for writing."""
+        folder = Path(folder)
+        with schema.explained("create", folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        descriptor = _locked(folder)
+        try:
+            with schema.explained("create", folder / schema.NAME):
+                if _exists(folder):
+                    raise SearchError(
+                        f"{folder} holds an index already. Add to it with `polysem add`, choose another folder, or "
+                        "delete it first."
+                    )
+                schema.create(folder / schema.NAME, manifest)
+        finally:
+            os.close(descriptor)
+        return cls(folder, write=True)
+
+    @classmethod
+    def open(cls, folder: str | Path, write: bool = False) -> Store:
+        """Open an index. Any number of processes may read it while one writes."""
+        return cls(Path(folder), write)
+
+    def snapshot(self) -> Snapshot:
+        """The index as it is now: the same object until something is committed, here or in another process."""
+        with self._guard, schema.explained("read", self._path):
+            watch = self._opened()
+            for _ in range(_TRIES):
+                (version,) = watch.execute("PRAGMA data_version").fetchone()
+                if self._snapshot is not None and version == self._seen:
+                    return self._snapshot
+                known = {} if self._snapshot is None else self._snapshot.segments
+                found = self._take(known)
+                # A file that is gone may have been compacted away while it was looked for: then there is a newer state.
+                changed = watch.execute("PRAGMA data_version").fetchone() != (version,)
+                if not (found.damaged and changed):
+                    break
+            self._snapshot, self._seen = found, version
+            return found
+
+    def _take(self, known: dict[int, Segment]) -> Snapshot:
+        connection = schema.connect(self._path, "ro")
+        try:
+            connection.execute("BEGIN")  # the first SELECT fixes what it sees
+            return Snapshot(self.folder, connection, known)
+        except BaseException:
+            connection.close()
+            raise
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._watch is None:
+            raise SearchError(f"The index {self.folder} is closed. Open it again with `Store.open`.")
+        return self._watch
+
+    def _writing(self) -> Writer:
+        self._opened()
+        if self._writer is None:
+            raise SearchError(f"The index {self.folder} is open for reading. Open it with `write=True` to change it.")
+        return self._writer
+
+    def add(self, *batches: Batch) -> Added:
+        """Add items, all of them or, on any error, none. An id that is there on the same side is replaced."""
+        with self._guard, schema.explained("add to", self.folder):
+            return self._writing().add(batches)
+
+    def remove(self, ids: Iterable[str], side: Side | None = None) -> int:
+        """Remove the items with these ids, on one side or both, and say how many there were."""
+        with self._guard, schema.explained("remove from", self.folder):
+            return self._writing().remove(ids, side)
+
+    def compact(self) -> Compacted:
+        """Give back the space of removed items and merge small segments. Readers go on with what they have."""
+        with self._guard, schema.explained("compact", self.folder):
+            self._snapshot = None  # our own reader would keep the old pages
+            return self._writing().compact()
+
+    def attach(self, number: int, name: str, about: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Keep what an engine has worked out for a segment beside it, until the segment is rewritten.
+
+        Not part of any transaction: it can be made again. `View.attached` reads it.
+        """
+        with self._guard, schema.explained("write to", self.folder):
+            self._writing().attach(number, name, about, arrays)
+
+    def note(self, name: str, value: Any) -> None:
+        """Keep a JSON value beside the index, e.g. a measured recall; `Snapshot.note` reads it."""
+        with self._guard, schema.explained("write to", self.folder):
+            self._writing().note(name, json.dumps(value))
+
+    def verify(self) -> list[Damage]:
+        """Check every checksum. Names each damaged segment and its rows; the others stay usable."""
+        with schema.explained("verify", self.folder):
+            return self.snapshot().verify()
+
+    def stats(self) -> Stats:
+        """How many items, and how large."""
+        with schema.explained("read", self._path):
+            return self.snapshot().stats()
+
+    def close(self) -> None:
+        """Let go of the files. Snapshots that were handed out stay usable. Safe to call twice."""
+        with self._guard:
+            self._snapshot = None
+            if self._watch is not None:
+                self._watch.close()
+                self._watch = None
+            if self._writer is not None:
+                with suppress(sqlite3.Error):
+                    self._writer.close()
+                self._writer = None
+            if self._lock >= 0:
+                os.close(self._lock)
+                self._lock = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_guard"):
+            self.close()
+
+
+def _locked(folder: Path) -> int:
+    path = folder / _LOCK
+    with schema.explained("write to", folder):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+    try:
+        lock(descriptor, path)
+    except StoreError:
+        os.close(descriptor)
+        raise SearchError(
+            f"{folder} is being written by another process. Wait for it or stop it, then run this again; reading is "
+            "possible meanwhile."
+        ) from None
+    return descriptor
+
+
+def _exists(folder: Path) -> bool:
+    """Whether an index was made here; a database whose making was interrupted is none."""
+    if not (folder / schema.NAME).exists():
+        return False
+    connection = schema.connect(folder / schema.NAME, "rw")
+    try:
+        return schema.has_table(connection, "manifest")
+    finally:
+        connection.close()

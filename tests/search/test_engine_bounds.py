@@ -1,0 +1,150 @@
+"""Bounds bound, slack covers rounding, and bounds are used where they pay."""
+
+import numpy as np
+import pytest
+
+from polysem.search.engine import Engine, Plan, exact, native, plan, scan
+from polysem.search.engine.contest import Contest
+from polysem.search.engine.level import Level, Probe
+from polysem.search.engine.scoring import Scoring
+from polysem.search.engine.sketch import learn_rotation, probes, sketch
+from search.engine_support import SETTING, SMOOTH, WAYS, sets, unit
+
+CONFIGS = [SMOOTH, {"name": "smooth_chamfer", "alpha": 0.01}, {"name": "smooth_chamfer", "alpha": 1e4},
+           {"name": "smooth_chamfer", "alpha": 39.0}, {"name": "chamfer"}, {"name": "mil"}]  # fmt: skip
+needs_native = pytest.mark.skipif(native.library() is None, reason="the native loops are not built here")
+
+
+@pytest.fixture(params=[pytest.param(way, marks=() if way == "torch" else needs_native) for way in WAYS])
+def way(request, monkeypatch):
+    monkeypatch.setenv("POLYSEM_NATIVE", SETTING[request.param])
+    return request.param
+
+
+def truth(vectors, query, scoring):
+    return scoring.exact(exact.in_order(vectors, query))
+
+
+def difficult(D):
+    """Random, collapsed, one-dimensional, opposite and nearly equal sets."""
+    rng = np.random.default_rng(0)
+    base = sets(60, 4, D)
+    return np.concatenate(
+        [
+            base,
+            np.repeat(base[:20, :1], 4, axis=1),
+            unit(np.eye(D)[rng.integers(0, D, (20, 4))]),
+            -base[:20],
+            unit(base[:1] + 1e-5 * rng.standard_normal((20, 4, D))),
+        ]
+    )
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_the_slack_covers_what_float32_loses(way, config, dtype):
+    scoring = Scoring.of(config)
+    for D in (8, 100, 1000):
+        vectors = difficult(D).astype(dtype)
+        queries = difficult(D)[::9]
+        slack = scoring.slack(4, 4, D, 0.001)
+        batch = scan.many(Level(vectors), Probe(queries), scoring)
+        for query, others in zip(queries, batch, strict=True):
+            expected = truth(vectors, query, scoring)
+            for scores in (others, scan.one(Level(vectors), Probe(query[None]), scoring)):
+                assert np.abs(scores - expected).max() < slack
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_bounds_are_never_below_the_score(way, config):
+    scoring = Scoring.of(config)
+    for D in (8, 40, 256):
+        vectors, queries = difficult(D), difficult(D)[::9]
+        rotation = learn_rotation(vectors, np.random.default_rng(0))
+        prefixes = sorted({8, D // 16 * 8 or 8, D})
+        forms = probes(queries, rotation, prefixes, 1.00001)
+        for level, form in zip(sketch(vectors, rotation, prefixes), forms, strict=True):
+            slack = scoring.slack(4, 4, level.width, 0.0)
+            batch = scan.many(level, form, scoring)
+            for q, query in enumerate(queries):
+                expected = truth(vectors, query, scoring)
+                for bounds in (batch[q], scan.one(level, form.one(q), scoring)):
+                    assert (bounds + slack >= expected).all()
+
+
+def test_bounds_hold_for_every_pair_of_vectors(way):
+    vectors, queries = difficult(48)[:, :1], difficult(48)[::5, :1]
+    rotation = learn_rotation(vectors, np.random.default_rng(0))
+    (level,) = sketch(vectors, rotation, [16])
+    scoring = Scoring.of({"name": "mil"})
+    (form,) = probes(queries, rotation, [16], 1.00001)
+    bounds = scan.many(level, form, scoring)
+    products = queries[:, 0].astype(float) @ vectors[:, 0].astype(float).T
+    assert (bounds + scoring.slack(1, 1, 16, 0.0) >= products).all()
+    assert bounds.max() < 1.0001
+
+
+def test_a_rotation_may_come_from_other_vectors():
+    engine = Engine.build(sets(2000, decay=1.0), SMOOTH, plan=Plan((8,)))
+    others = sets(2000, decay=0.0, seed=5)[:, :, ::-1].copy()
+    foreign = Engine.build(others, SMOOTH, like=engine)
+    for query in sets(5, decay=0.0, seed=6):
+        mine, plain = foreign.search(query, 10), foreign.search(query, 10, brute=True)
+        assert mine.positions.tolist() == plain.positions.tolist()
+        assert mine.scores.tolist() == plain.scores.tolist()
+
+
+def test_bounds_spare_most_of_the_work_where_dimensions_decay(way):
+    engine = Engine.build(sets(3000, 4, 256, decay=1.0), SMOOTH)
+    assert engine.plan.prefixes
+    assert 0 < engine.plan.cost < 1
+    for query in sets(3, 4, 256, decay=1.0, seed=1):
+        assert engine.search(query, 10).scored < 1000
+
+
+def test_no_dimension_of_a_flat_spectrum_is_left_out(way):
+    vectors = unit(np.random.default_rng(0).standard_normal((3000, 2, 64)))
+    engine = Engine.build(vectors, SMOOTH)
+    assert engine.plan.prefixes in ((), (64,))  # all of them in int8 may still pay
+
+
+def test_without_a_sketch_everything_is_scored(way):
+    engine = Engine.build(sets(3000, 2), SMOOTH, plan=Plan())
+    assert engine.search(sets(1, 2)[0], 5).scored == 3000
+
+
+def test_few_items_are_scanned_plainly():
+    assert Engine.build(sets(plan.FEWEST - 1), SMOOTH).plan == Plan()
+
+
+def test_useless_bounds_are_tried_ever_more_seldom(monkeypatch):
+    vectors = unit(np.random.default_rng(0).standard_normal((2100, 2, 64)))
+    engine = Engine.build(vectors, SMOOTH, plan=Plan((8,)))
+    tried, plain = [], Contest.open
+    monkeypatch.setattr(Contest, "open", lambda self, race: (tried.append(race), plain(self, race)))
+    for query in unit(np.random.default_rng(1).standard_normal((100, 2, 64))):
+        engine.search(query, 10)
+    assert 2 <= len(tried) <= 10
+
+
+def test_native_products_equal_numpy_s_to_the_last_bit():
+    library = native.library()
+    if library is None:
+        pytest.skip("the native loops are not built here")
+    for D in (1, 7, 8, 33, 256):
+        for dtype in (np.float32, np.float16):
+            vectors, query = sets(50, 3, D, dtype=dtype), sets(1, 5, D, seed=1)[0]
+            rows = np.arange(50)[::-1].copy()
+            found = native.Native(library, Level(vectors), Probe(query[None]), Scoring.of(SMOOTH)).products(
+                rows, np.array([0, 50])
+            )
+            assert (found == exact.in_order(vectors[rows], query)).all()
+
+
+def test_a_pair_s_score_does_not_depend_on_its_company():
+    vectors, query = sets(200, 9), sets(1, 9, seed=1)[0]
+    for config in CONFIGS:
+        scoring = Scoring.of(config)
+        together = truth(vectors, query, scoring)
+        alone = np.concatenate([truth(vectors[i : i + 1], query, scoring) for i in range(200)])
+        assert (together == alone).all()

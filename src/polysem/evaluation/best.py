@@ -8,8 +8,10 @@ import numpy.typing as npt
 from polysem.evaluation.relevance import Ints
 from polysem.evaluation.sources import Floats
 
-_PENDING = 1 << 19
-"""Candidates to gather before they are sorted in."""
+_PENDING = 4
+"""Candidates, in multiples of what is kept, to gather before they are sorted in."""
+_GROUPS = 16
+"""Groups of rows, in multiples of k, whose highest are compared to find a floor."""
 
 
 class Best:
@@ -41,7 +43,7 @@ class Best:
 
     def offer_columns(self, ids: Ints, queries: Ints, scores: Floats) -> None:
         """scores: (len(ids), len(queries))."""
-        rows, columns = _places(scores > self.floor[queries])
+        rows, columns = _places(scores > np.maximum(self.floor[queries], _bound(scores, self.k)))
         self._offer(queries[columns], ids[rows], scores[rows, columns])
 
     def begin_rows(self, queries: Ints, ids: Ints, scores: Floats) -> None:
@@ -62,7 +64,7 @@ class Best:
     def _offer(self, queries: Ints, ids: Ints, values: Floats) -> None:
         self._pending.append((queries, ids, values))
         self._waiting += len(queries)
-        if self._waiting > _PENDING:
+        if self._waiting > max(_PENDING * self.ids.size, 1 << 16):
             self.settle()
 
     def settle(self) -> None:
@@ -84,6 +86,20 @@ class Best:
         kept = order[first[:, None] + np.arange(self.k)]
         self.values[found], self.ids[found] = values[kept], ids[kept]
         self.floor[found] = np.maximum(self.floor[found], values[kept[:, -1]])
+
+
+def _bound(scores: Floats, k: int) -> Floats:
+    """(i, q) -> (q,) something below the k-th highest of each column, found with little work: of the highest of each
+    group of rows, the k-th."""
+    groups = _GROUPS * k
+    size = len(scores) // groups
+    if size < 2:
+        return np.full(scores.shape[1], -np.inf, dtype=np.float32)
+    highest = scores[: groups * size].reshape(groups, size, -1).max(1)
+    with np.errstate(over="ignore"):
+        bound = np.partition(highest, groups - k, axis=0)[groups - k].astype(np.float32)
+    below: Floats = np.nextafter(bound, np.float32(-np.inf))
+    return below
 
 
 def _places(mask: npt.NDArray[np.bool_]) -> tuple[Ints, Ints]:

@@ -27,7 +27,7 @@ ROWS = 240
 """Images of a tile: as many as a byte can count, and enough for the matrix product."""
 COLUMNS = 1280
 """Texts of a tile, about. A tile then stays in the cache while it is counted."""
-RUN = 5
+RUN = 25
 """Tiles that are scored together: larger matrix products are cheaper."""
 FEWEST = 64
 """Queries to score together at least, for the same reason."""
@@ -103,6 +103,8 @@ def rank_both_ways(
             for i in run:
                 first = grid.blocks[i].images[0] - grid.blocks[run[0]].images[0]
                 lane.add(i, j, tiles[first : first + len(grid.blocks[i].images)])
+            if keep and j not in run and tiles.size:
+                lane.best["t2i"].offer_columns(grid.images(run), grid.blocks[j].texts, tiles)
             report(len(run))
 
     threads.run([partial(count, lane, wanted[place :: len(lanes)]) for place, lane in enumerate(lanes)], device)
@@ -195,8 +197,10 @@ class _Grid:
         yield range(j, j + 1)
 
     def tile(self, run: range, j: int) -> Floats:
-        images = slice(int(self.blocks[run[0]].images[0]), int(self.blocks[run[-1]].images[-1]) + 1)
-        return self.scores.checked_tile(images, _stretch(self.blocks[j].texts))
+        return self.scores.checked_tile(_stretch(self.images(run)), _stretch(self.blocks[j].texts))
+
+    def images(self, run: range) -> Ints:
+        return np.arange(self.blocks[run[0]].images[0], self.blocks[run[-1]].images[-1] + 1)
 
 
 class _Count:
@@ -239,7 +243,6 @@ class _Count:
                 self.counts[name][own] += reached
         if self.keep and i != j:
             self.best["i2t"].offer_rows(block.images, texts, tile)
-            self.best["t2i"].offer_columns(block.images, texts, tile)
 
     def _thresholds(self, block: _Block, dtype: Any) -> Iterator[tuple[Ints, Ints | None, Floats]]:
         """The first text of each image and its score, then the second, ….: texts, rows (None: all) and scores."""

@@ -14,7 +14,7 @@ class Cosine(Similarity):
     On sets of one unit vector all other similarities but match probability equal it.
     """
 
-    _cache_pairs = 1 << 21  # nothing is reduced: only the matrix product counts
+    _cache_pairs = 1 << 23  # nothing is reduced: only the matrix product counts
 
     def prepare(self, x: Tensor) -> Tensor:
         return masked.unit(x)

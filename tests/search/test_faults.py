@@ -257,6 +257,7 @@ import os, sys
 sys.path.insert(0, {tests!r})
 from making import batch, manifest
 from polysem.search.store import SearchError, Store
+import numpy.ma  # numpy asks for it late, and the other user may not be allowed to read where it is installed
 os.setuid(65534)
 with Store.open({folder!r}) as store:
     print(sorted(item.id for item in store.snapshot().every("image")))

@@ -113,7 +113,12 @@ class Cxc(Protocol):
             measure="hit rate, CxC positives",
             scoring="inductive" if rescoring is None else f"transductive: {rescoring}",
             selected_on=subject.selected_on,
-            remarks=(*ids.remarks, *remarks, *([self.quirk] if self.quirk else [])),
+            remarks=(
+                *ids.remarks,
+                *remarks,
+                *([self.quirk] if self.quirk else []),
+                *(["correlations and figures within a side are inductive"] if rescoring is not None else []),
+            ),
         )
         return Measured(stamp, found, queries, rankings)
 

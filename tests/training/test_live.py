@@ -160,9 +160,12 @@ def test_records_with_gaps_are_shown_as_far_as_they_go():
 @pytest.mark.parametrize("console", [terminal, log])
 def test_a_step_costs_less_than_a_millisecond(console):
     records = [step(i) for i in range(1, 1001)]
-    with Live("run", 1000, console=console()) as live:
-        started = time.process_time()
-        for record in records:
-            live.step(record)
-        spent = time.process_time() - started
-    assert spent / len(records) < 1e-3
+
+    def once() -> float:
+        with Live("run", 1000, console=console()) as live:
+            began = time.thread_time()
+            for record in records:
+                live.step(record)
+            return time.thread_time() - began
+
+    assert min(once() for _ in range(3)) / len(records) < 1e-3

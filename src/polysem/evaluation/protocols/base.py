@@ -46,6 +46,35 @@ class Measured:
     rankings: Mapping[str, Ranking] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A subject before a gallery: all that a protocol measures with. keep: how many of each query's highest scores to
+    keep, for a run file; hubness needs ten in any case."""
+
+    subject: Subject
+    gallery: Collection
+    split: str
+    rescoring: Rescoring | None = None
+    keep: int = 0
+    progress: Progress | None = None
+
+    def ways(self) -> tuple[Scores, Scores]:
+        """The scores for images that ask and for texts that ask: the queries are the rows."""
+        scores = self.subject.scores
+        straight, across = (scores, scores) if self.rescoring is None else self.rescoring.both_ways(scores)
+        return straight, across.transposed()
+
+    def stamp(self, protocol: str, **more: Any) -> Stamp:
+        """more: what is not as usual."""
+        usual = {
+            "images": len(self.gallery),
+            "texts": len(self.gallery.captions),
+            "scoring": "inductive" if self.rescoring is None else f"transductive: {self.rescoring}",
+            "selected_on": self.subject.selected_on,
+        }
+        return Stamp(protocol, self.gallery.name, self.split, **{**usual, **more})
+
+
 class Protocol(ABC):
     """One way to measure. A protocol is told the collection when it is made ready, and refuses one that is not its."""
 
@@ -78,18 +107,14 @@ class Protocol(ABC):
     def gallery(self, collection: Collection) -> Collection:
         """The items to search, with the captions that count; raises if this is not the collection it is meant for."""
 
+    def measure(self, subject: Subject, gallery: Collection, split: str, **how: Any) -> Measured:
+        """how: rescoring, keep and progress, as a `Trial` has them."""
+        check_shape(subject.scores, len(gallery), len(gallery.captions), gallery.name)
+        return self.carry_out(Trial(subject, gallery, split, **how))
+
     @abstractmethod
-    def measure(
-        self,
-        subject: Subject,
-        gallery: Collection,
-        split: str,
-        *,
-        rescoring: Rescoring | None = None,
-        keep: int = 0,
-        progress: Progress | None = None,
-    ) -> Measured:
-        """keep: how many of each query's highest scores to keep, for a run file; hubness needs ten in any case."""
+    def carry_out(self, trial: Trial) -> Measured:
+        """Scores have the gallery's shape."""
 
 
 def check_shape(scores: Scores, images: int, texts: int, name: str) -> None:

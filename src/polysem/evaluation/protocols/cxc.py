@@ -24,17 +24,15 @@ from polysem.evaluation.protocols.annotated import (
     rank_asked,
     relevance_of,
 )
-from polysem.evaluation.protocols.base import Measured, Progress, Protocol, Subject, check_shape, register
+from polysem.evaluation.protocols.base import Measured, Protocol, Trial, register
 from polysem.evaluation.protocols.coco_ids import CocoIds, match_test, own_ids
 from polysem.evaluation.protocols.correlation import SAMPLES, bootstrap, spearman
 from polysem.evaluation.protocols.cxc_files import Judged, read_judged
 from polysem.evaluation.protocols.eccv_package import EccvPackage
 from polysem.evaluation.ranking import Ranking
 from polysem.evaluation.relevance import Ints, Relevance
-from polysem.evaluation.rescoring import Rescoring
 from polysem.evaluation.result import PerQuery
 from polysem.evaluation.sources import Scores
-from polysem.evaluation.stamp import Stamp
 
 RIGHT = {"sits": 3.0, "sts": 3.0, "sis": 2.5}
 OUTSIDE = 0.01
@@ -74,50 +72,35 @@ class Cxc(Protocol):
     def gallery(self, collection: Collection) -> Collection:
         return self._ids(collection).gallery
 
-    def measure(
-        self,
-        subject: Subject,
-        gallery: Collection,
-        split: str,
-        *,
-        rescoring: Rescoring | None = None,
-        keep: int = 0,
-        progress: Progress | None = None,
-    ) -> Measured:
+    def carry_out(self, trial: Trial) -> Measured:
+        subject, gallery = trial.subject, trial.gallery
         ids = self._ids(gallery)
-        check_shape(subject.scores, len(ids.images), len(ids.captions), gallery.name)
         owners = gallery.caption_items
-        judged, remarks = self._judged(ids, split)
+        judged, remarks = self._judged(ids, trial.split)
         remarks += _left_out(self.annotations, judged, subject.within)
         right = self._right(ids, owners, judged)
-        straight, across = (subject.scores,) * 2 if rescoring is None else rescoring.both_ways(subject.scores)
-        sources: dict[str, Scores] = {"i2t": straight, "t2i": across.transposed()}
+        straight, across = trial.ways()
+        sources: dict[str, Scores] = {"i2t": straight, "t2i": across}
         itself = 0.0 if self.quirk == "zero-diagonal" else -np.inf
         sources |= {f"{side[0]}2{side[0]}": WithoutSelf(same, itself) for side, same in subject.within.items()}
         ways = [way for way in right if way in sources]
         rankings: dict[str, Ranking] = {}
-        for way, step in zip(ways, in_turn(progress, len(ways)), strict=True):
-            rankings[way] = rank_asked(sources[way], right[way], keep=keep, progress=step)
+        for way, step in zip(ways, in_turn(trial.progress, len(ways)), strict=True):
+            rankings[way] = rank_asked(sources[way], right[way], keep=trial.keep, progress=step)
         sides: dict[str, Any] = {way: metrics.one_way(ranking) for way, ranking in rankings.items()}
         found: dict[str, Any] = {"rsum": metrics.rsum(sides["i2t"], sides["t2i"]), **sides}
         found |= self._correlations(judged, {**subject.within, "both": subject.scores})
         queries: dict[str, PerQuery] = {
             way: per_query(ranking, owners if way.startswith("t") else None) for way, ranking in rankings.items()
         }
-        stamp = Stamp(
+        stamp = trial.stamp(
             self.name,
-            gallery.name,
-            split,
-            len(ids.images),
-            len(ids.captions),
             measure="hit rate, CxC positives",
-            scoring="inductive" if rescoring is None else f"transductive: {rescoring}",
-            selected_on=subject.selected_on,
             remarks=(
                 *ids.remarks,
                 *remarks,
                 *([self.quirk] if self.quirk else []),
-                *(["correlations and figures within a side are inductive"] if rescoring is not None else []),
+                *(["correlations and figures within a side are inductive"] if trial.rescoring is not None else []),
             ),
         )
         return Measured(stamp, found, queries, rankings)

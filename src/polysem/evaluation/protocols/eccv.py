@@ -14,13 +14,11 @@ import numpy as np
 
 from polysem.data.collection import Collection
 from polysem.evaluation.protocols.annotated import in_turn, per_query, rank_asked, relevance_of, with_lost
-from polysem.evaluation.protocols.base import Measured, Progress, Protocol, Subject, check_shape, register
+from polysem.evaluation.protocols.base import Measured, Protocol, Trial, register
 from polysem.evaluation.protocols.coco_ids import match_test
 from polysem.evaluation.protocols.eccv_package import EccvPackage
 from polysem.evaluation.ranking import Ranking
-from polysem.evaluation.rescoring import Rescoring
 from polysem.evaluation.result import PerQuery
-from polysem.evaluation.stamp import Stamp
 
 METRICS = ("map_at_r", "r_precision", "r1")
 
@@ -41,45 +39,30 @@ class EccvCaption(Protocol):
     def gallery(self, collection: Collection) -> Collection:
         return match_test(collection, EccvPackage.find(self.annotations, self.name).coco_test(), self.name).gallery
 
-    def measure(
-        self,
-        subject: Subject,
-        gallery: Collection,
-        split: str,
-        *,
-        rescoring: Rescoring | None = None,
-        keep: int = 0,
-        progress: Progress | None = None,
-    ) -> Measured:
+    def carry_out(self, trial: Trial) -> Measured:
+        gallery = trial.gallery
         package = EccvPackage.find(self.annotations, self.name)
         ids = match_test(gallery, package.coco_test(), self.name)
-        check_shape(subject.scores, len(ids.images), len(ids.captions), gallery.name)
         annotation = package.annotation("eccv")
-        straight, across = (subject.scores,) * 2 if rescoring is None else rescoring.both_ways(subject.scores)
-        steps = in_turn(progress, 2)
+        straight, across = trial.ways()
+        steps = in_turn(trial.progress, 2)
         found: dict[str, Any] = {}
         queries: dict[str, PerQuery] = {}
         rankings: dict[str, Ranking] = {}
         for way, scores, positives, asked, searched, owners, step in (
             ("i2t", straight, annotation.i2t, ids.images, ids.captions, None, steps[0]),
-            ("t2i", across.transposed(), annotation.t2i, ids.captions, ids.images, gallery.caption_items, steps[1]),
+            ("t2i", across, annotation.t2i, ids.captions, ids.images, gallery.caption_items, steps[1]),
         ):
             relevance, lost = relevance_of(positives, asked, searched, self.name)
-            rankings[way] = rank_asked(scores, relevance, keep=keep, progress=step)
+            rankings[way] = rank_asked(scores, relevance, keep=trial.keep, progress=step)
             queries[way] = per_query(with_lost(rankings[way], lost), owners, METRICS)
             found[way] = {name: float(np.mean(values)) for name, values in queries[way].values.items()}
             found[way] |= {"queries": len(positives), "positives": sum(len(set(each)) for each in positives.values())}
             if lost.any():
                 found[way]["positives_outside_gallery"] = int(lost.sum())
-        stamp = Stamp(
+        stamp = trial.stamp(
             self.name,
-            gallery.name,
-            split,
-            len(ids.images),
-            len(ids.captions),
             measure="annotated positives",
-            scoring="inductive" if rescoring is None else f"transductive: {rescoring}",
-            selected_on=subject.selected_on,
             remarks=ids.remarks,
         )
         return Measured(stamp, found, queries, rankings)

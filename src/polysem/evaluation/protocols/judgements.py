@@ -17,19 +17,15 @@ from polysem.evaluation import metrics
 from polysem.evaluation.protocols.annotated import Values, in_turn, pair_scores, per_query, rank_asked
 from polysem.evaluation.protocols.base import (
     Measured,
-    Progress,
     Protocol,
-    Subject,
-    check_shape,
+    Trial,
     register,
     with_captions,
 )
 from polysem.evaluation.protocols.judgement_files import NAMES, Judgements, read_judgements
 from polysem.evaluation.ranking import Ranking
 from polysem.evaluation.relevance import Ints, Relevance
-from polysem.evaluation.rescoring import Rescoring
 from polysem.evaluation.result import PerQuery
-from polysem.evaluation.stamp import Stamp
 
 INSIDE = 0.5
 """The share of judged pairs that must be in the gallery: with fewer it is the wrong split or the wrong data set."""
@@ -56,35 +52,26 @@ class Judged(Protocol):
     def gallery(self, collection: Collection) -> Collection:
         return with_captions(collection)
 
-    def measure(
-        self,
-        subject: Subject,
-        gallery: Collection,
-        split: str,
-        *,
-        rescoring: Rescoring | None = None,
-        keep: int = 0,
-        progress: Progress | None = None,
-    ) -> Measured:
+    def carry_out(self, trial: Trial) -> Measured:
+        gallery = trial.gallery
         owners = gallery.caption_items
-        check_shape(subject.scores, len(gallery), len(owners), gallery.name)
         judged = self._read()
-        images, texts, inside = _places(judged, gallery, split)
+        images, texts, inside = _places(judged, gallery, trial.split)
         paired = Relevance.from_pairs(np.arange(len(owners)), owners, (len(owners), len(gallery)))
         right = inside & judged.right
         both = np.concatenate([np.arange(len(owners)), texts[right]]), np.concatenate([owners, images[right]])
         corrected = Relevance.from_pairs(*both, shape=(len(owners), len(gallery)))
 
-        straight, across = (subject.scores,) * 2 if rescoring is None else rescoring.both_ways(subject.scores)
-        sources = {"i2t": straight, "t2i": across.transposed()}
-        steps = iter(in_turn(progress, 4))
+        straight, across = trial.ways()
+        sources = {"i2t": straight, "t2i": across}
+        steps = iter(in_turn(trial.progress, 4))
         found: dict[str, Any] = {}
         queries: dict[str, PerQuery] = {}
         rankings: dict[str, Ranking] = {}
         before: dict[str, Any] = {}
         for way, scores in sources.items():
             turn = Relevance.transposed if way == "i2t" else _same
-            rankings[way] = rank_asked(scores, turn(corrected), keep=keep, progress=next(steps))
+            rankings[way] = rank_asked(scores, turn(corrected), keep=trial.keep, progress=next(steps))
             before[way] = metrics.one_way(rank_asked(scores, turn(paired), progress=next(steps)))
             found[way] = metrics.one_way(rankings[way])
             queries[way] = per_query(rankings[way], owners if way == "t2i" else None)
@@ -102,15 +89,9 @@ class Judged(Protocol):
         remarks = [f"{int(inside.sum())} pairs judged by {judged.who}, {added} of them new positives"]
         if not inside.all():
             remarks.append(f"{int((~inside).sum())} judged pairs outside the gallery left out")
-        stamp = Stamp(
+        stamp = trial.stamp(
             self.name,
-            gallery.name,
-            split,
-            len(gallery),
-            len(owners),
             measure="hit rate, judged positives added",
-            scoring="inductive" if rescoring is None else f"transductive: {rescoring}",
-            selected_on=subject.selected_on,
             remarks=tuple(remarks),
         )
         return Measured(stamp, {**found, "uncorrected": before}, queries, rankings)

@@ -20,8 +20,7 @@ from polysem.evaluation.protocols.base import (
     Measured,
     Progress,
     Protocol,
-    Subject,
-    check_shape,
+    Trial,
     register,
     with_captions,
 )
@@ -30,7 +29,6 @@ from polysem.evaluation.protocols.micro_f1 import micro_f1
 from polysem.evaluation.protocols.unique_texts import Texts, part_of
 from polysem.evaluation.ranking import Ranking
 from polysem.evaluation.relevance import Ints
-from polysem.evaluation.rescoring import Rescoring
 from polysem.evaluation.result import PerQuery
 from polysem.evaluation.sources import Scores
 from polysem.evaluation.stamp import Stamp
@@ -81,23 +79,17 @@ class Labels(Protocol):
             )
         return found
 
-    def measure(
-        self,
-        subject: Subject,
-        gallery: Collection,
-        split: str,
-        *,
-        rescoring: Rescoring | None = None,
-        keep: int = 0,
-        progress: Progress | None = None,
-    ) -> Measured:
+    def carry_out(self, trial: Trial) -> Measured:
+        subject, gallery = trial.subject, trial.gallery
         texts, images = Texts.of(gallery, unique=self.unique_texts), np.arange(len(gallery))
-        check_shape(subject.scores, len(gallery), texts.captions, gallery.name)
-        ways, queries = texts.ways(subject.scores, rescoring), len(images) + len(texts.kept)
-        ranked = texts.rank(ways, keep, part_of(progress, 0, 2 * queries))
+        ways, queries = texts.ways(subject.scores, trial.rescoring), len(images) + len(texts.kept)
+        ranked = texts.rank(ways, trial.keep, part_of(trial.progress, 0, 2 * queries))
         shared = _Shared(gallery)
         slots = texts.kept % _SLOTS if self.quirk else None
-        watch = part_of(progress, queries, 2 * queries), part_of(progress, queries + len(images), 2 * queries)
+        watch = (
+            part_of(trial.progress, queries, 2 * queries),
+            part_of(trial.progress, queries + len(images), 2 * queries),
+        )
         i2t = self._per_query(ranked.i2t, self._graded(ways[0], shared, images, texts.owners, None, watch[0]))
         t2i = self._per_query(ranked.t2i, self._graded(ways[1], shared, texts.owners, images, slots, watch[1]))
         result: dict[str, Any] = {"i2t": _figures(i2t, ranked.i2t), "t2i": _figures(t2i, ranked.t2i)}
@@ -105,7 +97,7 @@ class Labels(Protocol):
         if subject.predictions:
             result["micro_f1"] = _micro_f1(subject.predictions, gallery)
         return Measured(
-            self._stamp(subject, gallery, split, texts, rescoring),
+            self._stamp(trial, texts),
             result,
             {"i2t": PerQuery(i2t, images), "t2i": PerQuery(t2i, texts.owners)},
             texts.among_all(ranked),
@@ -139,23 +131,16 @@ class Labels(Protocol):
         pairs = metrics.per_query(ranking)
         return {**by_labels, **{f"r{cut}": pairs[f"r{cut}"] for cut in metrics.CUTS}}
 
-    def _stamp(
-        self, subject: Subject, gallery: Collection, split: str, texts: Texts, rescoring: Rescoring | None
-    ) -> Stamp:
+    def _stamp(self, trial: Trial, texts: Texts) -> Stamp:
         remarks = ["unique texts"] if self.unique_texts else []
-        if self.k > min(len(gallery), len(texts.kept)):
+        if self.k > min(len(trial.gallery), len(texts.kept)):
             remarks.append("k capped by the gallery")
         if self.quirk:
             remarks.append(self.quirk)
-        return Stamp(
+        return trial.stamp(
             self.name,
-            gallery.name,
-            split,
-            len(gallery),
-            len(texts.kept),
+            texts=len(texts.kept),
             measure=f"hit rate of pairs, NDCG@{self.k} by shared labels",
-            scoring="inductive" if rescoring is None else f"transductive: {rescoring}",
-            selected_on=subject.selected_on,
             remarks=tuple(remarks),
         )
 

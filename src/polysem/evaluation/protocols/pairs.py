@@ -13,18 +13,14 @@ from polysem.errors import InputError
 from polysem.evaluation import metrics
 from polysem.evaluation.protocols.base import (
     Measured,
-    Progress,
     Protocol,
-    Subject,
-    check_shape,
+    Trial,
     register,
     with_captions,
 )
 from polysem.evaluation.ranking import BothWays, Ranking, rank_both_ways
-from polysem.evaluation.rescoring import Rescoring
 from polysem.evaluation.result import PerQuery
 from polysem.evaluation.sources import Scores
-from polysem.evaluation.stamp import Stamp
 
 
 @dataclass(frozen=True)
@@ -65,43 +61,28 @@ class Pairs(Protocol):
     def _is_meant(self, name: str) -> bool:
         return not self.datasets or any(_plain(known) in _plain(name) for known in self.datasets)
 
-    def measure(
-        self,
-        subject: Subject,
-        gallery: Collection,
-        split: str,
-        *,
-        rescoring: Rescoring | None = None,
-        keep: int = 0,
-        progress: Progress | None = None,
-    ) -> Measured:
+    def carry_out(self, trial: Trial) -> Measured:
+        subject, gallery = trial.subject, trial.gallery
         owners = gallery.caption_items
-        check_shape(subject.scores, len(gallery), len(owners), gallery.name)
         if len(gallery) % self.folds:
             raise InputError(
                 f"{len(gallery)} images cannot be divided into {self.folds} folds of one size: figures of galleries of "
                 "different sizes have no mean. Choose another number of folds."
             )
-        stamp = Stamp(
+        stamp = trial.stamp(
             self.name,
-            gallery.name,
-            split,
-            len(gallery),
-            len(owners),
             folds=self.folds,
-            scoring="inductive" if rescoring is None else f"transductive: {rescoring}",
-            selected_on=subject.selected_on,
             remarks=() if self._is_meant(gallery.name) else (f"NOT KNOWN TO BE {self.datasets[0].upper()}",),
         )
-        kept = max(keep, metrics.DEPTH)
+        kept = max(trial.keep, metrics.DEPTH)
         whole = self.folds == 1 or self.whole
 
         def rank(scores: Scores) -> tuple[BothWays | None, list[BothWays]]:
             return rank_both_ways(
-                scores, owners, folds=self.folds, whole=whole, keep=kept if whole else 0, progress=progress
+                scores, owners, folds=self.folds, whole=whole, keep=kept if whole else 0, progress=trial.progress
             )
 
-        if rescoring is None:
+        if trial.rescoring is None:
             found, folds = rank(subject.scores)
         else:
             if self.folds > 1:
@@ -109,7 +90,7 @@ class Pairs(Protocol):
                     f"Re-scoring with {self.folds} folds would let queries of other folds have a say. "
                     "Leave --rescore out, or take a protocol without folds."
                 )
-            forward, backward = (rank(part)[0] for part in rescoring.both_ways(subject.scores))
+            forward, backward = (rank(part)[0] for part in trial.rescoring.both_ways(subject.scores))
             found, folds = BothWays(forward.i2t, backward.t2i), []  # type: ignore[union-attr]
         parts = folds or [each for each in (found,) if each is not None]
         values = [metrics.both_ways(each) for each in parts]

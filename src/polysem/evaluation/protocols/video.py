@@ -10,17 +10,13 @@ from polysem.data.collection import Collection
 from polysem.evaluation import metrics
 from polysem.evaluation.protocols.base import (
     Measured,
-    Progress,
     Protocol,
-    Subject,
-    check_shape,
+    Trial,
     register,
     with_captions,
 )
 from polysem.evaluation.protocols.unique_texts import Texts
-from polysem.evaluation.rescoring import Rescoring
 from polysem.evaluation.result import PerQuery
-from polysem.evaluation.stamp import Stamp
 
 
 @dataclass(frozen=True)
@@ -37,29 +33,15 @@ class Video(Protocol):
     def gallery(self, collection: Collection) -> Collection:
         return with_captions(collection)
 
-    def measure(
-        self,
-        subject: Subject,
-        gallery: Collection,
-        split: str,
-        *,
-        rescoring: Rescoring | None = None,
-        keep: int = 0,
-        progress: Progress | None = None,
-    ) -> Measured:
+    def carry_out(self, trial: Trial) -> Measured:
+        subject, gallery = trial.subject, trial.gallery
         texts = Texts.of(gallery, unique=True)
-        check_shape(subject.scores, len(gallery), texts.captions, gallery.name)
-        stamp = Stamp(
+        stamp = trial.stamp(
             self.name,
-            gallery.name,
-            split,
-            len(gallery),
-            len(texts.kept),
-            scoring="inductive" if rescoring is None else f"transductive: {rescoring}",
-            selected_on=subject.selected_on,
+            texts=len(texts.kept),
             remarks=("unique captions",),
         )
-        found = texts.rank(texts.ways(subject.scores, rescoring), keep, progress)
+        found = texts.rank(texts.ways(subject.scores, trial.rescoring), trial.keep, trial.progress)
         per_query = {
             "i2t": PerQuery(metrics.per_query(found.i2t), np.arange(len(gallery))),
             "t2i": PerQuery(metrics.per_query(found.t2i), texts.owners),

@@ -179,3 +179,26 @@ def test_it_runs_under_autocast(setting):
 def test_what_is_not_local_features_is_refused(setting):
     with pytest.raises(PolysemError, match=r"takes LocalFeatures, got float32 of shape \(2, 3, 12\)"):
         build(setting)(torch.zeros(2, 3, DIM))
+
+
+@every_pooling
+@pytest.mark.parametrize("lengths", [(9, 4, 1, 6), (5, 5)])
+def test_weights_times_values_are_the_pooled_vector(setting, lengths):
+    part, features = build(setting), batch(DIM, lengths)
+    weights = part.weights(features)
+    if setting in ("seq2seq", "gcn", "selfattention"):
+        assert weights is None
+        return
+    assert weights.shape == features.values.shape
+    assert not weights[~features.mask].any()
+    torch.testing.assert_close((weights * features.zero_padded().values).sum(1), part(features), atol=1e-5, rtol=1e-5)
+    shares = pooling.base.coefficient_shares(weights)
+    torch.testing.assert_close(shares.sum(1), torch.ones(len(features)))
+
+
+@pytest.mark.parametrize("name", ["gpo", "adpool", "fspool", "softpool"])
+def test_weights_of_official_variants(name):
+    torch.manual_seed(0)
+    part, features = shaken(pooling.build(name, dim=DIM, variant="official")), batch(DIM, (6, 6))
+    weights = part.weights(features)
+    torch.testing.assert_close((weights * features.values).sum(1), part(features), atol=1e-5, rtol=1e-5)

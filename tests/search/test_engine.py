@@ -150,6 +150,28 @@ def test_only_allowed_items_are_found(way, share):
         assert_is_the_truth(hits, query, vectors, SMOOTH, 5, allowed)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.004, 0.5, 1.0])
+def test_only_allowed_items_are_found_by_a_batch(way, share):
+    vectors, queries = sets(500), sets(20, seed=1)
+    allowed = np.random.default_rng(0).random(500) < share
+    for plan in (Plan(), Plan((8, 16))):
+        engine = Engine.build(vectors, SMOOTH, plan=plan)
+        found = engine.search_batch(queries, 5, allowed)
+        assert all(hits.scored <= allowed.sum() for hits in found)
+        assert_identical([found, [engine.search(query, 5, allowed, brute=True) for query in queries]])
+    with pytest.raises(InputError, match="mask of all 500"):
+        engine.search_batch(queries, 5, allowed[:9])
+
+
+def test_more_near_ties_than_a_batch_has_room_for(way):
+    rng = np.random.default_rng(0)
+    vectors = unit(sets(1) + 1e-5 * rng.standard_normal((700, 4, 24)))
+    for plan in (Plan(), Plan((8,))):
+        engine = Engine.build(vectors, SMOOTH, plan=plan)
+        queries = sets(1).repeat(3, axis=0)
+        assert_identical([engine.search_batch(queries, 3), [engine.search(query, 3, brute=True) for query in queries]])
+
+
 def test_segments_together_answer_as_one(way):
     vectors, queries = sets(1500), sets(4, seed=1)
     whole = Engine.build(vectors, SMOOTH, plan=Plan())

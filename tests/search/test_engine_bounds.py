@@ -1,12 +1,13 @@
 """Bounds bound, slack covers rounding, and bounds are used where they pay."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from polysem.search.engine import Engine, Plan, exact, native, plan, scan
-from polysem.search.engine.contest import Contest
 from polysem.search.engine.level import Level, Probe
-from polysem.search.engine.scoring import Scoring
+from polysem.search.engine.scoring import FIXED_ONE, Scoring
 from polysem.search.engine.sketch import learn_rotation, probes, sketch
 from search.engine_support import SETTING, SMOOTH, WAYS, sets, unit
 
@@ -42,17 +43,18 @@ def difficult(D):
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_the_slack_covers_what_float32_loses(way, config, dtype):
+def test_the_slack_covers_what_a_scan_loses(way, config, dtype):
     scoring = Scoring.of(config)
     for D in (8, 100, 1000):
         vectors = difficult(D).astype(dtype)
         queries = difficult(D)[::9]
         slack = scoring.slack(4, 4, D, 0.001)
         batch = scan.many(Level(vectors), Probe(queries), scoring)
+        batch_slack = scoring.slack(4, 4, D, 0.001, fixed=scan.fixed_sides(Level(vectors)))
         for query, others in zip(queries, batch, strict=True):
             expected = truth(vectors, query, scoring)
-            for scores in (others, scan.one(Level(vectors), Probe(query[None]), scoring)):
-                assert np.abs(scores - expected).max() < slack
+            assert np.abs(scan.one(Level(vectors), Probe(query[None]), scoring) - expected).max() < slack
+            assert np.abs(others - expected).max() < batch_slack
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
@@ -65,11 +67,25 @@ def test_bounds_are_never_below_the_score(way, config):
         forms = probes(queries, rotation, prefixes, 1.00001)
         for level, form in zip(sketch(vectors, rotation, prefixes), forms, strict=True):
             slack = scoring.slack(4, 4, level.width, 0.0)
+            batch_slack = scoring.slack(4, 4, level.width, 0.0, fixed=scan.fixed_sides(level))
             batch = scan.many(level, form, scoring)
             for q, query in enumerate(queries):
                 expected = truth(vectors, query, scoring)
-                for bounds in (batch[q], scan.one(level, form.one(q), scoring)):
-                    assert (bounds + slack >= expected).all()
+                assert (scan.one(level, form.one(q), scoring) + slack >= expected).all()
+                assert (batch[q] + batch_slack >= expected).all()
+
+
+def test_sixteen_bits_hold_the_worst_that_unit_vectors_can_do(way):
+    """All of a vector in one number, or every number as far from a whole one as can be, aligned or opposed."""
+    scoring = Scoring.of({"name": "mil"})
+    for D in (8, 1024, 4096):
+        one = np.eye(D, dtype=np.float32)[:1] * np.float32(1.0099)
+        halves = np.full((1, D), (np.floor(FIXED_ONE / D**0.5) + 0.5) / FIXED_ONE, np.float32)
+        vectors = np.stack([one, -one, halves, -halves])
+        found = scan.many(Level(vectors), Probe(vectors), scoring)
+        expected = np.einsum("qld,nkd->qn", vectors.astype(float), vectors.astype(float))
+        slack = scoring.slack(1, 1, D, 0.01, fixed=scan.fixed_sides(Level(vectors)))
+        assert np.abs(found - expected).max() < slack
 
 
 def test_bounds_hold_for_every_pair_of_vectors(way):
@@ -80,7 +96,7 @@ def test_bounds_hold_for_every_pair_of_vectors(way):
     (form,) = probes(queries, rotation, [16], 1.00001)
     bounds = scan.many(level, form, scoring)
     products = queries[:, 0].astype(float) @ vectors[:, 0].astype(float).T
-    assert (bounds + scoring.slack(1, 1, 16, 0.0) >= products).all()
+    assert (bounds + scoring.slack(1, 1, 16, 0.0, fixed=scan.fixed_sides(level)) >= products).all()
     assert bounds.max() < 1.0001
 
 
@@ -117,11 +133,11 @@ def test_few_items_are_scanned_plainly():
     assert Engine.build(sets(plan.FEWEST - 1), SMOOTH).plan == Plan()
 
 
-def test_useless_bounds_are_tried_ever_more_seldom(monkeypatch):
+def test_useless_bounds_are_tried_ever_more_seldom(way, monkeypatch):
     vectors = unit(np.random.default_rng(0).standard_normal((2100, 2, 64)))
     engine = Engine.build(vectors, SMOOTH, plan=Plan((8,)))
-    tried, plain = [], Contest.open
-    monkeypatch.setattr(Contest, "open", lambda self, race: (tried.append(race), plain(self, race)))
+    tried, plain = [], Engine.learn
+    monkeypatch.setattr(Engine, "learn", lambda self, *found: (tried.append(found), plain(self, *found)))
     for query in unit(np.random.default_rng(1).standard_normal((100, 2, 64))):
         engine.search(query, 10)
     assert 2 <= len(tried) <= 10
@@ -135,9 +151,9 @@ def test_native_products_equal_numpy_s_to_the_last_bit():
         for dtype in (np.float32, np.float16):
             vectors, query = sets(50, 3, D, dtype=dtype), sets(1, 5, D, seed=1)[0]
             rows = np.arange(50)[::-1].copy()
-            found = native.Native(library, Level(vectors), Probe(query[None]), Scoring.of(SMOOTH)).products(
-                rows, np.array([0, 50])
-            )
+            found = np.empty((50, 3, 5))
+            loops = native.Native(library, Level(vectors), Probe(query[None]), Scoring.of(SMOOTH))
+            loops.products(rows, np.array([0, 50]), 0, 1, found)
             assert (found == exact.in_order(vectors[rows], query)).all()
 
 
@@ -148,3 +164,10 @@ def test_a_pair_s_score_does_not_depend_on_its_company():
         together = truth(vectors, query, scoring)
         alone = np.concatenate([truth(vectors[i : i + 1], query, scoring) for i in range(200)])
         assert (together == alone).all()
+
+
+def test_sixteen_bits_mean_the_same_in_python_and_natively():
+    if native.library() is None:
+        pytest.skip("the native loops are not built here")
+    header = (Path(native.__file__).parent / "kernels.c").read_text()
+    assert f"#define FIXED_ONE {FIXED_ONE} " in header

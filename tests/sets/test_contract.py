@@ -174,3 +174,29 @@ def test_gradients_are_finite_where_values_coincide(setting, kind):
     (found.vectors.square().sum() + found.residual.square().sum()).backward()
     assert values.grad.isfinite().all()
     assert global_feature.grad is None or global_feature.grad.isfinite().all()
+
+
+@every_predictor
+def test_what_elements_read_is_shared_out_over_the_tokens(setting):
+    part, features = build(setting), batch(width(setting))
+    prediction = part(features, torch.randn(len(features), DIM) if part.needs_global else None)
+    reading = part.reading(prediction)
+    if setting.startswith("single"):
+        assert reading is None
+        return
+    steps = 1 if prediction.attention_steps is None else len(prediction.attention_steps)
+    assert reading.shape == (steps, len(features), part.k, features.mask.shape[1])
+    torch.testing.assert_close(reading.sum(-1), torch.ones(reading.shape[:-1]), atol=1e-5, rtol=0)
+    assert not reading.masked_select(~features.mask[:, None].expand_as(reading[0])).any()
+
+
+@every_predictor
+def test_a_vector_that_is_a_sum_over_tokens_is_that_sum(setting):
+    part, features = build(setting), batch(width(setting))
+    found = part.as_sum(features)
+    if not setting.startswith(("single", "classes")):
+        assert found is None
+        return
+    vectors = torch.nn.functional.normalize(found.terms.sum(1), dim=-1)
+    torch.testing.assert_close(vectors, part(features).vectors[:, 0], atol=1e-5, rtol=0)
+    torch.testing.assert_close(found.shares.sum(1), torch.ones(len(features)))

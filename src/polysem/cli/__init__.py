@@ -14,15 +14,21 @@ from polysem._version import __version__
 from polysem.cli.compare import compare_command
 from polysem.cli.cost import cost_command
 from polysem.cli.data import check_command, show_command
+from polysem.cli.diagnose import diagnose_command
 from polysem.cli.doctor import report
 from polysem.cli.eval import eval_command
+from polysem.cli.explain import explain_command
 from polysem.cli.features import extract_features
 from polysem.cli.import_checkpoint import import_command
+from polysem.cli.index import add_command, index_command
+from polysem.cli.maintain import compact_command, remove_command, stats_command, verify_command
 from polysem.cli.make_data import make_emoji_scenes_command
+from polysem.cli.map import map_command
 from polysem.cli.parts import catalogue
 from polysem.cli.quick_help import QuickCommand, QuickGroup
 from polysem.cli.recipes import group as recipes_group
 from polysem.cli.reproduce import group as reproduce_group
+from polysem.cli.search import search_command
 from polysem.cli.train import train_command
 from polysem.errors import PolysemError
 
@@ -77,9 +83,27 @@ app.command("cost", cls=QuickCommand, epilog="Example: polysem cost small-vse-in
 app.command("eval", cls=QuickCommand, epilog="Example: polysem eval runs/scenes --data scenes --protocol pairs")(
     eval_command
 )
+app.command(
+    "explain", cls=QuickCommand, epilog='Example: polysem explain runs/dive photo.jpg "a dog on a beach" --out why.png'
+)(explain_command)
+app.command("map", cls=QuickCommand, epilog="Example: polysem map runs/dive --data scenes --out map.html")(map_command)
+app.command("diagnose", cls=QuickCommand, epilog="Example: polysem diagnose runs/dive --data scenes --out report.html")(
+    diagnose_command
+)
 app.command("import", cls=QuickCommand, epilog="Example: polysem import model_best.pth --from vse-infty --out model")(
     import_command
 )
+app.command("index", cls=QuickCommand, epilog="Example: polysem index ~/Pictures --model runs/dive --out my-index")(
+    index_command
+)
+app.command("add", cls=QuickCommand, epilog="Example: polysem add my-index ~/Pictures/new")(add_command)
+app.command("remove", cls=QuickCommand, epilog="Example: polysem remove my-index holiday/blurred.jpg")(remove_command)
+app.command("search", cls=QuickCommand, epilog='Example: polysem search my-index "a dog on a beach" --k 5')(
+    search_command
+)
+app.command("stats", cls=QuickCommand, epilog="Example: polysem stats my-index")(stats_command)
+app.command("verify", cls=QuickCommand, epilog="Example: polysem verify my-index")(verify_command)
+app.command("compact", cls=QuickCommand, epilog="Example: polysem compact my-index")(compact_command)
 app.add_typer(reproduce_group, name="reproduce", help="Carry out a paper's experiment again and compare.")
 app.command("doctor", cls=QuickCommand, epilog="Example: polysem doctor --json > environment.json")(report)
 app.command("parts", cls=QuickCommand, epilog="Example: polysem parts pooling")(catalogue)

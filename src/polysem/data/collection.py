@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from polysem.errors import InputError, unknown
 HELD_OUT = 0.1
 HELD_OUT_NAME = f"{HELD_OUT:.0%} held out by id"
 """What the stamp calls them."""
+_NOTHING: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class Item:
     """One thing to find: a picture, a video or precomputed features, with what is said of it.
 
     caption_ids: what the data set calls each caption, in the same order; empty if it has no names for them.
+    metadata: what else is known of it, such as {"year": 2021}: for filters of a search, without effect on a model.
     """
 
     id: str
@@ -64,6 +67,7 @@ class Item:
     split: str | None = None
     boxes: tuple[Box, ...] = ()
     caption_ids: tuple[str, ...] = ()
+    metadata: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
 
 
 @dataclass(frozen=True)

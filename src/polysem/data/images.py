@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
@@ -30,14 +32,21 @@ def load_image(path: Path, max_pixels: int = MAX_PIXELS) -> Image.Image:
         raise ImageError(f"{path}: cannot be opened ({error.strerror}).") from None
     if size == 0:
         raise ImageError(f"{path}: the file is empty (0 bytes).")
+    return decode_image(path, str(path), max_pixels)
+
+
+def decode_image(
+    source: Path | BinaryIO, name: str, max_pixels: int = MAX_PIXELS, formats: Sequence[str] | None = None
+) -> Image.Image:
+    """`load_image` of an open file too. name: what errors call it. formats: Pillow's names of those to accept."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limit below is ours and firm
-            with Image.open(path) as image:
+            with Image.open(source, formats=formats) as image:
                 width, height = image.size
                 if width * height > max_pixels:
                     raise ImageError(
-                        f"{path}: {width} x {height} pixels unfold to more than the limit of {max_pixels:,}. "
+                        f"{name}: {width} x {height} pixels unfold to more than the limit of {max_pixels:,}. "
                         "Shrink the picture, or raise max_pixels if you trust it."
                     )
                 image.load()
@@ -45,12 +54,12 @@ def load_image(path: Path, max_pixels: int = MAX_PIXELS) -> Image.Image:
     except ImageError:
         raise
     except UnidentifiedImageError:
-        raise ImageError(f"{path}: not a picture that Pillow knows.") from None
+        raise ImageError(f"{name}: not a picture that Pillow knows.") from None
     except Image.DecompressionBombError as error:
-        raise ImageError(f"{path}: {error}") from None
+        raise ImageError(f"{name}: {error}") from None
     # Pillow's decoders raise almost anything on a damaged file.
     except (OSError, SyntaxError, ValueError, IndexError, TypeError, EOFError, MemoryError) as error:
-        raise ImageError(f"{path}: damaged or truncated ({error}).") from None
+        raise ImageError(f"{name}: damaged or truncated ({error}).") from None
 
 
 def _upright_rgb(image: Image.Image) -> Image.Image:

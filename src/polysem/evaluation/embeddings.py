@@ -57,8 +57,8 @@ def embed(
     if path is not None and path.exists():
         return _read(path, key)
     total = len(collection) + len(collection.captions)
-    images = _images(model.image, collection, _opened(features, model.image), _part(progress, 0, total))
-    texts = _texts(model, collection, _opened(text_features, model.text), _part(progress, len(collection), total))
+    images = _images(model.image, collection, opened_store(features, model.image), _part(progress, 0, total))
+    texts = _texts(model, collection, opened_store(text_features, model.text), _part(progress, len(collection), total))
     found = Embeddings(images, texts)
     if path is not None:
         _write(path, found, key)
@@ -113,7 +113,7 @@ def _run(tower: Tower, count: int, load: Callable[[np.ndarray], Inputs], progres
     return cast(Tensor, found).clone()
 
 
-def _opened(folder: str | Path | None, tower: Tower) -> FeatureStore | None:
+def opened_store(folder: str | Path | None, tower: Tower) -> FeatureStore | None:
     if folder is None:
         return None
     store = FeatureStore.open(folder)

@@ -38,3 +38,8 @@ class AdaPool(Pooling):
                 self.beta.clamp_(0, 1)
         beta = self.beta.clamp(0, 1)
         return beta * typical + (1 - beta) * softpool(x, mask)
+
+    def weigh(self, x: Tensor, mask: Tensor) -> Tensor:
+        centre, real, beta = masked.mean(x, mask)[:, None], mask[..., None], self.beta.clamp(0, 1)
+        typical = masked.softmax(dice_similarity(x, centre), real, dim=1)
+        return beta * typical + (1 - beta) * masked.softmax(x, real, dim=1)

@@ -7,7 +7,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from polysem import masked
-from polysem.pooling.base import Pooling, registry
+from polysem.pooling.base import Pooling, by_token, registry
 from polysem.pooling.softpool import softpool
 
 
@@ -54,6 +54,16 @@ class AdPool(Pooling):
     def pool(self, x: Tensor, mask: Tensor) -> Tensor:
         levels = self.levels(x, mask)
         return (self.level_weights(levels)[..., None] * levels).sum(1)
+
+    def weigh(self, x: Tensor, mask: Tensor) -> Tensor:
+        weights = []
+        if self.token_level:
+            ranked = masked.sort_descending(x, mask)
+            weights.append(by_token(self.token_weights(ranked, mask), x, mask))
+        if self.embedding_level:
+            weights.append(masked.softmax(x, mask[..., None], dim=1))
+        balance = self.level_weights(self.levels(x, mask))
+        return (balance[..., None, None] * torch.stack(weights, dim=1)).sum(1)
 
     def levels(self, x: Tensor, mask: Tensor) -> Tensor:
         """(B, N, D) -> (B, 1 or 2, D): the token level, then the embedding level, as far as they are on."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
+import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
+from polysem import masked
 from polysem.features import LocalFeatures, require_features
 from polysem.registry import Part, Registry
 
@@ -37,3 +39,34 @@ class Pooling(Part):
     @abstractmethod
     def pool(self, x: Tensor, mask: Tensor) -> Tensor:
         """(B, N, D) with zeros at padding, (B, N) bool -> (B, D)."""
+
+    def weights(self, features: LocalFeatures) -> Tensor | None:
+        """(B, N, D): what each value is multiplied by before all are summed; 0 at padding.
+
+        (weights * values).sum(1) is the pooled vector, so that this is how much each token has to say in it. None where
+        tokens change each other on the way, so that there are no such weights.
+        """
+        require_features(features, self).check(self.dim)
+        return self.weigh(*self.prepared(features))
+
+    def weigh(self, x: Tensor, mask: Tensor) -> Tensor | None:
+        """`weights` of what `pool` sees."""
+        return None
+
+
+def by_token(weights: Tensor, x: Tensor, mask: Tensor, sentinel: float = float("-inf")) -> Tensor:
+    """(B, N, 1 or D) weights of sorted values -> (B, N, D), the same weights where the values stand in x."""
+    order = x.masked_fill(~mask[..., None], sentinel).argsort(dim=1, descending=True, stable=True)
+    ranked = weights.masked_fill(~masked.ranks(mask)[..., None], 0.0)
+    return torch.zeros_like(x).scatter(1, order, ranked.expand_as(x)).masked_fill(~mask[..., None], 0.0)
+
+
+def coefficient_shares(weights: Tensor) -> Tensor:
+    """(B, N, D) weights -> (B, N): the share of the coefficients that fell on a token, mean over dimensions.
+
+    Their size counts, whatever their sign; a dimension without any weight is left out.
+    """
+    size = weights.abs()
+    total = size.sum(1, keepdim=True)
+    shares = (size / torch.where(total > 0, total, 1.0)).sum(-1)
+    return shares / (total > 0).sum(-1).clamp(min=1)

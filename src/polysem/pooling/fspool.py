@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from polysem import masked
 from polysem.features import LocalFeatures
-from polysem.pooling.base import Pooling, registry
+from polysem.pooling.base import Pooling, by_token, registry
 
 
 @registry.register("fspool")
@@ -38,9 +38,14 @@ class FSPool(Pooling):
         return features.values, features.mask | (features.lengths == 1)[:, None] & second
 
     def pool(self, x: Tensor, mask: Tensor) -> Tensor:
-        ranked = masked.sort_descending(x, mask)
+        return (self._curves(mask) * masked.sort_descending(x, mask)).sum(1)
+
+    def weigh(self, x: Tensor, mask: Tensor) -> Tensor:
+        return by_token(self._curves(mask), x, mask)
+
+    def _curves(self, mask: Tensor) -> Tensor:
         lengths, which = mask.sum(1).unique(return_inverse=True)
-        return (self.curve(lengths, mask.shape[1])[which] * ranked).sum(1)
+        return self.curve(lengths, mask.shape[1])[which]
 
     def curve(self, lengths: Tensor, padded: int) -> Tensor:
         """(S,) -> (S, padded, D): f_j at the relative rank of every sorted slot (anything goes past the length)."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from polysem import masked
 from polysem.features import LocalFeatures
 from polysem.pooling import coefficients
-from polysem.pooling.base import Pooling, registry
+from polysem.pooling.base import Pooling, by_token, registry
 
 
 @registry.register("gpo")
@@ -70,12 +70,20 @@ class GPO(Pooling):
         self._memory = coefficients.Memory()
 
     def pool(self, x: Tensor, mask: Tensor) -> Tensor:
-        sentinel = float("-inf") if self.variant == "paper" else -1e4
-        ranked = masked.sort_descending(x, mask, sentinel)
+        ranked = masked.sort_descending(x, mask, self._sentinel)
         theta = self._theta(ranked, mask)
         if theta.shape[-1] == 1:
             return (theta.transpose(1, 2) @ ranked).squeeze(1)
         return (theta * ranked).sum(1)
+
+    def weigh(self, x: Tensor, mask: Tensor) -> Tensor:
+        ranked = masked.sort_descending(x, mask, self._sentinel)
+        return by_token(self._theta(ranked, mask), x, mask, self._sentinel)
+
+    @property
+    def _sentinel(self) -> float:
+        """What stands in for padding while values are sorted."""
+        return float("-inf") if self.variant == "paper" else -1e4
 
     def coefficients(self, features: LocalFeatures) -> Tensor:
         """theta: (B, N) weights of the sorted values, 0 past an item's length; (B, N, D) if `per_dimension`."""

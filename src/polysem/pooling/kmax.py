@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
 from polysem import masked
-from polysem.pooling.base import Pooling, registry
+from polysem.pooling.base import Pooling, by_token, registry
 
 
 @registry.register("kmax")
@@ -24,3 +25,7 @@ class KMax(Pooling):
         largest = filled.topk(k, dim=-1).values.transpose(1, 2)
         taken = masked.ranks(mask)[:, :k]
         return masked.mean(largest.masked_fill(~taken[..., None], 0.0), taken)
+
+    def weigh(self, x: Tensor, mask: Tensor) -> Tensor:
+        taken = masked.ranks(mask) & (torch.arange(x.shape[1], device=x.device) < self.k)
+        return by_token((taken / taken.sum(1, keepdim=True)).to(x.dtype)[..., None], x, mask)

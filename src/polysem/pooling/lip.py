@@ -43,8 +43,14 @@ class LIP(Pooling):
         self.norm_shift = nn.Parameter(torch.zeros(dim))
 
     def pool(self, x: Tensor, mask: Tensor) -> Tensor:
-        raw = self.norm_scale * instance_norm(self.logit(x), mask) + self.norm_shift
-        return lip(x, gate(raw, self.scale), mask)
+        return lip(x, self.logits(x, mask), mask)
+
+    def logits(self, x: Tensor, mask: Tensor) -> Tensor:
+        """(B, N, D): the gated rating of each value."""
+        return gate(self.norm_scale * instance_norm(self.logit(x), mask) + self.norm_shift, self.scale)
+
+    def weigh(self, x: Tensor, mask: Tensor) -> Tensor:
+        return masked.softmax(self.logits(x, mask), mask[..., None], dim=1)
 
     def translate_official(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         own = super().translate_official(state)

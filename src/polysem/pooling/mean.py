@@ -12,3 +12,6 @@ class Mean(Pooling):
 
     def pool(self, x: Tensor, mask: Tensor) -> Tensor:
         return masked.mean(x, mask)
+
+    def weigh(self, x: Tensor, mask: Tensor) -> Tensor:
+        return (mask / mask.sum(1, keepdim=True)).to(x.dtype)[..., None].expand_as(x)

@@ -32,3 +32,9 @@ class SoftPool(Pooling):
         # softmax over tokens of logsumexp over dimensions = sum_d e^x / sum_nd e^x, without overflow
         weights = masked.softmax(x.logsumexp(-1), mask, dim=1)
         return (weights[..., None] * x).sum(1).clamp(min=0)
+
+    def weigh(self, x: Tensor, mask: Tensor) -> Tensor:
+        if self.variant == "paper":
+            return masked.softmax(x, mask[..., None], dim=1)
+        weights = masked.softmax(x.logsumexp(-1), mask, dim=1)[..., None]
+        return weights * ((weights * x).sum(1, keepdim=True) > 0)  # what is clamped has nothing to say

@@ -1,6 +1,6 @@
 """Set predictors: local features to K vectors per item."""
 
-from polysem.sets.base import SetPrediction, SetPredictor, registry
+from polysem.sets.base import SetPrediction, SetPredictor, TokenSum, registry
 from polysem.sets.classes import Classes
 from polysem.sets.pie_net import PIENet
 from polysem.sets.single import Single
@@ -21,6 +21,7 @@ __all__ = [
     "Single",
     "Slots",
     "Summary",
+    "TokenSum",
     "Transformer",
     "build",
     "check",

@@ -26,6 +26,11 @@ class Competition:
     over: Literal["slots", "tokens"]
     padding_competes: bool = False
 
+    def reading(self, attention: Tensor) -> Tensor:
+        """(..., K, N) attention -> the share of each token in what a slot reads. A slot that competed reads the tokens
+        in the proportion in which it won them."""
+        return attention if self.over == "tokens" else attention / (attention.sum(-1, keepdim=True) + 1e-7)
+
 
 @dataclass(frozen=True, eq=False)
 class Memory:
@@ -93,11 +98,11 @@ class SlotAttention(nn.Module):
         queries = self._queries(self.norm(slots), memory) * self.scale
         logits = _times(queries.expand(items, -1, -1, -1), memory.keys.transpose(-1, -2))
         if how.over == "tokens":
-            attention = weights = masked.softmax(logits, real, dim=-1)
+            attention = masked.softmax(logits, real, dim=-1)
         else:
             attention = logits.softmax(-2).masked_fill(~real, 1 / slots.shape[1] if how.padding_competes else 0.0)
-            weights = attention / (attention.sum(-1, keepdim=True) + 1e-7)
-        return self.dropout(self._output(_times(weights, memory.values), memory)), attention
+        read = _times(how.reading(attention), memory.values)
+        return self.dropout(self._output(read, memory)), attention
 
     def _queries(self, slots: Tensor, memory: Memory) -> Tensor:
         """(b, K, D) -> (b, H, K, E), E being the width of a key."""

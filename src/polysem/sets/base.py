@@ -31,6 +31,18 @@ class SetPrediction:
     attention_steps: Tensor | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class TokenSum:
+    """A vector as the sum of what each token adds to it; 0 at padding.
+
+    terms: (B, N, D) the summands of the vector before it is scaled to unit length.
+    shares: (B, N) the share of each token in the coefficients, mean over dimensions; sums to 1.
+    """
+
+    terms: Tensor
+    shares: Tensor
+
+
 class SetPredictor(Part):
     """Maps `LocalFeatures` (B, N, input_dim) and a global feature (B, dim) to a `SetPrediction` of K vectors."""
 
@@ -58,3 +70,14 @@ class SetPredictor(Part):
     @abstractmethod
     def predict(self, features: LocalFeatures, global_feature: Tensor | None) -> SetPrediction:
         """The prediction for checked inputs."""
+
+    def reading(self, prediction: SetPrediction) -> Tensor | None:
+        """(T, B, K, N): the share of each token in what an element read, at each of T iterations, mean over heads.
+
+        Sums to 1 over the tokens. None where the elements have no attention.
+        """
+        return None if prediction.attention is None else prediction.attention[None]
+
+    def as_sum(self, features: LocalFeatures) -> TokenSum | None:
+        """The only vector of a set as a sum over the tokens; None where it is no such sum."""
+        return None

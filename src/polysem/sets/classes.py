@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from polysem import masked
 from polysem.errors import unknown
 from polysem.features import LocalFeatures
-from polysem.sets.base import SetPrediction, SetPredictor, registry
+from polysem.sets.base import SetPrediction, SetPredictor, TokenSum, registry
 from polysem.sets.slots import Dropout
 
 # The released code's names inside one layer, and ours; then those of tensors that no embedding depends on: the heads of
@@ -106,12 +106,20 @@ class Classes(SetPredictor):
                 nn.init.xavier_uniform_(module.weight)
 
     def predict(self, features: LocalFeatures, global_feature: Tensor | None) -> SetPrediction:
+        weights, said = self._said(features)
+        residual = weights[:, None] @ said
+        return SetPrediction(masked.unit(residual) if self.normalise else residual, weights[:, None], residual)
+
+    def as_sum(self, features: LocalFeatures) -> TokenSum:
+        weights, said = self._said(features)
+        return TokenSum(weights[..., None] * said, weights)
+
+    def _said(self, features: LocalFeatures) -> tuple[Tensor, Tensor]:
+        """(B, N) the weight of each token, (B, N, C) what it says."""
         official = self.variant == "official"
         counted = torch.ones_like(features.mask) if official else features.mask
         said = self.token_classes(features if official else features.zero_padded())
-        weights = counted.to(said.dtype) / counted.sum(1, keepdim=True)
-        residual = weights[:, None] @ said
-        return SetPrediction(masked.unit(residual) if self.normalise else residual, weights[:, None], residual)
+        return counted.to(said.dtype) / counted.sum(1, keepdim=True), said
 
     def token_classes(self, features: LocalFeatures) -> Tensor:
         """(B, N, C): how much each token speaks for each class, as unit vectors."""

@@ -8,7 +8,8 @@ from torch import Tensor
 from polysem import masked
 from polysem.features import LocalFeatures
 from polysem.pooling import build as build_pooling
-from polysem.sets.base import SetPrediction, SetPredictor, registry
+from polysem.pooling.base import coefficient_shares
+from polysem.sets.base import SetPrediction, SetPredictor, TokenSum, registry
 
 
 @registry.register("single")
@@ -27,3 +28,9 @@ class Single(SetPredictor):
     def predict(self, features: LocalFeatures, global_feature: Tensor | None) -> SetPrediction:
         pooled = self.pooling(features)[:, None]
         return SetPrediction(masked.unit(pooled), None, pooled)
+
+    def as_sum(self, features: LocalFeatures) -> TokenSum | None:
+        weights = self.pooling.weights(features)
+        if weights is None:
+            return None
+        return TokenSum(weights * self.pooling.prepared(features)[0], coefficient_shares(weights))

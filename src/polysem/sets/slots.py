@@ -57,6 +57,10 @@ class AggregatingPredictor(SetPredictor):
             joined = residual + self.global_norm(global_feature)[:, None]
         return SetPrediction(masked.unit(joined), steps[-1].mean(1), residual, steps)
 
+    def reading(self, prediction: SetPrediction) -> Tensor | None:
+        steps = prediction.attention_steps
+        return None if steps is None else self.block.how.reading(steps).mean(2)
+
     def translate_official(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """DivE's names, of its SetPredictionModule or of the AggregationBlock alone (without `add_global`).
 

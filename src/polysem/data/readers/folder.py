@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from polysem.data.problems import DataError, Problems
 from polysem.data.readers.text import clean_captions, split_name
 
 TABLES = ("captions.csv", "captions.jsonl")
+KNOWN_COLUMNS = ("image", "caption", "labels", "split")
+_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
 
 
 def read_folder(
@@ -28,7 +31,8 @@ def read_folder(
     """Every picture below `folder`; an item's id is its path from there.
 
     Captions come from the table (`captions.csv` or `captions.jsonl` in the folder: image, caption, and if wanted labels
-    and split), else from `photo.txt` beside `photo.jpg`, a caption per line. folder_labels: subfolder names are labels.
+    and split), else from `photo.txt` beside `photo.jpg`, a caption per line. Other columns become metadata of the item.
+    folder_labels: subfolder names are labels.
     """
     problems = problems or Problems()
     table = table or next((folder / name for name in TABLES if (folder / name).is_file()), None)
@@ -38,7 +42,7 @@ def read_folder(
     rows = _table(table, set(pictures), problems) if table else {}
     items = []
     for name in pictures:
-        row = rows.get(name, {"captions": [], "labels": [], "split": None})
+        row = rows.get(name) or _nothing()
         captions = row["captions"] or _beside(folder, name, problems)
         labels = [*row["labels"], *(Path(name).parent.parts if folder_labels else ())]
         items.append(
@@ -48,6 +52,7 @@ def read_folder(
                 clean_captions(captions, name, problems, repair_bytes),
                 tuple(dict.fromkeys(labels)),
                 split_name(row["split"]),
+                metadata=row["metadata"],
             )
         )
     return Collection(folder.name, "image", items, problems.skipped)
@@ -86,10 +91,13 @@ def _table(path: Path, known: set[str], problems: Problems) -> dict[str, dict[st
         if image not in known:
             problems.skip("missing picture", where, f"names {image!r}, which is not in the folder.")
             continue
-        entry = gathered.setdefault(image, {"captions": [], "labels": [], "split": None})
+        entry = gathered.setdefault(image, _nothing())
         if row.get("caption") not in (None, ""):
             entry["captions"].append(row["caption"])
         entry["labels"] += _labels(row.get("labels"))
+        for name, value in row.items():
+            if name not in KNOWN_COLUMNS and isinstance(name, str) and value not in (None, ""):
+                entry["metadata"].setdefault(name, _value(value) if path.suffix == ".csv" else value)
         split = row.get("split") or None
         if split and entry["split"] and entry["split"] != split:
             problems.error(
@@ -120,6 +128,19 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         raise DataError(f"{path}: the first line must name the columns 'image' and 'caption', got {reader.fieldnames}.")
     for row in reader:
         yield reader.line_num, row
+
+
+def _nothing() -> dict[str, Any]:
+    return {"captions": [], "labels": [], "split": None, "metadata": {}}
+
+
+def _value(text: Any) -> Any:
+    """What a field of a CSV file means: a number as it is commonly written, true, false, or the text itself."""
+    if not isinstance(text, str):  # the fields beyond the named columns
+        return text
+    if _NUMBER.fullmatch(text):
+        return float(text) if "." in text else int(text)
+    return {"true": True, "false": False}.get(text.lower(), text)
 
 
 def _labels(value: object) -> list[str]:

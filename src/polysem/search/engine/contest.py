@@ -54,11 +54,12 @@ class Contest:
         self._bounds[promising] = np.nan  # reaches no bar, not even that of a race with fewer than k runners
 
     def close(self, race: Race) -> None:
-        first, *others = self.engine.sketches[self._sketch - 1 :]
-        left = np.flatnonzero(race.reaches(self._bounds, self._slack(first)))
-        rows, bounds, slack = self._rows(left), self._bounds[left], self._slack(first)
-        for number, level in enumerate(others if len(left) <= MANY * self.size else [], start=self._sketch + 1):
-            slack = self._slack(level)
+        slack = self._slack(self._sketch)
+        left = np.flatnonzero(race.reaches(self._bounds, slack))
+        rows, bounds = self._rows(left), self._bounds[left]
+        others = self.engine.sketches[self._sketch :] if len(left) <= MANY * self.size else ()
+        for number, level in enumerate(others, start=self._sketch + 1):
+            slack = self._slack(number)
             bounds = scan.one(level, self._probe(number), self._scoring, rows)
             reaching = race.reaches(bounds, slack)
             rows, bounds = rows[reaching], bounds[reaching]
@@ -80,7 +81,7 @@ class Contest:
         self._add(race, rows, scan.one(self._full, self._probe(0), self._scoring, rows))
 
     def _add(self, race: Race, rows: NDArray[np.int64], scores: NDArray[np.float32]) -> None:
-        race.add(self.place, rows, scores, self._slack(self._full))
+        race.add(self.place, rows, scores, self._slack(0))
 
     def _rows(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         return places if self.rows is None else self.rows[places]
@@ -88,5 +89,5 @@ class Contest:
     def _probe(self, level: int) -> Probe:
         return self._queries.probes[level].one(self._number)
 
-    def _slack(self, level: Level) -> float:
+    def _slack(self, level: int) -> float:
         return self._queries.slack(self.engine, level)

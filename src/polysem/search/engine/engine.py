@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polysem.errors import InputError
-from polysem.search.engine import exact
-from polysem.search.engine.batch import search_block
+from polysem.search.engine import exact, native
+from polysem.search.engine.batch import search_alone, search_block
 from polysem.search.engine.checks import checked_k, checked_mask, checked_queries, checked_vectors
 from polysem.search.engine.contest import MANY, Contest
 from polysem.search.engine.hits import Hits, best
@@ -23,8 +23,8 @@ from polysem.search.engine.sketch import learn_rotation, sketch
 _FEW = 2048
 # So few items for each result asked for leave bounds little to rule out.
 _FEW_PER_HIT = 32
-# Queries of a batch taken at once, and scores held for them.
-_QUERIES, _SCORES = 512, 1 << 24
+# Scores and numbers of queries held at once in a batch.
+_SCORES = 1 << 24
 # After bounds that ruled out too few, a query goes without them; after the next failure two, four and so on up to this.
 _LONGEST_PAUSE = 32
 
@@ -89,14 +89,15 @@ class Engine:
         """The k best for one query (L, D), among the items of the mask `allowed`. `brute` scores every one of them."""
         return search_many([self], query, k, allowed, brute=brute)
 
-    def search_batch(self, queries: NDArray[Any], k: int) -> list[Hits]:
-        """`search` for many queries (Q, L, D), which share the work of reading the items."""
+    def search_batch(self, queries: NDArray[Any], k: int, allowed: NDArray[np.bool_] | None = None) -> list[Hits]:
+        """`search` for many queries (Q, L, D), which share the work of reading the items, and the mask."""
         vectors, uneven = checked_queries(queries, self.vectors.shape[2])
         checked_k(k)
+        rows = None if allowed is None else np.flatnonzero(checked_mask(allowed, len(self.vectors)))
         hits: list[Hits] = []
-        step = max(1, min(_QUERIES, _SCORES // max(1, len(self.vectors))))
+        step = max(1, _SCORES // max(len(self.vectors), vectors.shape[1] * vectors.shape[2]))
         for start in range(0, len(vectors), step):
-            hits += search_block(self, vectors[start : start + step], uneven, k)
+            hits += search_block(self, vectors[start : start + step], uneven, k, rows)
         return hits
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -168,7 +169,11 @@ def search_many(
         rows = None if mask is None else np.flatnonzero(mask[starts[place] : starts[place + 1]])
         size = len(engine.vectors) if rows is None else len(rows)
         bound = not brute and engine.bounds_pay(size, k)
-        contest = Contest(place, engine, engine.prepare(vectors, uneven, sketched=bound), 0, rows)
+        queries = engine.prepare(vectors, uneven, sketched=bound)
+        library = native.library()
+        if bound and library is not None and len(engines) == 1 and rows is None:
+            return search_alone(engine, queries, race.k, library)
+        contest = Contest(place, engine, queries, 0, rows)
         if bound:
             contest.open(race)
             bounded.append(contest)
@@ -181,5 +186,5 @@ def search_many(
     positions, scores = [np.empty(0, np.int64)], [np.empty(0)]
     for place, rows in race.finalists().items():
         positions.append(rows + starts[place])
-        scores += exact.scores(engines[place].full, vectors, engines[place].scoring, [rows])
+        scores.append(exact.scores(engines[place].full, vectors, engines[place].scoring, [rows]))
     return best(np.concatenate(positions), np.concatenate(scores), k, race.scored)

@@ -8,6 +8,7 @@ loop follows it, so both give the same bits; what comes after the products is `S
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from polysem.search.engine import native
 from polysem.search.engine.level import Level, Probe
 from polysem.search.engine.native import Native
 from polysem.search.engine.scoring import Scoring
+from polysem.search.engine.sharing import share
 
 _LANES = 8
 # Numbers of a block of candidates, to bound the memory that ties can ask for.
@@ -25,20 +27,23 @@ _BLOCK = 1 << 20
 
 def scores(
     items: Level, queries: NDArray[np.float32], scoring: Scoring, rows: Sequence[NDArray[np.int64]]
-) -> list[NDArray[np.float64]]:
-    """Of each query (L, D) with its own rows of the items."""
-    starts = np.cumsum([0, *(len(those) for those in rows)])
-    every = np.concatenate(rows)
+) -> NDArray[np.float64]:
+    """Of each query (L, D) with its own rows of the items, one query after the other."""
+    counts = [len(those) for those in rows]
+    every = rows[0] if len(rows) == 1 else np.concatenate(rows)
     library = native.library()
     if library is not None:
-        products = Native(library, items, Probe(queries), scoring).products(every, starts)
+        products = np.empty((len(every), items.values.shape[1], queries.shape[1]))
+        starts = np.array([0, *accumulate(counts)], np.int64)
+        loops = Native(library, items, Probe(queries), scoring)
+        share(lambda first, last: loops.products(every, starts, first, last, products), len(rows), most=len(rows))
     else:
         pairs = zip(queries, rows, strict=True)
         products = np.concatenate([in_order(items.values[those], query) for query, those in pairs])
     if scoring.normalises:
-        norms = np.repeat(_norms(queries), np.diff(starts), axis=0)
+        norms = np.repeat(_norms(queries), counts, axis=0)
         products /= _norms(items.values[every])[:, :, None] * norms[:, None]
-    return np.split(scoring.exact(products), starts[1:-1])
+    return scoring.exact(products)
 
 
 def in_order(items: NDArray[Any], query: NDArray[np.float32]) -> NDArray[np.float64]:

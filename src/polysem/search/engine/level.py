@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,11 @@ from numpy.typing import NDArray
 
 Rows = NDArray[np.int64] | None
 """Which items, or None for all."""
+
+
+def address(array: NDArray[Any] | None) -> int | None:
+    # Not array.ctypes.data, which is an object of its own and ten times as slow.
+    return None if array is None else int(array.__array_interface__["data"][0])
 
 
 @dataclass(frozen=True)
@@ -24,6 +30,11 @@ class Level:
     @property
     def width(self) -> int:
         return int(self.values.shape[2])
+
+    @cached_property
+    def addresses(self) -> tuple[int | None, int | None]:
+        """Where the values and the sides lie in memory: the same for every search."""
+        return address(self.values), address(self.side)
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,9 @@ class Queries:
         sketched = probes(vectors, rotation, [level.width for level in sketches], longest) if sketches else []
         return cls(vectors, uneven, [Probe(vectors), *sketched])
 
-    def slack(self, engine: Engine, level: Level) -> float:
-        """How far scores and bounds from a scan of this level may be off."""
+    def slack(self, engine: Engine, number: int, *, many: bool = False) -> float:
+        """How far scores (number 0) or the bounds of a sketch, counted from 1, may be off; `many`: from `scan.many`."""
         K, L = engine.vectors.shape[1], self.vectors.shape[1]
-        return engine.scoring.slack(K, L, level.width, max(self.uneven, engine.uneven), scan.rounding())
+        level = engine.sketches[number - 1] if number else engine.full
+        uneven, fixed = max(self.uneven, engine.uneven), scan.fixed_sides(level) if many else 0
+        return engine.scoring.slack(K, L, level.width, uneven, scan.rounding(), fixed)

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from polysem import threads
 from polysem.search.engine import blocked, native
 from polysem.search.engine.level import Level, Probe, Rows
 from polysem.search.engine.native import Native
 from polysem.search.engine.scoring import FLOAT32_ROUNDING, Scoring
+from polysem.search.engine.sharing import share
 
 # Fewer numbers than this are not worth a second thread.
 _SHARE = 1 << 20
@@ -28,9 +28,9 @@ def one(level: Level, probe: Probe, scoring: Scoring, rows: Rows = None) -> NDAr
     library = native.library()
     if library is not None:
         loops = Native(library, level, probe, scoring)
-        _share(count, level, lambda first, last: loops.scan(rows, first, last, scores))
+        _share(level, count, lambda first, last: loops.scan(rows, first, last, scores))
     else:
-        _share(count, level, partial(_blocked, level, probe, scoring, rows, scores))
+        _share(level, count, partial(_blocked, level, probe, scoring, rows, scores))
     only: NDArray[np.float32] = scores[0]
     return only
 
@@ -41,9 +41,9 @@ def many(level: Level, probe: Probe, scoring: Scoring) -> NDArray[np.float32]:
     library = native.library()
     if library is not None:
         loops = Native(library, level, probe, scoring)
-        _share(len(level.values), level, lambda first, last: loops.batch(first, last, scores))
+        _share(level, len(level.values), lambda first, last: loops.batch(first, last, scores))
     else:
-        _share(len(level.values), level, partial(_blocked, level, probe, scoring, None, scores))
+        _share(level, len(level.values), partial(_blocked, level, probe, scoring, None, scores))
     return scores
 
 
@@ -62,6 +62,13 @@ def rounding() -> float:
     return FLOAT32_ROUNDING if native.library() is not None else blocked.rounding()
 
 
+def fixed_sides(level: Level) -> int:
+    """How many sides of its products `many` rounds to 16 bits: natively the queries, and the items unless sketched."""
+    if native.library() is None:
+        return 0
+    return 2 if level.side is None else 1
+
+
 def _blocked(
     level: Level, probe: Probe, scoring: Scoring, rows: Rows, scores: NDArray[np.float32], first: int, last: int
 ) -> None:
@@ -69,10 +76,7 @@ def _blocked(
         blocked.scan(level, probe, scoring, rows, first, last, scores)
 
 
-def _share(count: int, level: Level, fill: Callable[[int, int], None]) -> None:
-    """Call fill(first, last) for parts of all items, each on its own thread."""
-    cpu = torch.device("cpu")
+def _share(level: Level, count: int, fill: Callable[[int, int], None]) -> None:
+    """Call fill(first, last) for parts of so many items."""
     numbers = count * level.values.shape[1] * level.width
-    parts = max(1, min(threads.count(cpu), numbers // _SHARE))
-    step = max(1, -(-count // (parts * _STEP))) * _STEP
-    threads.run([partial(fill, first, min(first + step, count)) for first in range(0, count, step)], cpu)
+    share(fill, count, most=numbers // _SHARE, multiple=_STEP)

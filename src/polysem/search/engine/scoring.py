@@ -18,6 +18,8 @@ from polysem.similarity import Chamfer, Cosine, Similarity, SmoothChamfer
 SEARCHABLE = ("chamfer", "cosine", "mil", "smooth_chamfer")
 
 FLOAT32_ROUNDING = 2.0**-24
+# What 1 is in the 16 bits that the native batch multiplies: FIXED_ONE of kernels.c.
+FIXED_ONE = 32000
 
 
 @dataclass(frozen=True)
@@ -49,21 +51,28 @@ class Scoring:
 
     def exact(self, products: NDArray[np.float64]) -> NDArray[np.float64]:
         """(n, K, L) inner products in float64 -> (n,) scores. A pair's score does not depend on the others here."""
-        rows, columns = np.moveaxis(products, 2, 0), np.moveaxis(products, 1, 0)  # what is reduced comes first
         if isinstance(self.part, Chamfer | SmoothChamfer):
-            both: NDArray[np.float64] = (_mean(self._peak(rows).T) + _mean(self._peak(columns).T)) / 2
+            columns = np.ascontiguousarray(products.transpose(1, 2, 0))  # what is reduced comes first, pairs last
+            rows = columns.swapaxes(0, 1)
+            both: NDArray[np.float64] = (_mean(self._peak(rows)) + _mean(self._peak(columns))) / 2
             return both
         best: NDArray[np.float64] = products.max((1, 2))
         return best
 
-    def slack(self, K: int, L: int, width: int, uneven: float, rounding: float = FLOAT32_ROUNDING) -> float:
-        """How far a score in float32 may be from the exact one; norms differ from 1 by `uneven` <= 0.01.
+    def slack(
+        self, K: int, L: int, width: int, uneven: float, rounding: float = FLOAT32_ROUNDING, fixed: int = 0
+    ) -> float:
+        """How far a score from a scan may be from the exact one; norms differ from 1 by `uneven` <= 0.01.
 
         Sums of `width` products are off by no more than width * rounding in whatever order. Exponentials and logarithms
         are within 4e-7 natively and better in torch; 4e-6 leaves room for the few steps around them.
+
+        fixed: on how many of the two sides vectors x were rounded to whole multiples of 1 / FIXED_ONE, to x + e:
+        |<x + e, y + f> - <x, y>| <= |e| |y + f| + |x| |f|. A sketch's y + f may be that much longer than its vector.
         """
         size = max(K, L)
-        products = 1.05 * (width + 16) * rounding
+        changed, longest = 0.51 * math.sqrt(width) / FIXED_ONE, 1.02 + 0.004 * math.sqrt(width)
+        products = 1.05 * (width + 16) * rounding + fixed * changed * longest
         steps = (4e-6 + 4 * size * FLOAT32_ROUNDING) * (1 + (1 + math.log(size)) / self.alpha)
         return products + steps + (2.2 * uneven if self.normalises else 0.0)
 

@@ -58,14 +58,14 @@ def probes(
 ) -> list[Probe]:
     """Queries (Q, L, D) as the sketches of these prefixes see them; no item's vector is longer than `longest`."""
     x = queries.astype(np.float64)
-    squared = np.square(x).sum(-1)
+    squared = _squared(x)
     cap = float(np.sqrt(squared.max(initial=0)) * longest * (1 + 1e-6))
     directions = torch.from_numpy(rotation[:, : max(prefixes, default=0)].copy())
     rotated = (torch.from_numpy(x) @ directions).numpy()  # on torch's threads, not on numpy's own
     found = []
     for prefix in prefixes:
         kept = rotated[..., :prefix]
-        kept_squared = np.square(kept).sum(-1)
+        kept_squared = _squared(kept)
         within, outside = _norm_above(kept_squared), _norm_above(squared - kept_squared)
         found.append(Probe(kept.astype(np.float32, order="C"), within, outside, cap))
     return found
@@ -78,6 +78,11 @@ def _encode(kept: NDArray[np.float64], squared: NDArray[np.float64]) -> tuple[ND
     lost = np.square(kept - codes * scale[:, None]).sum(1)
     rest = squared - np.square(kept).sum(1)
     return codes.astype(np.int8), np.stack([scale, _norm_above(lost), _norm_above(rest)])
+
+
+def _squared(x: NDArray[Any]) -> NDArray[np.float64]:
+    squared: NDArray[np.float64] = np.einsum("...d,...d->...", x, x, dtype=np.float64)
+    return squared
 
 
 def _norm_above(squared: NDArray[np.float64]) -> NDArray[np.float32]:

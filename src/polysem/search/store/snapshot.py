@@ -80,18 +80,21 @@ class View:
 
 
 class Stats(NamedTuple):
-    """How large an index is. dead: rows that take space and do not count, until `compact`."""
+    """How large an index is. dead: rows that take space and do not count, until `compact`.
+
+    bytes: of all files; None where another program keeps them.
+    """
 
     items: int
     by_side: dict[str, int]
     dead: int
     segments: int
-    bytes: int
+    bytes: int | None
     words: bool
 
     @property
-    def bytes_per_item(self) -> float:
-        return self.bytes / max(1, self.items)
+    def bytes_per_item(self) -> float | None:
+        return None if self.bytes is None else self.bytes / max(1, self.items)
 
 
 class Snapshot:
@@ -185,6 +188,15 @@ class Snapshot:
         query = f"SELECT {_COLUMNS} FROM items WHERE id = ? AND side IN (?, ?) ORDER BY side"
         sides = ("image", "text") if side is None else (side, side)
         return [self._item(row) for key in ids for row in self._connection.execute(query, (key, *sides))]
+
+    def captions_of(self, ids: Iterable[str]) -> list[str]:
+        """The ids of the texts that name one of these images as their `metadata.item`; they are called id#number."""
+        # "$" follows "#", so the range holds what starts with the id and a "#": found through the index of ids.
+        query = (
+            "SELECT id FROM items WHERE side = 'text' AND id >= ? AND id < ? "
+            "AND json_extract(metadata, '$.item') = ? ORDER BY id"
+        )
+        return [found for key in ids for (found,) in self._connection.execute(query, (f"{key}#", f"{key}$", key))]
 
     def hashes(self, ids: Iterable[str], side: Side) -> dict[str, str | None]:
         """The content hash of each of these ids that is there: what has the same hash need not be encoded again."""

@@ -56,6 +56,10 @@ class Store:
             self.close()
             raise
 
+    @property
+    def writable(self) -> bool:
+        return self._writer is not None
+
     @classmethod
     def create(cls, folder: str | Path, manifest: Manifest) -> Store:
         """Make an index in a folder that has none, and open it for writing."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Iterator, Sequence
+from functools import cache, lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polysem.search.engine.level import Level, Probe, Rows
+from polysem.search.engine.level import Level, Probe, Rows, address
 from polysem.search.engine.scoring import Scoring
 
 _SIMILARITIES = {"smooth_chamfer": 0, "chamfer": 1, "mil": 2, "cosine": 2}
-_TYPES = {"float32": 0, "float16": 1, "int8": 2}
+_TYPES = {np.dtype("float32"): 0, np.dtype("float16"): 1, np.dtype("int8"): 2}
 _LANES, _FOURS = 8, 4
 
 
@@ -36,7 +36,11 @@ class _Task(ctypes.Structure):
 
 def library() -> ctypes.CDLL | None:
     """The compiled loops, or None where they are missing or turned off."""
-    wish = os.environ.get("POLYSEM_NATIVE", "1")
+    return _chosen(os.environ.get("POLYSEM_NATIVE", "1"))
+
+
+@lru_cache(1)  # asked for many times a search, changed by tests
+def _chosen(wish: str) -> ctypes.CDLL | None:
     found = None if wish == "0" else _load()
     if found is not None:
         found.polysem_choose(ctypes.c_int(wish == "portable"))
@@ -52,7 +56,7 @@ def _load() -> ctypes.CDLL | None:
         except OSError:  # not built, or built for another machine
             continue
         library.polysem_largest.restype = ctypes.c_int64
-        library.polysem_products.restype = library.polysem_finalists.restype = None
+        library.polysem_finalists.restype = None
         return library
     return None
 
@@ -74,14 +78,14 @@ class Native:
             norms = np.ascontiguousarray(norms.reshape(count, 2, -1, _FOURS).swapaxes(1, 2))
         self._library = library
         self._held = (level, query, norms)  # the pointers below do not keep their arrays alive
-        self._count, self._shape, self._padded = count, (level.values.shape[1], L), padded
+        self._count = count
         self._task = _Task(
             _SIMILARITIES[scoring.name],
-            _TYPES[level.values.dtype.name],
+            _TYPES[level.values.dtype],
             scoring.alpha,
             min(probe.cap, 1e30),
             *(level.values.shape[1], L, D, padded),
-            *(_address(array) for array in (level.values, level.side, query, norms)),
+            *(*level.addresses, address(query), address(norms)),
         )
 
     def scan(self, rows: Rows, first: int, last: int, scores: NDArray[np.float32]) -> None:
@@ -93,13 +97,13 @@ class Native:
         call = self._library.polysem_batch
         self._check(call(self._at(), count, _int(first), _int(last), stride, _pointer(scores)))
 
-    def products(self, rows: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.float64]:
-        """(n, K, L) inner products in float64: query q with the rows from starts[q] to starts[q + 1]."""
-        query = self._held[1].astype(np.float64)
-        out = np.empty((len(rows), *self._shape))
-        call, count = self._library.polysem_products, _int(self._count)
-        call(self._at(), _pointer(query), count, _pointer(starts), _pointer(rows), _pointer(out))
-        return out
+    def products(
+        self, rows: NDArray[np.int64], starts: NDArray[np.int64], first: int, last: int, out: NDArray[np.float64]
+    ) -> None:
+        """Fill out (n, K, L), inner products in float64, for queries first to last: of query q with the rows from
+        starts[q] to starts[q + 1]."""
+        call, pointers = self._library.polysem_products, [_pointer(array) for array in (starts, rows, out)]
+        self._check(call(self._at(), _int(first), _int(last), *pointers))
 
     def _at(self) -> Any:
         return ctypes.byref(self._task)
@@ -130,7 +134,8 @@ class Finalists:
     ) -> None:
         """For queries first to last: bounds (Q, N), then the sketches of `levels`, then the vectors, its last.
 
-        Without levels the bounds are scores already. They are overwritten. slacks: of the bounds, then of each level.
+        The bounds are overwritten. slacks: of the bounds, then of each level. promising: how many are scored to find
+        out what the bounds have to reach; 0 where the bounds are scores themselves.
         """
         tasks = (_Task * len(levels))(*(level._task for level in levels))
         self._library.polysem_finalists(
@@ -140,10 +145,11 @@ class Finalists:
             *(_pointer(array) for array in (self.rows, self.counts, self.scored)),
         )
 
-    def of(self, query: int) -> NDArray[np.int64] | None:
-        """None where there was no room for all."""
-        count = int(self.counts[query])
-        return self.rows[query, :count] if 0 <= count <= self.rows.shape[1] else None
+    def __iter__(self) -> Iterator[NDArray[np.int64] | None]:
+        """Of each query; None where there was no room for all."""
+        room = self.rows.shape[1]
+        for rows, count in zip(self.rows, self.counts.tolist(), strict=True):
+            yield rows[:count] if 0 <= count <= room else None
 
 
 def largest(library: ctypes.CDLL, scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
@@ -153,13 +159,8 @@ def largest(library: ctypes.CDLL, scores: NDArray[np.float32], k: int) -> NDArra
     return places
 
 
-def _address(array: NDArray[Any] | None) -> int | None:
-    # Not array.ctypes.data, which is an object of its own and ten times as slow.
-    return None if array is None else int(array.__array_interface__["data"][0])
-
-
 def _pointer(array: NDArray[Any] | None) -> ctypes.c_void_p:
-    return ctypes.c_void_p(_address(array))
+    return ctypes.c_void_p(address(array))
 
 
 def _int(value: int) -> ctypes.c_int64:

@@ -11,9 +11,12 @@
 
 #define INLINE static inline __attribute__((always_inline))
 #define LANES 8
-#define PANEL 16      /* items side by side in the batch kernel: two vectors */
-#define QUERY_ROWS 6  /* times two vectors, the accumulators that fit 16 registers */
-#define DEPTH 256     /* dimensions taken at once by the batch kernel, so that a panel stays in the first cache */
+#define PANEL 16         /* items side by side in the batch kernel: two vectors */
+#define QUERY_ROWS 6     /* times two vectors, the accumulators that fit 16 registers */
+#define DEPTH_BYTES 2048 /* of each vector taken at once, so that a panel stays in the first cache */
+#define GROUP_ROWS 48    /* query vectors, and panels of items, taken at once: they stay in the second */
+#define BLOCK_PANELS 16
+#define FIXED_ONE 32000  /* what 1 is in 16 bits, with room for norms that are not quite 1; scoring.py knows it too */
 
 enum { SMOOTH_CHAMFER, CHAMFER, MIL };
 enum { FLOAT32, FLOAT16, INT8 };
@@ -23,8 +26,8 @@ typedef float v8_any __attribute__((vector_size(32), aligned(4), may_alias)); /*
 typedef float v4 __attribute__((vector_size(16)));
 typedef float v4_any __attribute__((vector_size(16), aligned(4), may_alias));
 typedef int32_t v8i __attribute__((vector_size(32)));
-typedef double v8d __attribute__((vector_size(64)));
-typedef double v8d_any __attribute__((vector_size(64), aligned(8), may_alias));
+typedef double v4d __attribute__((vector_size(32)));
+typedef double v4d_any __attribute__((vector_size(32), aligned(8), may_alias));
 
 typedef struct {
     int32_t similarity, type;  /* of the enums above; `type` is the items' */
@@ -41,6 +44,7 @@ static int64_t size_of(int type) { return type == FLOAT32 ? 4 : type == FLOAT16 
 
 #define FN(name) name##_any
 #include "kernels_body.h"
+#include "batch_body.h"
 #undef FN
 
 #if defined(__x86_64__) && defined(__GNUC__)
@@ -55,6 +59,7 @@ static int64_t size_of(int type) { return type == FLOAT32 ? 4 : type == FLOAT16 
 #define AVX2 1
 #define FN(name) name##_avx2
 #include "kernels_body.h"
+#include "batch_body.h"
 #undef FN
 #if defined(__clang__)
 #pragma clang attribute pop
@@ -93,16 +98,21 @@ int polysem_batch(const Task *task, int64_t queries, int64_t first, int64_t last
     return CALL(batch, task, queries, first, last, stride, scores);
 }
 
-/* Inner products in double, (rows, K, L), each summed in the one order that exact.py also follows. Query q has the rows
-   from starts[q] to starts[q + 1]. */
-void polysem_products(const Task *task, const double *query, int64_t queries, const int64_t *starts,
-                      const int64_t *rows, double *products) {
-    const int64_t pairs = task->K * task->L, step = (task->L + 3) / 4 * 4 * task->padded;
-    for (int64_t q = 0; q < queries; q++)
-        CALL(products, task, query + q * step, rows + starts[q], starts[q + 1] - starts[q], products + starts[q] * pairs);
+/* Inner products in double, (rows, K, L), each summed in the one order that exact.py also follows, for queries first..last:
+   query q has the rows from starts[q] to starts[q + 1]. */
+int polysem_products(const Task *task, int64_t first, int64_t last, const int64_t *starts, const int64_t *rows, double *products) {
+    const int64_t pairs = task->K * task->L, size = (task->L + 3) / 4 * 4 * task->padded;
+    double *query = malloc(sizeof(double) * (size_t)size);
+    if (!query) return -1;
+    for (int64_t q = first; q < last; q++) {
+        for (int64_t i = 0; i < size; i++) query[i] = task->query[q * size + i];
+        CALL(products, task, query, rows + starts[q], starts[q + 1] - starts[q], products + starts[q] * pairs);
+    }
+    free(query);
+    return 0;
 }
 
-/* The places of the k largest of n scores, in no order; NaN never enters. Returns how many there are. */
+/* The places of the k largest of n scores, in no order. Returns how many there are. */
 int64_t polysem_largest(const float *scores, int64_t n, int64_t k, int64_t *places) {
     int64_t held = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -128,41 +138,49 @@ int64_t polysem_largest(const float *scores, int64_t n, int64_t k, int64_t *plac
     return held;
 }
 
-/* From bounds on the scores of n items, those that may be among the k best: what `Contest` does, for one query.
-   `levels` tasks: sketches, each for those that the bounds before leave, then the vectors themselves. Without any the
-   bounds are scores already. slacks: how far the given bounds, then those of each task, may be off. Writes no more than
-   `room` rows; returns how many there are (more than `room`: too many), -1 without memory. `scored`: how many were scored
-   in full. */
+/* Those of n items that may be among the k best, for one query: what `Contest` does. `levels` tasks: sketches, each for
+   those that the one before leaves, then the vectors themselves. slacks: how far the given bounds, then those of each task,
+   may be off. `promising`: how many to score in full before the bounds are of use; 0 where they are no mere bounds but
+   scores. Writes no more than `room` rows; returns how many there are (more than `room`: too many), -1 without memory.
+   `scored`: how many were scored in full. */
 static int64_t finalists(const Task *tasks, int64_t levels, float *bounds, int64_t n, const float *slacks, int64_t k,
                          int64_t promising, int64_t room, int64_t *rows, int64_t *scored) {
-    int64_t *places = malloc(sizeof(int64_t) * (size_t)(n + k)), *best = places + n, left = n, found = 0;
-    float *scores = malloc(sizeof(float) * (size_t)n), *mine = bounds;
-    int failed = !places || !scores;
-    if (levels && !failed) { /* score the most promising, then all whose bounds reach what k of them reach */
-        const int64_t first = left = polysem_largest(bounds, n, promising, places);
-        failed |= polysem_scan(tasks + levels - 1, places, 0, first, scores);
-        const int64_t held = polysem_largest(scores, first, k, best);
-        const float bar = held < k ? -INFINITY : scores[best[0]] - slacks[levels];
-        for (int64_t i = 0; i < first; i++) bounds[places[i]] = NAN;
-        for (int64_t i = 0; i < n; i++)
-            if (bounds[i] >= bar - slacks[0]) places[left++] = i;
-        for (int64_t level = 0; level < levels - 1; level++) {
-            int64_t kept = first;
-            failed |= polysem_scan(tasks + level, places, first, left, scores);
-            for (int64_t i = first; i < left; i++)
-                if (scores[i] >= bar - slacks[level + 1]) places[kept++] = places[i];
-            left = kept;
-        }
-        failed |= polysem_scan(tasks + levels - 1, places, first, left, scores);
-        mine = scores;
+    int64_t *places = malloc(sizeof(int64_t) * (size_t)(n + k)), *best = places + n, first = 0, left, found = 0;
+    float *scores = malloc(sizeof(float) * (size_t)n), bar;
+    if (!places || !scores) {
+        free(places), free(scores);
+        return -1;
     }
-    *scored = left;
-    if (!failed) {
-        const int64_t held = polysem_largest(mine, left, k, best);
-        const float bar = held < k ? -INFINITY : mine[best[0]] - 2 * slacks[levels];
+    const Task *full = tasks + levels - 1;
+    int failed = 0;
+    if (promising) {
+        first = polysem_largest(bounds, n, promising, places);
+        failed |= polysem_scan(full, places, 0, first, scores);
+        bar = polysem_largest(scores, first, k, best) < k ? -INFINITY : scores[best[0]] - slacks[levels];
+        for (int64_t i = 0; i < first; i++) bounds[places[i]] = NAN;
+    } else {
+        bar = polysem_largest(bounds, n, k, best) < k ? -INFINITY : bounds[best[0]] - slacks[0];
+    }
+    left = first;
+    for (int64_t i = 0; i < n; i++)
+        if (bounds[i] >= bar - slacks[0]) places[left++] = i;
+    for (const Task *level = tasks; level < full && 2 * left <= n; level++) { /* of many left most would stay */
+        int64_t kept = first;
+        failed |= polysem_scan(level, places, first, left, scores);
+        for (int64_t i = first; i < left; i++)
+            if (scores[i] >= bar - slacks[level - tasks + 1]) places[kept++] = places[i];
+        left = kept;
+    }
+    *scored = promising ? left : n;
+    if (!promising && left <= room) { /* so few that the score that decides may choose between them */
+        memcpy(rows, places, sizeof(int64_t) * (size_t)left);
+        found = left;
+    } else {
+        failed |= polysem_scan(full, places, first, left, scores);
+        bar = polysem_largest(scores, left, k, best) < k ? -INFINITY : scores[best[0]] - 2 * slacks[levels];
         for (int64_t i = 0; i < left; i++)
-            if (mine[i] >= bar) {
-                if (found < room) rows[found] = levels ? places[i] : i;
+            if (scores[i] >= bar) {
+                if (found < room) rows[found] = places[i];
                 found++;
             }
     }

@@ -236,137 +236,38 @@ static int FN(scan)(const Task *t, const int64_t *rows, int64_t first, int64_t l
     return 0;
 }
 
-/* ------------------------------------------------------------------ many queries: a matrix product with the score at its end */
-
-/* `count` queries from `first` on -> panels (rows / 6, D, 6) of their vectors, rows beyond the last zero. */
-static void FN(pack_queries)(const Task *t, int64_t first, int64_t count, float *packed) {
-    const int64_t L = t->L, D = t->D, fours = (L + 3) / 4 * 4;
-    for (int64_t row = 0; row < (count * L + QUERY_ROWS - 1) / QUERY_ROWS * QUERY_ROWS; row++) {
-        const float *vector = t->query + ((first + row / L) * fours + row % L) * t->padded;
-        float *to = packed + row / QUERY_ROWS * D * QUERY_ROWS + row % QUERY_ROWS;
-        for (int64_t d = 0; d < D; d++) to[d * QUERY_ROWS] = row < count * L ? vector[d] : 0;
-    }
-}
-
-/* Sixteen items from `first` on -> panels (K, D, 16), items beyond the last zero. */
-static void FN(pack_items)(const Task *t, int64_t first, int64_t last, float *packed) {
-    const int64_t K = t->K, D = t->D, size = size_of(t->type), whole = D / LANES * LANES;
-    for (int64_t lane = 0; lane < PANEL; lane++)
-        for (int64_t k = 0; k < K; k++) {
-            const char *row = (const char *)t->items + ((first + lane) * K + k) * D * size;
-            float *column = packed + k * D * PANEL + lane;
-            for (int64_t d = 0; d < D; d += LANES) {
-                v8 y = {0};
-                if (first + lane < last) y = d < whole ? FN(load)(row + d * size, t->type) : FN(load_tail)(row + d * size, D - d, t->type);
-                int64_t count = D - d < LANES ? D - d : LANES;
-                for (int64_t i = 0; i < count; i++) column[(d + i) * PANEL] = y[i];
-            }
-        }
-}
-
-/* 6 query rows by 16 items over `depth` dimensions, added to c unless they are the first. */
-INLINE void FN(micro)(const float *a, const float *b, int64_t depth, float *c, int64_t of_row, int add) {
-    v8 acc[QUERY_ROWS][2] = {{{0}}};
-    for (int64_t d = 0; d < depth; d++, a += QUERY_ROWS, b += PANEL) {
-        v8 left = *(const v8_any *)b, right = *(const v8_any *)(b + LANES);
-#pragma GCC unroll 6
-        for (int r = 0; r < QUERY_ROWS; r++) acc[r][0] += a[r] * left, acc[r][1] += a[r] * right;
-    }
-#pragma GCC unroll 6
-    for (int r = 0; r < QUERY_ROWS; r++)
-        for (int half = 0; half < 2; half++) {
-            v8_any *to = (v8_any *)(c + r * of_row + half * LANES);
-            if (add) acc[r][half] += *to;
-            *to = acc[r][half];
-        }
-}
-
-/* One query's products with sixteen items -> upper bounds of them, in place. */
-INLINE void FN(loosen)(const Task *t, const float *norms, const float *sides, float *c, int64_t of_l) {
-    for (int64_t l = 0; l < t->L; l++) {
-        const float within = norms[l / 4 * 8 + l % 4], outside = norms[l / 4 * 8 + l % 4 + 4];
-        for (int64_t k = 0; k < t->K; k++)
-            for (int64_t i = k * PANEL; i < (k + 1) * PANEL; i += LANES) {
-                v8_any *at = (v8_any *)(c + l * of_l + i);
-                const v8 scale = *(const v8_any *)(sides + i), error = *(const v8_any *)(sides + t->K * PANEL + i);
-                const v8 residual = *(const v8_any *)(sides + 2 * t->K * PANEL + i);
-                v8 bound = *at * scale + within * error + outside * residual;
-                *at = -FN(max)(-bound, bound * 0 - t->cap);
-            }
-    }
-}
-
-static int FN(batch)(const Task *t, int64_t queries, int64_t first, int64_t last, int64_t stride, float *scores) {
-    const int64_t K = t->K, L = t->L, D = t->D, fours = (L + 3) / 4 * 4;
-    const int64_t group = L >= 96 ? 1 : 96 / L, panels = (group * L + QUERY_ROWS - 1) / QUERY_ROWS; /* queries at once */
-    const int64_t blocks = K >= 32 ? 1 : 32 / K, columns = blocks * K * PANEL;                      /* items at once / 16 */
-    const int64_t groups = (queries + group - 1) / group, group_size = panels * QUERY_ROWS * D;
-    float *packed = malloc(sizeof(float) * (size_t)(groups * group_size));
-    float *items = malloc(sizeof(float) * (size_t)(columns * D));
-    float *sides = malloc(sizeof(float) * (size_t)(columns * 3));
-    float *c = malloc(sizeof(float) * (size_t)(panels * QUERY_ROWS * columns));
-    const int failed = !packed || !items || !sides || !c;
-    for (int64_t g = 0; g < groups && !failed; g++)
-        FN(pack_queries)(t, g * group, queries - g * group < group ? queries - g * group : group, packed + g * group_size);
-    for (int64_t start = first; start < last && !failed; start += blocks * PANEL) {
-        int64_t used = (last - start + PANEL - 1) / PANEL;
-        if (used > blocks) used = blocks;
-        for (int64_t b = 0; b < used; b++) {
-            FN(pack_items)(t, start + b * PANEL, last, items + b * K * PANEL * D);
-            for (int64_t i = 0; t->side && i < 3 * K * PANEL; i++) {
-                int64_t item = start + b * PANEL + i % PANEL;
-                sides[b * 3 * K * PANEL + i] = item < last ? t->side[item * 3 * K + i / PANEL] : 0;
-            }
-        }
-        for (int64_t g = 0; g < groups; g++) {
-            const int64_t here = queries - g * group < group ? queries - g * group : group;
-            const float *a = packed + g * group_size;
-            for (int64_t d = 0; d < D; d += DEPTH)
-                for (int64_t j = 0; j < used * K; j++)
-                    for (int64_t p = 0; p * QUERY_ROWS < here * L; p++)
-                        FN(micro)(a + (p * D + d) * QUERY_ROWS, items + (j * D + d) * PANEL,
-                                  D - d < DEPTH ? D - d : DEPTH, c + p * QUERY_ROWS * columns + j * PANEL, columns, d > 0);
-            for (int64_t q = g * group; q < g * group + here; q++)
-                for (int64_t b = 0; b < used; b++) {
-                    float *block = c + (q - g * group) * L * columns + b * K * PANEL;
-                    if (t->side) FN(loosen)(t, t->norms + q * 2 * fours, sides + b * 3 * K * PANEL, block, columns);
-                    for (int64_t half = 0; half < PANEL; half += LANES) {
-                        int64_t at = start + b * PANEL + half, count = last - at < LANES ? last - at : LANES;
-                        v8 score = FN(score)(block + half, columns, PANEL, t);
-                        for (int64_t lane = 0; lane < count; lane++) scores[q * stride + at + lane] = score[lane];
-                    }
-                }
-        }
-    }
-    free(packed), free(items), free(sides), free(c);
-    return failed ? -1 : 0;
-}
-
 /* ------------------------------------------------------------------ what decides */
+
+INLINE void FN(widen)(v8 x, v4d *low, v4d *high) {
+#ifdef AVX2
+    *low = (v4d)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)x));
+    *high = (v4d)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)x, 1));
+#else
+    for (int i = 0; i < 4; i++) (*low)[i] = x[i], (*high)[i] = x[i + 4];
+#endif
+}
 
 /* A product of two floats is exact in double, so only the order of the sums matters: eight partial sums, each over every
    eighth dimension from the first on, then halves added to halves. */
 INLINE void FN(products_type)(const Task *t, const double *query, const int64_t *rows, int64_t count, double *out, int type) {
-    const int64_t K = t->K, L = t->L, D = t->D, padded = t->padded, size = size_of(type), whole = D / LANES * LANES;
+    const int64_t K = t->K, L = t->L, D = t->D, padded = t->padded, size = size_of(type);
     for (int64_t i = 0; i < count * K; i++, out += L) {
         const char *row = (const char *)t->items + (rows[i / K] * K + i % K) * D * size;
         for (int64_t l = 0; l < L; l += 4) {
             const double *x = query + l * padded;
-            v8d sums[4] = {{0}};
-            for (int64_t d = 0; d < whole; d += LANES) {
-                v8d y = __builtin_convertvector(FN(load)(row + d * size, type), v8d);
+            v4d low[4] = {{0}}, high[4] = {{0}}, y, z;
+            for (int64_t d = 0; d < D; d += LANES) {
+                FN(widen)(d + LANES <= D ? FN(load)(row + d * size, type) : FN(load_tail)(row + d * size, D - d, type), &y, &z);
 #pragma GCC unroll 4
-                for (int c = 0; c < 4; c++) sums[c] += y * *(const v8d_any *)(x + c * padded + d);
-            }
-            if (whole < D) {
-                v8d y = __builtin_convertvector(FN(load_tail)(row + whole * size, D - whole, type), v8d);
-#pragma GCC unroll 4
-                for (int c = 0; c < 4; c++) sums[c] += y * *(const v8d_any *)(x + c * padded + whole);
+                for (int c = 0; c < 4; c++) {
+                    low[c] += y * *(const v4d_any *)(x + c * padded + d);
+                    high[c] += z * *(const v4d_any *)(x + c * padded + d + 4);
+                }
             }
 #pragma GCC unroll 4
             for (int c = 0; c < 4; c++) {
-                v8d s = sums[c];
-                if (l + c < L) out[l + c] = ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+                v4d s = low[c] + high[c];
+                if (l + c < L) out[l + c] = (s[0] + s[2]) + (s[1] + s[3]);
             }
         }
     }

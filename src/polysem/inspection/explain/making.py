@@ -1,0 +1,129 @@
+"""The one call: an image, a caption and a model to an `Explanation`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from polysem.data.collection import Collection
+from polysem.encoders import Detector
+from polysem.errors import InputError
+from polysem.inspection import inputs, places
+from polysem.inspection.attention import image_attentions, text_attentions
+from polysem.inspection.contributions import contributions
+from polysem.inspection.explain.explanation import Explanation, Near, Searched
+from polysem.inspection.explain.nearest import captions_of, nearest
+from polysem.inspection.explain.winning import winning
+from polysem.inspection.places import Places
+from polysem.inspection.words import words
+from polysem.models import Model, load
+
+NEAREST = 3
+Progress = Callable[[str, int, int], None]
+
+
+def explain(
+    model: Model | str | Path,
+    image: Any,
+    caption: str,
+    captions: Collection | Sequence[str] | str | Path | None = None,
+    *,
+    split: str | None = None,
+    picture: Image.Image | str | Path | None = None,
+    boxes: Any = None,
+    progress: Progress | None = None,
+) -> Explanation:
+    """Why this image and this caption have the score that the model gives them.
+
+    image: a path or a PIL picture; for models of precomputed features the (tokens, dim) array, or a .npy file of it.
+    captions: where to look for the caption nearest to each element: a list, a text file with one per line, or a
+    collection (of its `split`; without one, of the image's own).
+    picture, boxes: to show precomputed features on: the picture, and (tokens, 4) x0, y0, x1, y1 in its pixels.
+    progress: called with the name of a stage, what is done of it and what there is to do.
+    """
+    if not isinstance(caption, str) or not caption.strip():
+        raise InputError(f"The caption is empty ({caption!r:.40}). Give the sentence whose score is to be explained.")
+    name = str(model) if isinstance(model, (str, Path)) else "model"
+    if not isinstance(model, Model):
+        model = load(model)
+    path = Path(image).expanduser() if isinstance(image, (str, Path)) else None
+    seen, features = _seen(model, image, path, picture)
+    (looked,) = image_attentions(model, [seen if features is None else features])
+    (read,) = text_attentions(model, [caption])
+    tokens = looked.weights.shape[-1]
+    found: tuple[tuple[Near, ...], ...] = ()
+    searched = None
+    if captions is not None:
+        choice = captions_of(captions, path, split)
+        report = None if progress is None else lambda done, total: progress("captions", done, total)
+        found = nearest(model, looked.vectors, choice, NEAREST, report)
+        searched = Searched(choice.name, len(choice.texts))
+    return Explanation(
+        model=Path(name).name,
+        image_name=path.name if path is not None else "image",
+        caption=caption,
+        similarity=str(model.similarity.config["name"]),
+        picture=seen,
+        image=looked,
+        places=_places(model, seen, tokens, boxes, features is not None),
+        text=read,
+        words=words(model.text.encoder, caption),
+        contributions=contributions(model.similarity, looked.vectors, read.vectors),
+        nearest=found,
+        searched=searched,
+        winning=winning(model.similarity, looked, read),
+    )
+
+
+def _seen(
+    model: Model, image: Any, path: Path | None, picture: Image.Image | str | Path | None
+) -> tuple[Image.Image | None, Any]:
+    """The picture, if there is one, and the features to take in its stead."""
+    shown = None if picture is None else inputs.picture(picture)
+    if path is not None and path.suffix.lower() == ".npy":
+        return shown, _array(path)
+    if path is None and not isinstance(image, Image.Image):
+        return shown, image
+    if model.image.encoder.takes == "features":
+        raise InputError(
+            f"This model takes precomputed features ({type(model.image.encoder).__name__.lower()}), and "
+            f"{path or 'the image'} is a picture. Give a .npy file of the picture's (tokens, "
+            f"{getattr(model.image.encoder, 'input_dim', 'dim')}) features, made as those it was trained on; "
+            "to see them on the picture add --picture (picture=…) and --boxes (boxes=…)."
+        )
+    return inputs.picture(image), None
+
+
+def _array(path: Path) -> np.ndarray[Any, Any]:
+    try:
+        found = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read as a .npy array ({error}).") from None
+    if found.ndim != 2:
+        raise InputError(
+            f"{path} holds an array of shape {found.shape}; expected one image's (tokens, dim) features. "
+            "Of a file of many images, save the row you mean: np.save('one.npy', np.load('all.npy')[row])."
+        )
+    return np.asarray(found, np.float32)
+
+
+def _places(model: Model, seen: Image.Image | None, tokens: int, boxes: Any, given_features: bool) -> Places:
+    size = (0, 0) if seen is None else seen.size
+    if boxes is not None:
+        array = _array(Path(boxes).expanduser()) if isinstance(boxes, (str, Path)) else boxes
+        known = places.regions(array, size)
+        if len(known) != tokens:
+            raise InputError(f"There are {len(known)} boxes for {tokens} tokens. Give one for each, in their order.")
+        return known
+    if seen is None or (given_features and isinstance(model.image.encoder, Detector)):
+        kind = places.places(model.image.encoder, (1, 1), tokens).kind if _takes_features(model) else "unknown"
+        return places.nowhere(tokens, kind, size)
+    return places.places(model.image.encoder, seen, tokens)
+
+
+def _takes_features(model: Model) -> bool:
+    return model.image.encoder.takes == "features"

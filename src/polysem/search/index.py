@@ -1,0 +1,304 @@
+"""The index: sets of images and texts that can be added, removed and searched, in whatever place they are kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from polysem.data.collection import Collection, Media
+from polysem.data.collection import Item as DataItem
+from polysem.data.readers import open_collection
+from polysem.errors import InputError, kind, unknown
+from polysem.models import Model, load
+from polysem.search import audit, duplicates, places
+from polysem.search.backend import CANDIDATES, Backend, Mode
+from polysem.search.encoder import QueryEncoder, manifest_of
+from polysem.search.filters import And, Compare, Field, Filter, parse
+from polysem.search.reading import Reader
+from polysem.search.relevance import relevant as judge
+from polysem.search.reports import AddReport, IndexStats, Verified
+from polysem.search.results import Result, Results
+from polysem.search.store import Batch, Compacted, Item, Manifest, Side
+from polysem.search.store.entries import SIDES
+from polysem.search.store.manifest import Dtype
+
+Progress = Callable[[str, int, int], None]
+"""Stage, done, of."""
+BACKGROUND = 2000
+"""Items drawn at random that a query is compared with to learn what an irrelevant score is."""
+_FOLDED = 4
+"""Results looked at for each one wanted, where duplicates are folded."""
+
+
+class Index:
+    """An index of sets.
+
+        with Index.create("my-index", model="runs/dive") as index:
+            index.add("photos")
+        results = Index.open("my-index").search("a dog on a beach", k=5)
+
+    Any number of processes may read an index while one writes. Several threads may search one `Index`.
+    """
+
+    def __init__(self, place: str | Path, backend: Backend, model: Model | str | Path | None = None) -> None:
+        self.place, self._backend = str(place), backend
+        self.manifest: Manifest = backend.manifest
+        self._encoder = QueryEncoder(self.manifest, model)
+
+    @classmethod
+    def create(
+        cls,
+        place: str | Path,
+        model: Model | Manifest | str | Path,
+        *,
+        store: str | None = None,
+        dtype: Dtype = "float32",
+    ) -> Self:
+        """Make an empty index and open it for writing.
+
+        model: a model or its folder; or a `Manifest`, for vectors made elsewhere. store: an address such as
+        milvus+http://localhost:19530/photos to keep it there; `place` is then a folder that points to it.
+        dtype: float16 takes half the space, and scores are those of the rounded vectors.
+        """
+        if isinstance(model, Manifest):
+            return cls(place, places.create(place, model, store))
+        made = load(model) if isinstance(model, (str, Path)) else model
+        if not isinstance(made, Model):
+            raise InputError(f"Index.create() takes a model, its folder or a Manifest, got {kind(model)}.")
+        source = _source(model) if isinstance(model, (str, Path)) else ""
+        return cls(place, places.create(place, manifest_of(made, source, dtype), store), made)
+
+    @classmethod
+    def open(cls, place: str | Path, *, write: bool = False, model: Model | str | Path | None = None) -> Self:
+        """Open an index. model: where its model is now, or the loaded model; by default where it was at the time.
+
+        The model is loaded when a query first needs it, and refused if it is not the one that made the index.
+        """
+        return cls(place, places.open_(place, write), model)
+
+    @property
+    def model(self) -> Model:
+        return self._encoder.model
+
+    # --------------------------------------------------------------------------------------------------- changing
+
+    def add(
+        self,
+        source: str | Path | Collection | Batch,
+        *,
+        captions: bool = True,
+        features: str | Path | None = None,
+        text_features: str | Path | None = None,
+        progress: Progress | None = None,
+    ) -> AddReport:
+        """Add a collection, or whatever `polysem data check` can read, or a `Batch` of vectors made elsewhere.
+
+        Pictures go to the side "image"; with `captions` their captions go to the side "text", as id#0, id#1 and so on.
+        An id that is there is replaced if its content has changed, else left as it is. What is added is committed chunk
+        by chunk: an interrupted call can be repeated, and goes on from there.
+        """
+        if isinstance(source, Batch):
+            added = self._backend.add(source)
+            self._backend.settle(progress)
+            return AddReport(added.new, added.replaced, 0, 0)
+        collection = source if isinstance(source, Collection) else open_collection(source)
+        reader = Reader(self.model, features, text_features)
+        new = replaced = unchanged = removed = done = 0
+        skipped = list(collection.skipped)
+        for read in reader.read(collection, self._backend.hashes, captions):
+            added = self._backend.add(*read.batches)
+            stale = set(self._backend.captions_of(read.captions)) - set().union(*read.captions.values())
+            removed += self._backend.remove(stale, "text") if stale else 0
+            new, replaced = new + added.new, replaced + added.replaced
+            unchanged, done = unchanged + read.unchanged, done + read.items
+            skipped += read.skipped
+            if progress is not None:
+                progress("indexing", done, len(collection))
+        self._backend.settle(progress)
+        return AddReport(new, replaced, unchanged, removed, skipped)
+
+    def remove(self, ids: Iterable[str], side: Side | None = None) -> int:
+        """Remove items by id, on one side or both, and the captions that came with an image; how many there were."""
+        if isinstance(ids, str):
+            raise InputError(f"Give a list of ids, got the text {ids!r}.")
+        wanted = list(ids)
+        captions = [] if side == "text" else self._backend.captions_of(wanted)
+        return self._backend.remove(captions, "text") + self._backend.remove(wanted, side)
+
+    def remove_where(self, where: str | Filter) -> int:
+        """Remove every item that passes the filter, and the captions that came with an image."""
+        condition = parse(where) if isinstance(where, str) else where
+        removed = 0
+        for side in SIDES:
+            if side in self.manifest.sets:
+                everyone = self._backend.count(side, condition)
+                removed += self.remove(self._backend.sample(side, everyone, where=condition), side)
+        return removed
+
+    def compact(self, progress: Progress | None = None) -> Compacted:
+        """Give back the space of removed items and merge small segments."""
+        done = self._backend.compact()
+        self._backend.settle(progress)
+        return done
+
+    # -------------------------------------------------------------------------------------------------- searching
+
+    def search(
+        self,
+        query: str | None = None,
+        *,
+        image: str | Path | Image.Image | None = None,
+        item: str | None = None,
+        vectors: NDArray[Any] | None = None,
+        find: Side | None = None,
+        k: int = 10,
+        where: str | Filter | None = None,
+        mode: Mode | None = None,
+        candidates: int = CANDIDATES,
+        relevant: bool | Literal["mark"] = False,
+        dedupe: bool | float = False,
+    ) -> Results:
+        """The k best items for one query: a text, a picture, an item of the index by its id, or a set (L, D).
+
+        find: "image" or "text"; by default images, where there are any. where: a filter, e.g. "label = 'dog' and year >
+        2020". mode: "exact", or "fast" for the exact order of the `candidates` whose set means are closest.
+        relevant: leave out what the query's own score distribution says is irrelevant, or "mark" it.
+        dedupe: fold near-duplicates into the best of them; a number is the cosine from which items count as such.
+        """
+        if k < 1:
+            raise InputError(f"k must be at least 1, got {k}.")
+        if mode is not None and mode not in self._backend.modes:
+            raise unknown("mode of search", mode, self._backend.modes)
+        condition = parse(where) if isinstance(where, str) else where
+        sought, excluded = self._sought(query, image, item, vectors)
+        start = time.perf_counter()
+        side = self._target(find)
+        of = self._backend.count(side, condition)
+        alone = int(excluded is not None and excluded[0] == side)
+        wanted = (_FOLDED * k if dedupe else k) + alone
+        ranked = self._backend.search(
+            side, sought, min(wanted, max(of, 1)), where=condition, mode=mode, candidates=candidates
+        )
+        others = [place for place, each in enumerate(ranked.items) if (side, each.id) != excluded]
+        found = [Result.of(ranked.items[place], float(ranked.scores[place])) for place in others]
+        if dedupe:
+            found = _folded(found, ranked.sets[others], duplicates.THRESHOLD if dedupe is True else dedupe)
+        found = [replace(result, rank=rank) for rank, result in enumerate(found[:k], start=1)]
+        cut = None
+        if relevant:
+            background = self._backend.background(side, sought, BACKGROUND, where=condition)
+            cut = judge(np.array([result.score for result in found]), background, of)
+            found = [replace(result, relevant=result.rank <= cut.count) for result in found]
+            found = found if relevant == "mark" else found[: cut.count]
+        used, seconds = mode or self._backend.modes[0], time.perf_counter() - start
+        return Results(found, used, side, ranked.scored, of - alone, seconds, ranked.unreadable, cut)
+
+    def _sought(
+        self,
+        query: str | None,
+        image: str | Path | Image.Image | None,
+        item: str | None,
+        vectors: NDArray[Any] | None,
+    ) -> tuple[NDArray[Any], tuple[Side, str] | None]:
+        """The query's set, and the item that it is, if it is one."""
+        given = [value for value in (query, image, item, vectors) if value is not None]
+        if len(given) != 1:
+            raise InputError(f"Search for one thing: a text, an image, an item or vectors; got {len(given)} of these.")
+        if query is not None:
+            return self._encoder.text(query), None
+        if image is not None:
+            return self._encoder.image(image), None
+        if item is not None:
+            known = self._backend.find([item])
+            if not known:
+                raise InputError(f"The index holds no item {item!r}. Ids are the ones it was added with.")
+            side = known[0].side
+            return self._backend.vectors(side, [item])[0], (side, item)
+        return np.asarray(vectors), None
+
+    def _target(self, find: Side | None) -> Side:
+        if find is not None:
+            if find not in SIDES:
+                raise unknown("side of an index", find, SIDES)
+            return find
+        return next((side for side in SIDES if self._backend.count(side)), "image")
+
+    # ------------------------------------------------------------------------------------------------- looking at
+
+    def pictures(self, paths: Iterable[str | Path]) -> Collection:
+        """These files as a collection: under the id by which the index knows a file, or else its path as given."""
+        items = []
+        for path in map(Path, paths):
+            same = And((_is("path", str(path.absolute())), _is("side", "image")))
+            known = self._backend.sample("image", 1, where=same)
+            items.append(DataItem(known[0] if known else path.as_posix(), Media(path.parent, path.name)))
+        return Collection("pictures", "image", items)
+
+    def items(self, ids: Iterable[str], side: Side | None = None) -> list[Item]:
+        """The items with these ids; those that are not there are left out."""
+        return self._backend.find(ids, side)
+
+    def sample(self, side: Side, count: int, *, seed: int = 0) -> list[Item]:
+        """Up to `count` items of a side, drawn at random; the same ones for the same seed."""
+        return self._backend.find(self._backend.sample(side, count, seed=seed), side)
+
+    def vectors(self, side: Side, ids: Sequence[str]) -> NDArray[Any]:
+        """(n, K, D) sets of these ids, all of which must be there."""
+        return self._backend.vectors(side, ids)
+
+    def stats(self) -> IndexStats:
+        """How large the index is, what made it, and the recall of the fast mode as last measured by `verify`."""
+        found, measured = self._backend.stats(), self._backend.note(audit.NOTE)
+        changed = measured is not None and measured["items"] != found.by_side
+        return IndexStats(
+            *found[:5], found.bytes_per_item, self.manifest, measured, self._backend.modes, changed_since_audit=changed
+        )
+
+    def verify(self, *, sample: int = audit.SAMPLE, progress: Progress | None = None) -> Verified:
+        """Check every checksum, and measure recall@10 of the fast mode against the exact one on a sample.
+
+        The figure is kept beside the index where it was opened for writing.
+        """
+        damage = self._backend.verify(progress)
+        lost = {each.segment: self._backend.among(each) for each in damage}
+        measured = audit.measure(self._backend, sample, progress)
+        if measured is not None and self._backend.writable:
+            self._backend.write_note(audit.NOTE, measured)
+        return Verified(damage, lost, measured)
+
+    def close(self) -> None:
+        """Let go of the files. Safe to call twice."""
+        self._backend.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.close()
+
+
+def _folded(found: Sequence[Result], sets: NDArray[Any], threshold: float) -> list[Result]:
+    """The best of each group of near-duplicates, with the others' ids."""
+    leaders = duplicates.groups(sets, [None] * len(found), threshold)
+    return [
+        replace(result, duplicates=tuple(found[i].id for i, first in enumerate(leaders) if first == place != i))
+        for place, result in enumerate(found)
+        if leaders[place] == place
+    ]
+
+
+def _is(name: str, value: str) -> Compare:
+    return Compare(Field((name,), built_in=True), "=", value)
+
+
+def _source(model: str | Path) -> str:
+    """A folder as seen from anywhere, or a name as it is."""
+    return str(Path(model).absolute()) if Path(model).exists() else str(model)

@@ -1,0 +1,216 @@
+"""The collection that holds an index: made, written, and read in pieces of bounded size."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polysem.search.milvus.connection import CALL_SECONDS, Connection
+from polysem.search.milvus.expressions import Expression
+from polysem.search.milvus.indexes import INDEXES
+from polysem.search.milvus.rows import FACTS_LIMIT, TEXT_LIMIT, Row, set_fields
+from polysem.search.store import Manifest, SearchError
+
+MOST = 16_384
+"""Milvus returns no more candidates, and no more rows, at once."""
+PARTITIONS = ("image", "text", "note")
+_FIELDS = {"id", "mean", "added", "item", "facts", "ranges", "crc", "set_0"}
+_READ_BYTES, _WRITE_BYTES = 16 << 20, 8 << 20
+_READ_ROWS = 1000
+_LOAD_SECONDS, _FLUSH_SECONDS = 300.0, 300.0
+# Small segments are never indexed, they are scanned: what does not move for so long is not waited for.
+_IDLE_SECONDS = 2.0
+_EVERYTHING = 'id > ""'
+Progress = Callable[[str, int, int], Any]
+
+
+class Collection:
+    """Rows by key, by page and by nearness of their means. Every reading sees what was written before it."""
+
+    def __init__(self, connection: Connection, manifest: Manifest | None = None) -> None:
+        self.connection, self.address = connection, connection.address
+        self._name = self.address.name
+        self._reading: dict[str, Any] = {"consistency_level": self.address.consistency}
+        self.rows_at_once, self.set_fields = _READ_ROWS, list[str]()
+        self._index = ""
+        if manifest is not None:
+            self.know(manifest)
+
+    def know(self, manifest: Manifest) -> None:
+        """Take notice of how large a set is."""
+        self.rows_at_once, self.set_fields = _rows_within(manifest, _READ_BYTES), set_fields(manifest)
+
+    def exists(self) -> bool:
+        """Whether it is there; an error if a collection of this name is another program's."""
+        if not self._call("has_collection"):
+            return False
+        names = {field.get("name") for field in self._call("describe_collection").get("fields", ())}
+        if not names >= _FIELDS:
+            raise SearchError(
+                f"Milvus at {self.address.uri} holds a collection {self._name!r} that is no index of polysem. Choose "
+                "another name at the end of the address."
+            )
+        return True
+
+    def make(self, manifest: Manifest) -> None:
+        """Create it, empty."""
+        client, kinds = self.connection.pymilvus.MilvusClient, self.connection.pymilvus.DataType
+        schema = client.create_schema(auto_id=False, enable_dynamic_field=False, description="polysem index")
+        schema.add_field("id", kinds.VARCHAR, is_primary=True, max_length=32)
+        schema.add_field("mean", kinds.FLOAT_VECTOR, dim=manifest.dim)
+        schema.add_field("added", kinds.INT64)
+        schema.add_field("item", kinds.VARCHAR, max_length=TEXT_LIMIT)
+        schema.add_field("facts", kinds.ARRAY, element_type=kinds.INT64, max_capacity=FACTS_LIMIT)
+        schema.add_field("ranges", kinds.JSON)
+        schema.add_field("crc", kinds.INT64)
+        for name in set_fields(manifest):
+            # Sets are read for a few candidates alone: servers that can (from 2.4 on) leave them on their disk.
+            schema.add_field(name, kinds.VARCHAR, max_length=TEXT_LIMIT, mmap_enabled=True)
+        kind = self.address.index
+        index = client.prepare_index_params()
+        index.add_index("mean", index_type=kind, metric_type="IP", params=INDEXES[kind].build)
+        self._call("create_collection", doing="create", schema=schema, consistency_level="Strong")
+        for name in PARTITIONS:
+            self._call("create_partition", name, doing="create")
+        self._call("create_index", index, doing="create", timeout=_LOAD_SECONDS)
+
+    def drop(self) -> None:
+        self._call("drop_collection", doing="delete")
+
+    def load(self) -> None:
+        """Let the server make it searchable. Returns at once where it is."""
+        self._call("load_collection", doing="load", timeout=_LOAD_SECONDS)
+
+    def write(self, partition: str, rows: Iterable[Row]) -> int:
+        """Add rows, or replace those with the same keys; messages of bounded size. How many."""
+        done, some, size = 0, [], 0
+        for row in rows:
+            some.append(row)
+            size += 256 + row["mean"].nbytes + sum(len(value) for value in row.values() if isinstance(value, str))
+            if size > _WRITE_BYTES:
+                done, some, size = done + self._upsert(partition, some, done), [], 0
+        return done + (self._upsert(partition, some, done) if some else 0)
+
+    def _upsert(self, partition: str, rows: list[Row], before: int) -> int:
+        doing = f"write item {before + 1} and later ones to" if before else "write to"
+        self._call("upsert", rows, partition_name=partition, doing=doing)
+        return len(rows)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        for some in chunks(keys, _READ_ROWS):
+            self._call("delete", ids=some, doing="remove from")
+
+    def fetch(self, keys: Iterable[str], fields: Sequence[str]) -> Iterator[Row]:
+        """The rows with these keys, in no order."""
+        for some in chunks(keys, self.rows_at_once):
+            named = ", ".join(f'"{key}"' for key in some)
+            yield from self._call("query", filter=f"id in [{named}]", output_fields=list(fields), **self._reading)
+
+    def pages(
+        self, partition: str, where: Expression, fields: Sequence[str], after: str = "", most: int | None = None
+    ) -> Iterator[list[Row]]:
+        """All rows of a partition where the expression holds, ordered by key, from `after` on, a page at a time."""
+        limit = self.rows_at_once if most is None else max(1, min(self.rows_at_once, most))
+        while where is not False:
+            found = self._call(
+                "query",
+                filter=_and_where(f'id > "{after}"', where),
+                output_fields=list(fields),
+                partition_names=[partition],
+                limit=limit,
+                # The rows with the lowest keys, in order. (What pymilvus' iterator adds, reduce_stop_for_best, may end
+                # a page early, and a short page is the last one here.)
+                iterator="True",
+                **self._reading,
+            )
+            rows = sorted(found, key=lambda row: str(row["id"]))
+            if rows:
+                yield rows
+            if len(rows) < limit:
+                return
+            after = rows[-1]["id"]
+
+    def nearest(self, partition: str, mean: NDArray[np.float32], limit: int, where: Expression) -> list[str]:
+        """The keys of the rows whose means have the largest inner product with this one."""
+        if where is False:
+            return []
+        found = self._call(
+            "search",
+            data=[mean],
+            anns_field="mean",
+            limit=limit,
+            filter=_and_where("", where),
+            output_fields=["added"],
+            partition_names=[partition],
+            search_params={"metric_type": "IP", "params": INDEXES[self._index_kind()].search(limit)},
+            **self._reading,
+        )
+        return [str(hit["id"]) for hit in found[0]]
+
+    def count(self, partition: str, where: Expression) -> int:
+        if where is False:
+            return 0
+        (found,) = self._call(
+            "query",
+            filter=_and_where(_EVERYTHING, where),
+            output_fields=["count(*)"],
+            partition_names=[partition],
+            **self._reading,
+        )
+        return int(found["count(*)"])
+
+    def settle(self, progress: Progress | None) -> None:
+        """Seal what was written and wait while the server indexes it. Searching works meanwhile."""
+        self._call("flush", doing="write to", timeout=_FLUSH_SECONDS)
+        before, since = -1, time.monotonic()
+        while True:
+            state = self._call("describe_index", self._index_name())
+            done, of = int(state.get("indexed_rows", 0)), int(state.get("total_rows", 0))
+            if progress is not None:
+                progress("index", done, of)
+            if done != before:
+                before, since = done, time.monotonic()
+            if int(state.get("pending_index_rows", 0)) == 0 or time.monotonic() - since > _IDLE_SECONDS:
+                return
+            time.sleep(0.2)
+
+    def compact(self) -> None:
+        """Ask the server to give back the space of removed rows; it does so in its own time."""
+        self._call("flush", doing="compact", timeout=_FLUSH_SECONDS)
+        self._call("compact", doing="compact")
+
+    def _index_name(self) -> str:
+        return "mean"
+
+    def _index_kind(self) -> str:
+        if not self._index:
+            kind = str(self._call("describe_index", self._index_name()).get("index_type"))
+            self._index = kind if kind in INDEXES else "AUTOINDEX"
+        return self._index
+
+    def _call(
+        self, method: str, *arguments: Any, doing: str = "read", timeout: float = CALL_SECONDS, **more: Any
+    ) -> Any:
+        return self.connection.call(method, self._name, *arguments, doing=doing, timeout=timeout, **more)
+
+
+def _rows_within(manifest: Manifest, size: int) -> int:
+    row = max(manifest.sets.values()) * manifest.dim * manifest.stored.itemsize * 4 // 3 + 4 * manifest.dim + 1024
+    return max(1, min(_READ_ROWS, size // row))
+
+
+def _and_where(first: str, where: Expression) -> str:
+    if not isinstance(where, str):
+        return first
+    return f"{first} and {where}" if first else where
+
+
+def chunks(keys: Iterable[str], size: int) -> Iterator[list[str]]:
+    rest = iter(keys)
+    while some := list(islice(rest, size)):
+        yield some

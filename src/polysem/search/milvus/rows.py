@@ -1,0 +1,165 @@
+"""An item as a row of a Milvus collection, and back."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polysem.errors import InputError
+from polysem.search.milvus.facts import describe
+from polysem.search.store import Batch, Item, Manifest, Side
+from polysem.search.store.entries import as_rows
+
+TEXT_LIMIT = 65_535
+"""Bytes of a VARCHAR or JSON value."""
+FACTS_LIMIT = 4096
+"""Elements of an ARRAY."""
+# Of base64, four signs are three bytes.
+_PART = TEXT_LIMIT // 4 * 4
+_MOST_PARTS = 48
+# Half precision moves a unit vector's norm by less than a tenth of this.
+_UNEVEN = 0.01
+Row = dict[str, Any]
+
+ITEM_FIELDS = ("id", "added", "item")
+_CONTENT = ("id", "path", "caption", "metadata", "labels", "hash")
+
+
+def key(side: str, name: str) -> str:
+    """The primary key of an item or note: of one length whatever the id, and scattered evenly."""
+    return blake2b(f"{side}\0{name}".encode(), digest_size=16).hexdigest()
+
+
+def parts_of(manifest: Manifest) -> int:
+    """How many VARCHAR fields hold a set."""
+    size = max(manifest.sets.values()) * manifest.dim * manifest.stored.itemsize
+    parts = -(-(-(-size // 3) * 4) // _PART)
+    if parts > _MOST_PARTS:
+        raise InputError(f"A set of {size:,} bytes is too large for Milvus. Keep the index in a folder, or in float16.")
+    return parts
+
+
+def set_fields(manifest: Manifest) -> list[str]:
+    """The names of the fields that hold a set."""
+    return [f"set_{part}" for part in range(parts_of(manifest))]
+
+
+def mean(sets: NDArray[Any]) -> NDArray[np.float32]:
+    """(..., K, D) -> (..., D)."""
+    found: NDArray[np.float32] = sets.mean(-2, dtype=np.float64).astype(np.float32)
+    return found
+
+
+def rows(batch: Batch, entries: Sequence[tuple[Any, ...]], manifest: Manifest, added: int) -> Iterator[Row]:
+    """The rows of a checked batch, one at a time; `entries` as `checked_entries` returned them."""
+    names = set_fields(manifest)
+    for place, ((name, text, facts, ranges), own) in enumerate(zip(entries, batch.vectors, strict=True)):
+        stored = np.ascontiguousarray(own).tobytes()
+        encoded = b64encode(stored).decode()
+        yield {
+            "id": key(batch.side, name),
+            "mean": mean(own),
+            "added": added + place,
+            "item": text,
+            "facts": facts,
+            "ranges": ranges,
+            "crc": zlib.crc32(stored),
+            **{field: encoded[part * _PART : (part + 1) * _PART] for part, field in enumerate(names)},
+        }
+
+
+def checked_entries(batch: Batch) -> list[tuple[str, str, list[int], dict[str, Any]]]:
+    """Id, text, facts and ranges of each entry, or an error that names the one Milvus cannot hold."""
+    found = []
+    for name, path, caption, metadata, labels, digest in as_rows(batch.entries):
+        values = (name, path, caption, json.loads(metadata), json.loads(labels), digest)
+        said = dict(zip(_CONTENT, values, strict=True))
+        text = json.dumps(said, ensure_ascii=False, separators=(",", ":"))
+        facts, ranges = describe(filterable(said, batch.side))
+        sizes = {
+            "caption, labels and metadata": len(text.encode()),
+            "values to filter by": len(json.dumps(ranges)),
+        }
+        for what, size in sizes.items():
+            if size > TEXT_LIMIT:
+                raise InputError(
+                    f"Item {name!r:.80}: its {what} take {size:,} bytes, and Milvus holds {TEXT_LIMIT:,}. Shorten "
+                    "them, or keep the index in a folder."
+                )
+        if len(facts) > FACTS_LIMIT:
+            raise InputError(
+                f"Item {name!r:.80}: its metadata and labels make {len(facts):,} values to filter by, and Milvus holds "
+                f"{FACTS_LIMIT:,}. Leave some out, or keep the index in a folder."
+            )
+        found.append((name, text, facts, ranges))
+    return found
+
+
+def check_units(batch: Batch) -> None:
+    """Scores are of unit vectors: an error names the first item that has another."""
+    for entry, own in zip(batch.entries, batch.vectors, strict=True):
+        norms = np.linalg.norm(own.astype(np.float64), axis=1)
+        if (np.abs(norms - 1) > _UNEVEN).any():
+            element = int(np.argmax(np.abs(norms - 1)))
+            raise InputError(
+                f"Vector {element} of item {entry.id!r:.80} has norm {norms[element]:.4g}; unit vectors are needed, "
+                "and nothing of the batch was added. Normalise them first."
+            )
+
+
+def filterable(said: Mapping[str, Any], side: str) -> dict[str, Any]:
+    """An item in the form that `filters.matches` takes."""
+    return {**said, "label": said["labels"], "side": side}
+
+
+def content(row: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the user said of an item; None if it cannot be read."""
+    try:
+        found = json.loads(row["item"])
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and found.keys() >= set(_CONTENT) else None
+
+
+def item(row: Mapping[str, Any], side: Side) -> Item | None:
+    """The item of a row, None if it cannot be read. Its position is -1: Milvus has no positions."""
+    if (said := content(row)) is None:
+        return None
+    id_, path, caption, metadata, labels, digest = (said[name] for name in _CONTENT)
+    return Item(id_, side, -1, path, caption, metadata, tuple(labels), digest, row["added"] / 1e9)
+
+
+def vectors(row: Mapping[str, Any], side: Side, manifest: Manifest) -> NDArray[Any] | None:
+    """(K, D) set of a row; None if it cannot be read."""
+    try:
+        return np.frombuffer(_bytes(row, manifest), manifest.stored).reshape(manifest.sets[side], manifest.dim)
+    except ValueError:  # base64 that is none, or of something else
+        return None
+
+
+def damage(row: Mapping[str, Any], side: Side, manifest: Manifest) -> str | None:
+    """What is wrong with a row; None if nothing."""
+    if (said := content(row)) is None:
+        return f"the row {row['id']} holds no item"
+    name = f"{said['id']!r:.80}"
+    if key(side, said["id"]) != row["id"]:
+        return f"item {name} is under the key of another"
+    found = vectors(row, side, manifest)
+    if found is None or zlib.crc32(found.tobytes()) != row["crc"]:
+        return f"the vectors of item {name} have changed"
+    if not np.allclose(mean(found), row["mean"], rtol=1e-5, atol=1e-6):
+        return f"the mean of item {name} is not that of its vectors"
+    if describe(filterable(said, side)) != (sorted(row["facts"]), row["ranges"]):
+        return f"what filters ask of item {name} has changed"
+    return None
+
+
+def _bytes(row: Mapping[str, Any], manifest: Manifest) -> bytes:
+    return b64decode("".join(row[field] for field in set_fields(manifest)), validate=True)

@@ -1,0 +1,67 @@
+"""Where an index is: a folder, a folder that points to a Milvus server, or the server's address itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from polysem.errors import InputError
+from polysem.search.backend import Backend
+from polysem.search.local import LocalBackend
+from polysem.search.store import Manifest, SearchError
+
+POINTER = "store.json"
+SCHEME = "milvus+"
+
+
+def create(place: str | Path, manifest: Manifest, store: str | None = None) -> Backend:
+    """Make an index. store: keep it at this address instead of in the folder, which then points there."""
+    if store is None and not str(place).startswith(SCHEME):
+        if (Path(place) / POINTER).exists():
+            raise SearchError(f"{place} points to an index already. Choose another folder, or delete {POINTER} in it.")
+        return LocalBackend.create(place, manifest)
+    address = str(place) if store is None else store
+    _check(address)
+    from polysem.search.milvus import MilvusBackend
+
+    if store is None:
+        return MilvusBackend.create(address, manifest)
+    folder = Path(place)
+    if (folder / POINTER).exists() or any(folder.glob("index.sqlite*")):
+        raise SearchError(f"{folder} holds an index already. Choose another folder, or delete it first.")
+    backend = MilvusBackend.create(address, manifest)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / POINTER).write_text(json.dumps({"store": backend.address}, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        backend.close()
+        raise SearchError(
+            f"The index was made at {backend.address}, but {folder / POINTER} cannot be written "
+            f"({error.strerror or error}). Use the address in place of the folder."
+        ) from None
+    return backend
+
+
+def open_(place: str | Path, write: bool = False) -> Backend:
+    """Open an index, wherever it is."""
+    pointer = Path(place) / POINTER
+    if str(place).startswith(SCHEME):
+        address = str(place)
+    elif pointer.is_file():
+        try:
+            address = str(json.loads(pointer.read_text(encoding="utf-8"))["store"])
+        except (OSError, ValueError, KeyError, TypeError):
+            raise SearchError(f'{pointer} does not say where the index is. Write {{"store": ADDRESS}}.') from None
+    else:
+        return LocalBackend.open(place, write)
+    _check(address)
+    from polysem.search.milvus import MilvusBackend
+
+    return MilvusBackend.open(address, write=write)
+
+
+def _check(address: str) -> None:
+    if not address.startswith(SCHEME):
+        raise InputError(
+            f"A store is given as milvus+ and an address, e.g. milvus+http://localhost:19530/photos; got {address!r}."
+        )

@@ -1,0 +1,184 @@
+"""A collection read for an index: who its items are, what has changed, and the vectors of what has."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from polysem.data.arrays import load_features
+from polysem.data.camera import camera_facts
+from polysem.data.collection import Collection, Item, Skipped
+from polysem.data.images import load_image
+from polysem.encoders import ImageEncoder
+from polysem.errors import InputError, PolysemError
+from polysem.evaluation.embeddings import opened_store
+from polysem.features import LocalFeatures
+from polysem.models import Model
+from polysem.models.encoding import move
+from polysem.models.tower import Inputs, Tower
+from polysem.search.store import Batch, Entry, Side
+
+CHUNK = 1024
+"""Items read, encoded and committed together: what a crash can cost."""
+_BATCH = 16
+
+Known = Callable[[Sequence[str], Side], dict[str, str | None]]
+"""Ids and their side -> the content hashes of those that are there."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """A chunk of a collection: batches to add, texts that are no longer captions of its images, and the rest."""
+
+    batches: list[Batch]
+    captions: dict[str, set[str]]
+    """For each image that was read, the ids its captions have now."""
+    unchanged: int
+    skipped: list[Skipped]
+    items: int
+
+
+class Reader:
+    """Reads collections with one model. features, text_features: stores of the encoders' outputs, made earlier."""
+
+    def __init__(self, model: Model, features: str | Path | None, text_features: str | Path | None) -> None:
+        self._model = model
+        self._store = opened_store(features, model.image)
+        self._text_store = opened_store(text_features, model.text)
+
+    def read(self, collection: Collection, known: Known, captions: bool = True) -> Iterator[Read]:
+        """Chunk by chunk. Pictures that cannot be read are left out and named; what has not changed is not encoded."""
+        self._check(collection)
+        with ThreadPoolExecutor(max(2, torch.get_num_threads()), thread_name_prefix="pictures") as readers:
+            for start in range(0, len(collection), CHUNK):
+                items = [collection[i] for i in range(start, min(start + CHUNK, len(collection)))]
+                yield self._chunk(items, known, readers, captions)
+
+    def _check(self, collection: Collection) -> None:
+        tower = self._model.image
+        pictures = collection.kind == "image" and not all(item.media.is_features for item in collection)
+        if self._store is None and pictures and tower.encoder.takes == "features":
+            raise InputError(
+                f"This model reads features of width {tower.encoder.config.get('input_dim')}, and {collection.name} "
+                "holds pictures. Extract the features it was trained on with `polysem features`, and give --features."
+            )
+
+    def _chunk(self, items: list[Item], known: Known, readers: ThreadPoolExecutor, captions: bool) -> Read:
+        there = known([item.id for item in items], "image")
+        facts = list(readers.map(self._facts, items))
+        changed = [
+            (item, entry)
+            for item, entry in zip(items, facts, strict=True)
+            if entry.hash is None or there.get(item.id) != entry.hash
+        ]
+        skipped: list[Skipped] = []
+        batches = [self._images(changed, readers, skipped)] if changed else []
+        unreadable = {each.what for each in skipped}
+        now: dict[str, set[str]] = {}
+        texts: list[Entry] = []
+        for item, entry in zip(items, facts, strict=True):
+            if item.id not in unreadable and captions:
+                own = _captions(item, entry)
+                now[item.id] = {each.id for each in own}
+                texts += own
+        said = known([each.id for each in texts], "text")
+        new = [each for each in texts if said.get(each.id) != each.hash]
+        if new:
+            batches.append(Batch("text", new, self._texts(new)))
+        unchanged = len(items) - len(changed) + len(texts) - len(new)
+        return Read([batch for batch in batches if batch.entries], now, unchanged, skipped, len(items))
+
+    def _facts(self, item: Item) -> Entry:
+        """All but the vectors. The hash covers what is encoded and what is said of it, so a new label counts too."""
+        path = item.media.path
+        facts = {} if item.media.is_features else camera_facts(path)
+        metadata = {**facts, **item.metadata, **({"split": item.split} if item.split else {})}
+        caption = item.captions[0] if item.captions else None
+        entry = Entry(item.id, str(path.absolute()), caption, metadata, item.labels)
+        return replace(entry, hash=_hash(entry, self._content(item)))
+
+    def _content(self, item: Item) -> bytes:
+        try:
+            if self._store is not None:
+                return bytes(self._store[item.id].tobytes())
+            if item.media.is_features:
+                return np.ascontiguousarray(load_features(item.media)).tobytes()
+            return item.media.path.read_bytes()
+        except (OSError, PolysemError):  # reading it to encode it says what is wrong
+            return b""
+
+    def _images(self, changed: list[tuple[Item, Entry]], readers: ThreadPoolExecutor, skipped: list[Skipped]) -> Batch:
+        entries: list[Entry] = []
+        vectors: list[NDArray[np.float32]] = []
+        for start in range(0, len(changed), _BATCH):
+            some = changed[start : start + _BATCH]
+            inputs = list(readers.map(lambda pair: self._input(pair[0]), some))
+            good = [(pair[1], each) for pair, each in zip(some, inputs, strict=True) if not isinstance(each, Exception)]
+            skipped += [
+                Skipped(pair[0].id, str(each))
+                for pair, each in zip(some, inputs, strict=True)
+                if isinstance(each, Exception)
+            ]
+            if good:
+                entries += [entry for entry, _ in good]
+                vectors.append(_encode(self._model.image, _together([each for _, each in good])))
+        shape = (0, self._model.set_sizes[0], self._model.dim)
+        return Batch("image", entries, np.concatenate(vectors) if vectors else np.empty(shape, np.float32))
+
+    def _input(self, item: Item) -> Tensor | LocalFeatures | Exception:
+        try:
+            if self._store is not None:
+                return self._store.batch(self._store.positions([item.id]))
+            if item.media.is_features:
+                return LocalFeatures.from_list([torch.from_numpy(np.array(load_features(item.media), np.float32))])
+            return cast(ImageEncoder, self._model.image.encoder).preprocess(load_image(item.media.path))
+        except PolysemError as error:
+            return error
+
+    def _texts(self, entries: list[Entry]) -> NDArray[np.float32]:
+        if self._text_store is None:
+            vectors: NDArray[np.float32] = self._model.encode_texts([str(each.caption) for each in entries]).numpy()
+            return vectors
+        places = self._text_store.positions([each.id for each in entries])
+        blocks = [places[i : i + 4 * _BATCH] for i in range(0, len(places), 4 * _BATCH)]
+        return np.concatenate([_encode(self._model.text, self._text_store.batch(block)) for block in blocks])
+
+
+def _captions(item: Item, image: Entry) -> list[Entry]:
+    """Named after their image and their number: what `FeatureStore`s of captions call them too."""
+    found = []
+    for number, text in enumerate(item.captions):
+        entry = Entry(f"{item.id}#{number}", image.path, text, {**image.metadata, "item": item.id}, item.labels)
+        found.append(replace(entry, hash=_hash(entry, text.encode())))
+    return found
+
+
+def _hash(entry: Entry, content: bytes) -> str:
+    said = repr((entry.path, entry.caption, sorted(entry.metadata.items(), key=str), tuple(entry.labels)))
+    return hashlib.sha256(hashlib.sha256(content).digest() + said.encode("utf-8", "replace")).hexdigest()
+
+
+def _together(inputs: Sequence[Tensor | LocalFeatures]) -> Inputs:
+    if isinstance(inputs[0], Tensor):
+        return torch.stack(cast(list[Tensor], list(inputs)))
+    features = cast(Sequence[LocalFeatures], inputs)
+    joined = LocalFeatures.from_list([each.values[0][each.mask[0]] for each in features])
+    if features[0].summary is None:
+        return joined
+    return LocalFeatures(joined.values, joined.mask, torch.cat([cast(Tensor, each.summary) for each in features]))
+
+
+def _encode(tower: Tower, inputs: Inputs) -> NDArray[np.float32]:
+    device = next(tower.parameters()).device
+    with torch.inference_mode():
+        vectors: NDArray[np.float32] = tower(move(inputs, device)).vectors.float().cpu().numpy()
+    return vectors

@@ -1,0 +1,47 @@
+"""What is told about an index: what an `add` did, how large it is, and whether it is whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from polysem.data.collection import Skipped
+from polysem.search.backend import Mode
+from polysem.search.store import Damage, Manifest
+
+
+@dataclass(frozen=True)
+class AddReport:
+    """What an `add` did. unchanged: items that were there already, as they are now. skipped: what could not be read."""
+
+    new: int
+    replaced: int
+    unchanged: int
+    removed: int
+    skipped: Sequence[Skipped] = ()
+
+
+@dataclass(frozen=True)
+class IndexStats:
+    """How large an index is, what made it, and what was measured on it (`verify`)."""
+
+    items: int
+    by_side: dict[str, int]
+    dead: int
+    segments: int
+    bytes: int | None
+    bytes_per_item: float | None
+    manifest: Manifest
+    audit: dict[str, Any] | None
+    modes: Sequence[Mode]
+    changed_since_audit: bool = field(default=False)
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What `verify` found. lost: the ids of the items that a damage concerns, by the name of the damaged file."""
+
+    damage: Sequence[Damage]
+    lost: dict[str, list[str]]
+    audit: dict[str, Any] | None

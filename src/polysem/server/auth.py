@@ -1,0 +1,100 @@
+"""Who may do what: a bearer token for writing, and off loopback for everything."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from typing import Annotated
+
+from fastapi import Depends, Request, Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from polysem.server.errors import ApiError
+from polysem.server.rates import Rates
+from polysem.server.settings import Settings
+
+COOKIE = "polysem_session"
+_bearer = HTTPBearer(auto_error=False, scheme_name="token", description="The token of --token-file.")
+Given = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
+
+
+class Gate:
+    """Checks tokens. Comparisons take the same time whatever is wrong, and a client may be wrong a few times only."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._failures = Rates(settings.limits.failures / 60, settings.limits.failures)
+        token = settings.token
+        self._digest = None if token is None else hashlib.sha256(token.encode()).digest()
+        # What the page's cookie holds: made from the token, and of no use as one.
+        self.session = None if token is None else hmac.new(token.encode(), b"polysem session", "sha256").hexdigest()
+
+    def has_token(self, client: str, given: HTTPAuthorizationCredentials | None) -> bool:
+        if given is None or self._digest is None:
+            return False
+        self._not_too_often(client)
+        digest = hashlib.sha256(given.credentials.encode("utf-8", "surrogateescape")).digest()
+        if secrets.compare_digest(digest, self._digest):
+            return True
+        self._failures.take(client)
+        return False
+
+    def has_session(self, client: str, cookie: str | None) -> bool:
+        if cookie is None or self.session is None:
+            return False
+        self._not_too_often(client)
+        if secrets.compare_digest(cookie.encode("utf-8", "surrogateescape"), self.session.encode()):
+            return True
+        self._failures.take(client)
+        return False
+
+    def _not_too_often(self, client: str) -> None:
+        if self._settings.limits.failures and not self._failures.has(client):
+            raise ApiError(429, "Too many wrong tokens. Wait a minute.", headers={"Retry-After": "60"})
+
+    def check_reading(self, request: Request, given: HTTPAuthorizationCredentials | None) -> None:
+        if not self._settings.reads_need_token:
+            return
+        client = client_of(request)
+        if not (self.has_token(client, given) or self.has_session(client, request.cookies.get(COOKIE))):
+            raise unauthorised()
+
+    def check_writing(self, request: Request, given: HTTPAuthorizationCredentials | None) -> None:
+        if self._settings.read_only:
+            raise ApiError(403, "This server is read-only.")
+        if self._digest is None:
+            raise ApiError(403, "This server takes no changes: it was started without --token-file.")
+        # A browser sends the cookie by itself, the token only when the page means it.
+        if not self.has_token(client_of(request), given):
+            raise unauthorised()
+
+
+def unauthorised() -> ApiError:
+    return ApiError(401, "This needs the server's token: Authorization: Bearer TOKEN.", headers={"WWW-Authenticate": "Bearer"})
+
+
+def client_of(request: Request) -> str:
+    return request.client.host if request.client else ""
+
+
+def may_read(request: Request, given: Given) -> None:
+    gate: Gate = request.app.state.gate
+    gate.check_reading(request, given)
+
+
+def may_write(request: Request, given: Given) -> None:
+    gate: Gate = request.app.state.gate
+    gate.check_writing(request, given)
+
+
+def json_alone(request: Request) -> None:
+    """A body of another kind is refused: forms of other sites can send plain text without a browser asking first."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise ApiError(415, "Send the body as application/json.")
+
+
+Reading = Depends(may_read)
+Writing = Depends(may_write)
+JsonBody = Depends(json_alone)

@@ -1,0 +1,137 @@
+"""`polysem index`, `add`, `search`, `remove`, `stats`, `verify` and `compact` as a user meets them."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from polysem.cli import app
+from polysem.errors import InputError
+from polysem.search import FilterError, SearchError
+from search.photos import make_photos, save, tiny_model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    return tiny_model(folder).save(folder / "model")
+
+
+@pytest.fixture
+def photos(tmp_path):
+    return make_photos(tmp_path / "photos")
+
+
+@pytest.fixture
+def index(tmp_path, model, photos):
+    done = call("index", photos, "--model", model, "--out", tmp_path / "index")
+    assert done.exit_code == 0, done.output
+    return tmp_path / "index"
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, [str(each) for each in arguments])
+
+
+def told(*arguments):
+    done = call(*arguments, "--json")
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_a_folder_becomes_an_index_that_answers(tmp_path, model, photos):
+    done = call("index", photos, "--model", model, "--out", tmp_path / "index")
+    assert "12 new" in done.stdout
+    assert "4 images and 8 texts" in done.stdout
+    found = call("search", tmp_path / "index", "a red picture", "--k", "3")
+    assert "red.png" in found.stdout
+    assert "[exact, 4 of 4 images scored in full" in found.stdout
+
+
+def test_every_direction_and_option(index, photos, tmp_path):
+    texts = told("search", index, "something blue", "--find", "texts", "--k", "2")
+    assert [each["side"] for each in texts["items"]] == ["text", "text"]
+    alike = told("search", index, "--image", photos / "blue.png", "--k", "1")
+    assert alike["items"][0]["id"] == "blue.png"
+    others = told("search", index, "--item", "blue.png", "--fast", "--candidates", "100")
+    assert others["mode"] == "fast"
+    assert len(others["items"]) == 3
+    chosen = told("search", index, "anything", "--filter", "label = 'green' or year > 2021")
+    assert {each["id"] for each in chosen["items"]} == {"green.png", "white.png"}
+    told("search", index, "anything", "--relevant", "--dedupe", "--exact")
+    assert call("search", index, "anything", "--sheet", tmp_path / "sheet.png").exit_code == 0
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.width > 600
+    shown = call("search", index, "anything", "--relevant", "--dedupe")
+    assert shown.exit_code == 0, shown.output
+    assert "relevant" in shown.stdout
+
+
+def test_adding_removing_compacting_and_looking(index, photos, tmp_path):
+    save(photos / "grey.png", (128, 128, 128), np.random.default_rng(4))
+    assert told("add", index, photos)["new"] == 1
+    save(tmp_path / "alone.png", (12, 128, 12), np.random.default_rng(4))
+    assert told("add", index, tmp_path / "alone.png")["by_side"] == {"image": 6, "text": 8}
+    removed = told("remove", index, "red.png", "nobody")
+    assert removed == {"removed": 3, "not_there": ["nobody"]}
+    assert told("remove", index, "--filter", "label = 'blue'")["removed"] == 3
+    assert "6 items" in call("stats", index).stdout
+    assert told("compact", index)["dropped_rows"] == 6
+    verified = told("verify", index)
+    assert verified["damage"] == []
+    assert verified["audit"]["recall"]["text to image"]["recall10"] == 1
+    stats = call("stats", index)
+    assert "recall@10 1.000" in stats.stdout
+    assert told("stats", index)["items"] == 8
+
+
+def test_unreadable_pictures_are_told(tmp_path, model, photos):
+    (photos / "broken.jpg").write_bytes(b"nothing")
+    done = call("index", photos, "--model", model, "--out", tmp_path / "index")
+    assert done.exit_code == 0
+    assert "left out: broken.jpg" in done.stdout
+    lone = tmp_path / "lone"
+    lone.mkdir()
+    (lone / "broken.jpg").write_bytes(b"nothing")
+    failed = call("index", lone, "--model", model, "--out", tmp_path / "other")
+    assert isinstance(failed.exception, InputError)
+    assert "could not be read" in str(failed.exception)
+
+
+def test_damage_is_named_and_the_exit_code_tells(index):
+    segment = sorted(index.glob("segment-*.seg"))[0]
+    segment.write_bytes(segment.read_bytes()[:-300] + b"x" * 300)
+    done = call("verify", index)
+    assert done.exit_code == 1
+    assert segment.name in done.stdout
+    assert "polysem add" in done.stdout
+    assert call("verify", index, "--json").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        (["search", "nowhere", "a"], SearchError, "polysem index COLLECTION"),
+        (["search", "{index}"], InputError, "one thing"),
+        (["search", "{index}", "a", "--image", "x.png"], InputError, "one thing"),
+        (["search", "{index}", "--image", "nowhere.png"], InputError, "no such picture"),
+        (["search", "{index}", "a", "--filter", "label = "], FilterError, "label ="),
+        (["search", "{index}", "a", "--k", "0"], InputError, "at least 1"),
+        (["search", "{index}", "a", "--find", "videos"], ValueError, "images, texts"),
+        (["remove", "{index}"], InputError, "what to remove"),
+        (["index", "{photos}", "--model", "nowhere", "--out", "new"], ValueError, "nowhere"),
+        (["index", "{photos}", "--model", "{model}", "--out", "{index}"], SearchError, "holds an index already"),
+        (["index", "{photos}", "--model", "{model}", "--out", "new", "--store", "x"], InputError, r"milvus\+"),
+        (["index", "nowhere", "--model", "{model}", "--out", "new"], ValueError, "no such file"),
+    ],
+)
+def test_mistakes_are_explained(index, photos, model, tmp_path, monkeypatch, arguments, error, words):
+    monkeypatch.chdir(tmp_path)
+    filled = [each.format(index=index, photos=photos, model=model) for each in arguments]
+    with pytest.raises(error, match=words):
+        raise call(*filled).exception
+    assert not (tmp_path / "new" / "index.sqlite").exists()

@@ -1,0 +1,136 @@
+"""The attention shown is the attention used."""
+
+import numpy as np
+import pytest
+import torch
+
+from inspection.making import SETS, model, regions
+from polysem import LocalFeatures, PolysemError
+from polysem.inspection import contributions, image_attentions, text_attentions
+
+CAPTION = "a small red dog"
+
+
+@pytest.mark.parametrize("setting", SETS)
+def test_weights_are_shares_and_vectors_those_of_encoding(setting):
+    alike = "smooth_chamfer" if "single" not in setting and setting != "classes" else "cosine"
+    made = model(setting, setting, alike)
+    images = [regions(7), regions(3, seed=1), regions(1, seed=2)]
+    texts = [CAPTION, "cat", "a blue boat by the tree"]
+    for found, sets in (
+        (list(image_attentions(made, images)), made.encode_images(images)),
+        (list(text_attentions(made, texts)), made.encode_texts(texts)),
+    ):
+        torch.testing.assert_close(torch.stack([item.vectors for item in found]), sets, atol=1e-5, rtol=0)
+        for item in found:
+            steps = 3 if setting.startswith(("slots", "transformer")) else 1
+            assert item.weights.shape[:2] == (steps, sets.shape[1])
+            assert item.weights.min() >= 0
+            torch.testing.assert_close(item.weights.sum(-1), torch.ones(item.weights.shape[:2]), atol=1e-5, rtol=0)
+            assert (item.won is not None) == setting.startswith("slots")
+            if item.won is not None:
+                torch.testing.assert_close(item.won.sum(1), torch.ones_like(item.won[:, 0]), atol=1e-5, rtol=0)
+            if item.terms is not None:
+                torch.testing.assert_close(item.terms.sum(0), item.vectors[0], atol=1e-5, rtol=0)
+                assert float(item.wins.sum()) == pytest.approx(1)
+    assert [item.weights.shape[-1] for item in image_attentions(made, images)] == [7, 3, 1]
+
+
+@pytest.mark.parametrize("setting", ["slots", "single-gpo", "single-gcn"])
+def test_an_item_does_not_depend_on_its_batch(setting):
+    made = model(setting, setting, "smooth_chamfer" if setting == "slots" else "cosine")
+    images = [regions(7), regions(3, seed=1)]
+    together, alone = image_attentions(made, images), image_attentions(made, images, batch_size=1)
+    for one, other in zip(together, alone, strict=True):
+        torch.testing.assert_close(one.weights, other.weights, atol=1e-5, rtol=0)
+
+
+def test_what_kind_of_weights_they_are():
+    kinds = {"slots": "attention", "single-gpo": "pooling", "classes": "pooling", "single-seq2seq": "omission"}
+    for setting, how in kinds.items():
+        made = model(setting, setting, "smooth_chamfer" if setting == "slots" else "cosine")
+        assert next(image_attentions(made, [regions()])).how == how
+
+
+def test_all_weights_of_a_maximum_lie_on_the_tokens_that_hold_it():
+    made = model("single-max", "single-max", "cosine")
+    given = regions()
+    found = next(image_attentions(made, [given]))
+    values = made.image.encoder(LocalFeatures.from_list([given])).values[0]
+    wins = torch.bincount(values.argmax(0), minlength=len(given)) / values.shape[1]
+    torch.testing.assert_close(found.weights[0, 0], wins)
+
+
+SHARP = [
+    "slots-alone", "transformer", "pie_net", "single-gpo", "single-adpool", "single-softpool", "single-max",
+    "single-kmax", "single-seq2seq", "single-selfattention",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("setting", SHARP)
+def test_a_decisive_token_changes_the_score_and_an_irrelevant_one_does_not(setting):
+    """Each token in turn is taken out of the picture. Over many pictures, the one that the map marks most counts for more
+    than its neighbours do, and the one that it marks least for less."""
+    single = setting.startswith("single")
+    made = model(setting, "single-mean" if single else "slots", "cosine" if single else "smooth_chamfer")
+    _sharpen(made, setting)
+    text = made.encode_texts([CAPTION])
+    decisive, irrelevant, usual = [], [], []
+    for seed in range(24):
+        loudness = torch.linspace(0.2, 3, 9)[torch.randperm(9)]  # some have more to say than others
+        given = regions(9, seed) * loudness[:, None]
+        found = next(image_attentions(made, [given]))
+        # of all elements, each as much as it has to do with the score
+        shares = contributions(made.similarity, found.vectors, text[0]).rows.abs()
+        marked = (shares[:, None] / shares.sum() * found.weights.mean(0)).sum(0)
+        without = [torch.cat([given[:place], given[place + 1 :]]) for place in range(9)]
+        before = made.similarity(made.encode_images([given]), text)
+        after = made.similarity(made.encode_images(without), text)
+        changes = (after - before).detach().abs()[:, 0]
+        decisive.append(float(changes[marked.argmax()]))
+        irrelevant.append(float(changes[marked.argmin()]))
+        usual.append(float(changes.mean()))
+    assert np.mean(decisive) > 1.3 * np.mean(usual)
+    assert np.mean(irrelevant) < 0.7 * np.mean(usual)
+
+
+def _sharpen(made, setting):
+    """Attention that singles tokens out, as trained models have it, and no global feature that knows all of them."""
+    sets = made.image.sets
+    with torch.no_grad():
+        if setting in ("slots-alone", "transformer"):
+            for update in sets.block.updates:
+                update.attention.to_k.weight.mul_(6)
+            if sets.global_norm is not None:
+                sets.global_norm.weight.zero_()
+                sets.global_norm.bias.zero_()
+        elif setting == "pie_net":
+            sets.w_2.weight.mul_(8)
+            made.image.pool = _Nothing()
+        elif setting == "single-gpo":
+            sets.pooling.temperature = 0.005
+        made.image.encoder.fc.weight.mul_(3)
+
+
+class _Nothing(torch.nn.Module):
+    """A global feature that says the same of every picture."""
+
+    def forward(self, features):
+        return torch.ones(len(features), features.dim)
+
+    def weights(self, features):
+        return None
+
+
+@pytest.mark.parametrize(
+    ("images", "says"),
+    [
+        ("one.jpg", "in brackets"),
+        ([], "empty"),
+        (["one.jpg"], "precomputed features"),
+        ([torch.ones(3)], "tokens, dim"),
+    ],
+)
+def test_mistakes(images, says):
+    with pytest.raises(PolysemError, match=says):
+        list(image_attentions(model(), images))

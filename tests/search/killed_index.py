@@ -1,0 +1,115 @@
+"""Kills a whole index at random moments, preparations included, and searches what is left. Run by `test_local.py`.
+
+    python killed_index.py FOLDER ROUNDS SEED
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from killed import die_at_call, killed
+
+from polysem.search import Batch, Entry, Index, Manifest
+from polysem.search.engine import Plan, engine
+from polysem.search.local import means, part
+
+K, DIM = 2, 16
+# Preparations from the first few rows on, so that kills fall into them.
+part.SKETCHED, part.FEW, means.FEW = 4, 8, 8
+engine.FEWEST = 1
+engine.measure = lambda *_: Plan((8,), 0.5, (0.1,))
+
+State = dict[str, int]
+
+
+def sets(value: int) -> np.ndarray:
+    drawn = np.random.default_rng(value).normal(size=(K, DIM)).astype(np.float32)
+    return drawn / np.linalg.norm(drawn, axis=-1, keepdims=True)
+
+
+def operation(rng: random.Random) -> tuple[str, Any]:
+    kind = rng.choice(["add", "add", "add", "remove", "compact"])
+    some = [f"item {i}" for i in rng.sample(range(60), rng.randint(1, 30))]
+    if kind == "add":
+        return kind, {key: rng.randint(0, 10**6) for key in some}
+    return kind, some[:5] if kind == "remove" else None
+
+
+def applied(state: State, kind: str, given: Any) -> State:
+    if kind == "add":
+        return {**state, **given}
+    return {key: value for key, value in state.items() if kind != "remove" or key not in given}
+
+
+def perform(index: Index, kind: str, given: Any) -> None:
+    if kind == "add":
+        entries = [Entry(key, labels=["l"]) for key in given]
+        index.add(Batch("image", entries, np.stack([sets(value) for value in given.values()])))
+    elif kind == "remove":
+        index.remove(given)
+    else:
+        index.compact()
+
+
+def work(folder: Path, seed: int, tell: int) -> None:
+    rng = random.Random(seed)
+    with Index.open(folder, write=True) as index:
+        die_at_call(rng.randint(1, 6000))
+        while True:
+            kind, given = operation(rng)
+            os.write(tell, json.dumps([kind, given]).encode() + b"\n")
+            perform(index, kind, given)
+            os.write(tell, b"done\n")
+
+
+def found(index: Index, allowed: list[State]) -> State:
+    """What the index holds, after searching it both ways for each thing it should hold."""
+    verified = index.verify(sample=3)
+    assert [each for each in verified.damage] == [], verified.damage
+    held = {item.id for item in index.items(f"item {i}" for i in range(60))}
+    state = next((each for each in allowed if set(each) == held), None)
+    assert state is not None, (held, allowed)
+    for key, value in state.items():
+        for mode in ("exact", "fast"):
+            best = index.search(vectors=sets(value), k=1, mode=mode)
+            assert best.ids == [key], (key, mode, best)
+    assert set(index.search(vectors=sets(0), k=99, where="label = 'l'").ids) == held
+    return state
+
+
+def main() -> None:
+    folder, rounds, rng = Path(sys.argv[1]), int(sys.argv[2]), random.Random(int(sys.argv[3]))
+    manifest = Manifest("abc", {"image": K, "text": K}, DIM, {"name": "smooth_chamfer"})
+    Index.create(folder, manifest).close()
+    state: State = {}
+    interrupted: Counter[str] = Counter()
+    for _ in range(rounds):
+        seed = rng.randrange(2**32)
+        lines = killed(lambda tell, seed=seed: work(folder, seed, tell), rng.uniform(0.05, 0.8))
+        assert not lines or not lines[-1].startswith("failed"), lines[-1]
+        pending = None
+        for line in lines:
+            if line == "done":
+                state, pending = applied(state, *pending), None
+            else:
+                pending = json.loads(line)
+        allowed = [state] if pending is None else [state, applied(state, *pending)]
+        # An id whose value changed is told apart by what is found for it.
+        with Index.open(folder, write=True) as index:
+            try:
+                state = found(index, allowed)
+            except AssertionError:
+                state = found(index, allowed[::-1])
+        interrupted[pending[0] if pending else "nothing"] += 1
+    sys.stdout.write(json.dumps(interrupted) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,317 @@
+"""The folder's backend: sketches and means beside the segments, also when they are late, lost or damaged."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from polysem.search import Batch, Entry, Index, Manifest, SearchError
+from polysem.search.backend import Ranked
+from polysem.search.engine import Plan, engine
+from polysem.search.filters import parse
+from polysem.search.local import LocalBackend, backend, gallery, means, part
+from polysem.search.local.means import Means
+
+K, DIM = 4, 32
+SIMILARITY = {"name": "smooth_chamfer", "alpha": 16.0}
+
+
+def manifest(**changes) -> Manifest:
+    given = {"fingerprint": "abc", "sets": {"image": K, "text": K}, "dim": DIM, "similarity": SIMILARITY}
+    return Manifest(**given | changes)
+
+
+def unit(x: np.ndarray) -> np.ndarray:
+    return (x / np.linalg.norm(x, axis=-1, keepdims=True)).astype(np.float32)
+
+
+def made(count: int, seed: int = 0) -> np.ndarray:
+    """Sets around a few topics in a space whose first dimensions matter most, as those of a trained model."""
+    rng = np.random.default_rng(seed)
+    weights = np.arange(1, DIM + 1) ** -0.7
+    centres = rng.normal(size=(20, 1, DIM))[rng.integers(0, 20, count)]
+    return unit((centres + 0.7 * rng.normal(size=(count, K, DIM))) * weights)
+
+
+def batch(count: int, seed: int = 0, name: str = "item") -> Batch:
+    years = [
+        Entry(f"{name} {i}", metadata={"year": 2000 + i % 20}, labels=["even"] if i % 2 == 0 else [])
+        for i in range(count)
+    ]
+    return Batch("image", years, made(count, seed))
+
+
+def plainly(sets: np.ndarray, query: np.ndarray) -> np.ndarray:
+    """Smooth-Chamfer as it is written down, in float64."""
+    c = 16.0 * np.einsum("nkd,ld->nkl", sets.astype(np.float64), query.astype(np.float64))
+    soft = np.log(np.exp(c).sum(2)).mean(1) + np.log(np.exp(c).sum(1)).mean(1)
+    return soft / (2 * 16.0)
+
+
+@pytest.fixture
+def small_thresholds(monkeypatch):
+    """Segments count as large from a few hundred rows on, and bounds as worth their while."""
+    monkeypatch.setattr(engine, "measure", lambda *_: Plan((8, 24), 0.5, (0.2, 0.1)))
+    monkeypatch.setattr(part, "SKETCHED", 512)
+    monkeypatch.setattr(part, "FEW", 600)
+    monkeypatch.setattr(means, "FEW", 600)
+
+
+@pytest.fixture
+def filled(tmp_path, small_thresholds):
+    with LocalBackend.create(tmp_path / "index", manifest()) as each:
+        each.add(batch(3000))
+        each.add(batch(700, seed=1, name="later"))
+        each.add(batch(40, seed=2, name="few"))
+        each.settle()
+        yield each
+
+
+EVERY = np.concatenate([made(3000), made(700, 1), made(40, 2)])
+IDS = [f"item {i}" for i in range(3000)] + [f"later {i}" for i in range(700)] + [f"few {i}" for i in range(40)]
+QUERIES = unit(made(12, 7) + 0.3 * made(12, 8))
+
+
+def assert_best(found: Ranked, query: np.ndarray, k: int, allowed: np.ndarray | None = None) -> None:
+    scores = plainly(EVERY, query)
+    if allowed is not None:
+        scores = np.where(allowed, scores, -np.inf)
+    order = np.lexsort((np.arange(len(scores)), -scores))[:k]
+    assert [item.id for item in found.items] == [IDS[i] for i in order if scores[i] > -np.inf]
+    np.testing.assert_allclose(found.scores, scores[order][: len(found.items)], atol=1e-6)
+    np.testing.assert_array_equal(found.sets, EVERY[order][: len(found.items)])
+
+
+def test_exact_search_over_several_segments_is_the_plain_one(filled):
+    assert {path.name.split(".")[1] for path in Path(filled._store.folder).glob("*.*.seg")} == {"engine", "means"}
+    pruned = 0
+    for query in QUERIES:
+        found = filled.search("image", query, 10)
+        assert_best(found, query, 10)
+        pruned += found.scored < len(IDS)
+        chosen = np.array([i % 2 == 0 for i in [*range(3000), *range(700), *range(40)]])
+        assert_best(filled.search("image", query, 10, where=parse("label = 'even'")), query, 10, chosen)
+    assert pruned > 0
+
+
+def test_the_fast_mode_finds_nearly_all_and_scores_exactly(filled):
+    recall = []
+    for query in QUERIES:
+        found = filled.search("image", query, 10, mode="fast", candidates=150)
+        exact = filled.search("image", query, 10)
+        assert found.scored == 150
+        scores = dict(zip([item.id for item in exact.items], exact.scores, strict=True))
+        for item, score in zip(found.items, found.scores, strict=True):
+            assert scores.get(item.id, score) == score
+        recall.append(len({item.id for item in found.items} & set(scores)) / 10)
+    assert np.mean(recall) > 0.9
+
+
+@pytest.mark.parametrize("where", ["year = 2003", "label = 'even' and year >= 2010", "id = 'few 3'", "year = 1900"])
+def test_the_fast_mode_gives_only_what_passes_a_filter(filled, where):
+    allowed = {item.id for item in filled._now()[0].every("image", where)}
+    for query in QUERIES[:4]:
+        found = filled.search("image", query, 10, where=parse(where), mode="fast")
+        assert len(found.items) == min(10, len(allowed))
+        assert {item.id for item in found.items} <= allowed
+
+
+def test_many_candidates_make_the_fast_mode_exact(filled):
+    for query in QUERIES[:4]:
+        found = filled.search("image", query, 10, mode="fast", candidates=len(IDS))
+        assert_best(filled.search("image", query, 10), query, 10)
+        # An inverted file does not look into every cell, so even then it may miss a little.
+        assert len({item.id for item in found.items} & {IDS[i] for i in np.argsort(-plainly(EVERY, query))[:10]}) >= 9
+
+
+def test_removed_items_are_not_found(filled):
+    gone = [item.id for item in filled.search("image", QUERIES[0], 5).items]
+    assert filled.remove(gone) == 5
+    for mode in ("exact", "fast"):
+        found = filled.search("image", QUERIES[0], 20, mode=mode)
+        assert len(found.items) == 20
+        assert not set(gone) & {item.id for item in found.items}
+    filled.compact()
+    filled.settle()
+    for mode in ("exact", "fast"):
+        assert not set(gone) & {item.id for item in filled.search("image", QUERIES[0], 20, mode=mode).items}
+    assert filled.count("image") == len(IDS) - 5
+
+
+def test_what_was_not_prepared_yet_is_searched_all_the_same(tmp_path, small_thresholds):
+    with LocalBackend.create(tmp_path / "index", manifest()) as writer:
+        writer.add(batch(3000))
+        with LocalBackend.open(tmp_path / "index") as reader:
+            before = [reader.search("image", query, 10) for query in QUERIES]
+            assert all(found.scored == 3000 for found in before)
+            writer.settle()
+            after = [reader.search("image", query, 10) for query in QUERIES]
+            assert any(found.scored < 3000 for found in after)  # it noticed
+            for one, other in zip(before, after, strict=True):
+                assert [item.id for item in one.items] == [item.id for item in other.items]
+                np.testing.assert_array_equal(one.scores, other.scores)
+
+
+@pytest.mark.parametrize("name", ["engine", "means"])
+@pytest.mark.parametrize("how", ["damaged", "lost", "cut"])
+def test_damaged_preparations_are_made_again(filled, name, how):
+    expected = filled.search("image", QUERIES[0], 10)
+    folder = Path(filled._store.folder)
+    filled.close()
+    for path in folder.glob(f"*.{name}.seg"):
+        content = path.read_bytes()
+        if how == "lost":
+            path.unlink()
+        else:
+            path.write_bytes(content[:64] if how == "cut" else content[:20] + b"????" + content[24:])
+    with LocalBackend.open(folder, write=True) as again:
+        for mode in ("exact", "fast"):
+            found = again.search("image", QUERIES[0], 10, mode=mode)
+            if mode == "exact":
+                assert [item.id for item in found.items] == [item.id for item in expected.items]
+        again.settle()
+        assert len(list(folder.glob(f"*.{name}.seg"))) == 2
+        assert again.verify() == []
+
+
+def test_a_damaged_segment_is_named_and_the_others_are_searched(filled):
+    folder = Path(filled._store.folder)
+    filled.close()
+    second = sorted(folder.glob("segment-??????.seg"))[1]
+    second.write_bytes(second.read_bytes()[:100])
+    with Index(folder, LocalBackend.open(folder)) as index:
+        found = index.search(vectors=QUERIES[0], k=10)
+        scores = plainly(EVERY, QUERIES[0])
+        scores[3000:3700] = -np.inf
+        assert found.ids == [IDS[i] for i in np.argsort(-scores, kind="stable")[:10]]
+        assert found.unreadable == 700
+        verified = index.verify(sample=5)
+        assert [each.segment for each in verified.damage if not each.segment.count(".") > 1] == [second.name]
+        assert len(verified.lost[second.name]) == 700
+
+
+def test_one_item_at_a_time_costs_what_it_is(tmp_path, small_thresholds, monkeypatch):
+    """Adding to a large index neither studies nor sketches again what is there."""
+    with LocalBackend.create(tmp_path / "index", manifest()) as each:
+        each.add(batch(3000))
+        each.settle()
+        built = []
+        real = backend.Engine.build
+        monkeypatch.setattr(
+            backend.Engine, "build", lambda vectors, *a, **b: built.append(len(vectors)) or real(vectors, *a, **b)
+        )
+        for i in range(20):
+            each.add(batch(1, seed=i, name=f"one {i}"))
+            each.settle()
+            each.search("image", QUERIES[0], 5)
+        assert sum(built) < 400
+        assert 3000 not in built
+
+
+def test_a_second_process_reads_while_one_writes(filled):
+    code = (
+        "import sys, numpy as np; from polysem.search.local import LocalBackend; "
+        "b = LocalBackend.open(sys.argv[1]); q = np.load(sys.argv[2]); "
+        "print(b.count('image'), b.search('image', q, 1).items[0].id)"
+    )
+    folder = Path(filled._store.folder)
+    np.save(folder.parent / "query.npy", QUERIES[0])
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(folder), str(folder.parent / "query.npy")], capture_output=True, text=True
+    )
+    assert run.stdout.split(maxsplit=1) == [str(len(IDS)), filled.search("image", QUERIES[0], 1).items[0].id + "\n"]
+    with pytest.raises(SearchError, match="written by another process"):
+        LocalBackend.open(folder, write=True)
+
+
+def test_threads_search_while_one_adds(filled):
+    wrong: list[str] = []
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            found = filled.search("image", QUERIES[1], 5)
+            if len(found.items) != 5 or not np.all(np.diff(found.scores) <= 0):
+                wrong.append(str(found))
+
+    threads = [threading.Thread(target=look) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for i in range(5):
+        filled.add(batch(30, seed=20 + i, name=f"new {i}"))
+        filled.remove([f"item {i}"])
+    filled.compact()
+    filled.settle()
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_the_audit_is_kept_and_shown(filled):
+    with Index("here", filled) as index:
+        assert index.stats().audit is None
+        verified = index.verify(sample=20)
+        assert verified.damage == []
+        measured = verified.audit["recall"]["image to image"]
+        assert 0.9 < measured["recall10"] <= 1
+        assert measured["queries"] == 20
+        stats = index.stats()
+        assert stats.audit["recall"] == verified.audit["recall"]
+        assert not stats.changed_since_audit
+        filled.remove(["item 0"])
+        assert index.stats().changed_since_audit
+
+
+def test_an_audit_that_finds_less_says_so(filled, monkeypatch):
+    real = Means.candidates
+    monkeypatch.setattr(
+        Means, "candidates", lambda self, query, count, allowed=None: real(self, -query, count, allowed)
+    )
+    with Index("here", filled) as index:
+        assert index.verify(sample=10).audit["recall"]["image to image"]["recall10"] < 0.5
+
+
+def test_masks_are_kept_for_a_few_filters(filled, monkeypatch):
+    asked = []
+    snapshot, galleries = filled._now()
+    real = snapshot.mask
+    monkeypatch.setattr(snapshot, "mask", lambda side, where=None: asked.append(where) or real(side, where))
+    for _ in range(3):
+        filled.search("image", QUERIES[0], 3, where=parse("year = 2003"))
+    assert len(asked) == 1
+    for year in range(100):
+        filled.count("image", parse(f"year = {year}"))
+    assert len(galleries["image"]._masks) <= gallery._MASKS
+
+
+def test_an_index_killed_at_any_moment_is_searched_right(tmp_path):
+    command = [sys.executable, str(Path(__file__).parent / "killed_index.py"), str(tmp_path / "index"), "25", "1"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    interrupted = json.loads(run.stdout)
+    assert sum(interrupted.values()) == 25
+    assert interrupted.get("nothing", 0) < 20
+
+
+def test_opening_a_prepared_index_reads_no_vectors(filled, monkeypatch):
+    folder = Path(filled._store.folder)
+    filled.remove([f"few {i}" for i in range(40)])
+    filled.close()
+
+    def must_not(*_: object, **__: object) -> None:
+        raise AssertionError("vectors were read")
+
+    monkeypatch.setattr(part.Engine, "build", must_not)
+    monkeypatch.setattr(part.Means, "build", must_not)
+    monkeypatch.setattr(part, "FEW", 10**9)
+    with LocalBackend.open(folder) as again:
+        parts = [each for each in again._now()[1]["image"]._parts if len(each.vectors) > 100]
+        assert len(parts) == 2
+        assert all(each.engine is not None and each.means is not None for each in parts)

@@ -9,8 +9,7 @@ their own picture counts as relevant, which understates every cut.
 
 Duplicates. Pictures are compressed, shrunk, cropped and brightened; found again should be the original and no other.
 
-    polysem data make-emoji scenes --items 2000 && polysem features scenes grid ...
-    python benchmarks/relevance.py runs/small-dive --data scenes --features scenes-grid --figure docs/relevance.png
+    python benchmarks/relevance.py runs/small-dive --data scenes --features scenes-grid --whole
     python benchmarks/relevance.py runs/photos --data photos --features photos-grid --split val
 
 Results are added to benchmarks/results/relevance.json under the names of data and model.

@@ -69,8 +69,8 @@ SHARP = [
 
 @pytest.mark.parametrize("setting", SHARP)
 def test_a_decisive_token_changes_the_score_and_an_irrelevant_one_does_not(setting):
-    """Each token in turn is taken out of the picture. Over many pictures, the one that the map marks most counts for more
-    than its neighbours do, and the one that it marks least for less."""
+    """Each token in turn is taken out of the picture. Over many pictures, the one that the map marks most counts for
+    more than tokens do on average, and the one that it marks least for less."""
     single = setting.startswith("single")
     made = model(setting, "single-mean" if single else "slots", "cosine" if single else "smooth_chamfer")
     _sharpen(made, setting)

@@ -106,7 +106,7 @@ def test_the_command_maps_a_model(tmp_path: Path) -> None:
 
 def test_the_command_maps_an_index(tmp_path: Path) -> None:
     folder = tmp_path / "index"
-    with Store.create(folder, Manifest("model", "fingerprint", 6, {"image": 2, "text": 1})) as store:
+    with Store.create(folder, Manifest("abc", {"image": 2, "text": 1}, 6)) as store:
         vectors = np.random.default_rng(0).normal(size=(5, 2, 6)).astype(np.float32)
         vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)
         entries = [Entry(f"photo {i}", caption=f"a dog {i}", labels=["dog"]) for i in range(5)]

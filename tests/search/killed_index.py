@@ -72,7 +72,7 @@ def work(folder: Path, seed: int, tell: int) -> None:
 def found(index: Index, allowed: list[State]) -> State:
     """What the index holds, after searching it both ways for each thing it should hold."""
     verified = index.verify(sample=3)
-    assert [each for each in verified.damage] == [], verified.damage
+    assert list(verified.damage) == [], verified.damage
     held = {item.id for item in index.items(f"item {i}" for i in range(60))}
     state = next((each for each in allowed if set(each) == held), None)
     assert state is not None, (held, allowed)

@@ -50,7 +50,7 @@ def test_the_slack_covers_what_a_scan_loses(way, config, dtype):
         queries = difficult(D)[::9]
         slack = scoring.slack(4, 4, D, 0.001)
         batch = scan.many(Level(vectors), Probe(queries), scoring)
-        batch_slack = scoring.slack(4, 4, D, 0.001, fixed=scan.fixed_sides(Level(vectors)))
+        batch_slack = scoring.slack(4, 4, D, 0.001, fixed=scan.fixed_sides(Level(vectors), many=True))
         for query, others in zip(queries, batch, strict=True):
             expected = truth(vectors, query, scoring)
             assert np.abs(scan.one(Level(vectors), Probe(query[None]), scoring) - expected).max() < slack
@@ -66,8 +66,8 @@ def test_bounds_are_never_below_the_score(way, config):
         prefixes = sorted({8, D // 16 * 8 or 8, D})
         forms = probes(queries, rotation, prefixes, 1.00001)
         for level, form in zip(sketch(vectors, rotation, prefixes), forms, strict=True):
-            slack = scoring.slack(4, 4, level.width, 0.0)
-            batch_slack = scoring.slack(4, 4, level.width, 0.0, fixed=scan.fixed_sides(level))
+            slack = scoring.slack(4, 4, level.width, 0.0, fixed=scan.fixed_sides(level, many=False))
+            batch_slack = scoring.slack(4, 4, level.width, 0.0, fixed=scan.fixed_sides(level, many=True))
             batch = scan.many(level, form, scoring)
             for q, query in enumerate(queries):
                 expected = truth(vectors, query, scoring)
@@ -84,7 +84,7 @@ def test_sixteen_bits_hold_the_worst_that_unit_vectors_can_do(way):
         vectors = np.stack([one, -one, halves, -halves])
         found = scan.many(Level(vectors), Probe(vectors), scoring)
         expected = np.einsum("qld,nkd->qn", vectors.astype(float), vectors.astype(float))
-        slack = scoring.slack(1, 1, D, 0.01, fixed=scan.fixed_sides(Level(vectors)))
+        slack = scoring.slack(1, 1, D, 0.01, fixed=scan.fixed_sides(Level(vectors), many=True))
         assert np.abs(found - expected).max() < slack
 
 
@@ -96,7 +96,7 @@ def test_bounds_hold_for_every_pair_of_vectors(way):
     (form,) = probes(queries, rotation, [16], 1.00001)
     bounds = scan.many(level, form, scoring)
     products = queries[:, 0].astype(float) @ vectors[:, 0].astype(float).T
-    assert (bounds + scoring.slack(1, 1, 16, 0.0, fixed=scan.fixed_sides(level)) >= products).all()
+    assert (bounds + scoring.slack(1, 1, 16, 0.0, fixed=scan.fixed_sides(level, many=True)) >= products).all()
     assert bounds.max() < 1.0001
 
 

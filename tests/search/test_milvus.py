@@ -253,7 +253,7 @@ def test_an_index_is_made_once_and_found_again(lite: MilvusPlace) -> None:
         MilvusBackend.create(lite.last, manifest())
     with pytest.raises(SearchError, match=r"no index .*/nothing.*polysem index"):
         MilvusBackend.open(f"{lite.prefix}/nothing")
-    assert MilvusBackend.open(index.address).manifest == manifest(model="dive")
+    assert lite.keep(MilvusBackend.open(index.address)).manifest == manifest(model="dive")
     index.close()
     with pytest.raises(SearchError, match="There is no"):
         MilvusBackend.open("milvus+lite:nowhere/at/all.db/x")
@@ -285,7 +285,7 @@ def test_a_collection_of_another_program_is_left_alone(lite: MilvusPlace) -> Non
 def test_a_file_in_use_by_another_process_is_said(lite: MilvusPlace, capfd: pytest.CaptureFixture[str]) -> None:
     lite.new(manifest()).close()
     lock = Path(Address.parse(lite.last).uri) / "LOCK"
-    code = f"import fcntl; fcntl.flock(open({str(lock)!r}), fcntl.LOCK_EX); print('held', flush=True); input()"
+    code = f"import fcntl; f = open({str(lock)!r}); fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB); print('held', flush=True); input()"
     holder = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     with holder:
         assert holder.stdout is not None
@@ -294,7 +294,7 @@ def test_a_file_in_use_by_another_process_is_said(lite: MilvusPlace, capfd: pyte
             MilvusBackend.open(lite.last)
         holder.kill()
     assert capfd.readouterr().err == ""  # neither milvus-lite's log nor its traceback
-    assert MilvusBackend.open(lite.last).count("image") == 0
+    assert lite.again().count("image") == 0
 
 
 @needs("pymilvus")

@@ -29,6 +29,7 @@ from polysem.cli.quick_help import QuickCommand, QuickGroup
 from polysem.cli.recipes import group as recipes_group
 from polysem.cli.reproduce import group as reproduce_group
 from polysem.cli.search import search_command
+from polysem.cli.serve import serve_command
 from polysem.cli.train import train_command
 from polysem.errors import PolysemError
 
@@ -101,6 +102,7 @@ app.command("remove", cls=QuickCommand, epilog="Example: polysem remove my-index
 app.command("search", cls=QuickCommand, epilog='Example: polysem search my-index "a dog on a beach" --k 5')(
     search_command
 )
+app.command("serve", cls=QuickCommand, epilog="Example: polysem serve my-index")(serve_command)
 app.command("stats", cls=QuickCommand, epilog="Example: polysem stats my-index")(stats_command)
 app.command("verify", cls=QuickCommand, epilog="Example: polysem verify my-index")(verify_command)
 app.command("compact", cls=QuickCommand, epilog="Example: polysem compact my-index")(compact_command)

@@ -41,7 +41,7 @@ def decode_image(
     """`load_image` of an open file too. name: what errors call it. formats: Pillow's names of those to accept."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the limit below is ours and firm
+            warnings.simplefilter("ignore")  # of odd metadata, and of a size whose limit is ours and firm
             with Image.open(source, formats=formats) as image:
                 width, height = image.size
                 if width * height > max_pixels:
@@ -58,7 +58,7 @@ def decode_image(
     except Image.DecompressionBombError as error:
         raise ImageError(f"{name}: {error}") from None
     # Pillow's decoders raise almost anything on a damaged file.
-    except (OSError, SyntaxError, ValueError, IndexError, TypeError, EOFError, MemoryError) as error:
+    except (OSError, SyntaxError, ValueError, IndexError, TypeError, EOFError, MemoryError, Warning) as error:
         raise ImageError(f"{name}: damaged or truncated ({error}).") from None
 
 

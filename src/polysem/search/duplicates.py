@@ -10,7 +10,6 @@ One vector without a partner tells two pictures apart. `docs/relevance.md` says 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,30 +17,24 @@ from numpy.typing import NDArray
 
 from polysem.errors import InputError, NonFiniteError, kind
 
-THRESHOLD = 0.95
+THRESHOLD = 0.8
 
 
-def groups(vectors: NDArray[Any], hashes: Sequence[str | None], threshold: float = THRESHOLD) -> list[int]:
+def groups(vectors: NDArray[Any], threshold: float = THRESHOLD) -> list[int]:
     """For each result the position of the better one that it duplicates; its own if there is none.
 
-    vectors: (n, K, D) sets of the results, best first. hashes: of each item's content, None where it is not known;
-    equal ones are always duplicates. A result that is folded into another takes no part in what follows, so that the
-    result named here is never a folded one itself: a chain of small changes does not fold its two ends together.
+    vectors: (n, K, D) sets of the results, best first. A result that is folded into another takes no part in what
+    follows, so that the result named here is never a folded one itself: a chain of small changes does not fold its two
+    ends together.
     """
-    sets = _unit(vectors, len(hashes), threshold)
+    sets = _unit(vectors, threshold)
     leaders: list[int] = []
-    by_hash: dict[str, int] = {}
     found: list[int] = []
-    for place, content in enumerate(hashes):
-        first = by_hash.get(content) if content is not None else None
-        if first is None:
-            alike = np.flatnonzero(likeness(sets[place], sets[leaders]) >= threshold)
-            first = leaders[alike[0]] if len(alike) else place
-        if first == place:
+    for place in range(len(sets)):
+        alike = np.flatnonzero(likeness(sets[place], sets[leaders]) >= threshold)
+        found.append(leaders[alike[0]] if len(alike) else place)
+        if not len(alike):
             leaders.append(place)
-        if content is not None:
-            by_hash[content] = first
-        found.append(first)
     return found
 
 
@@ -52,12 +45,10 @@ def likeness(one: NDArray[np.float32], many: NDArray[np.float32]) -> NDArray[np.
     return found
 
 
-def _unit(vectors: NDArray[Any], count: int, threshold: float) -> NDArray[np.float32]:
+def _unit(vectors: NDArray[Any], threshold: float) -> NDArray[np.float32]:
     given: NDArray[Any] = np.asarray(vectors)
     if given.ndim != 3 or given.dtype.kind != "f" or 0 in given.shape[1:]:
         raise InputError(f"groups() takes floating-point sets of the results, (results, K, dim); got {kind(given)}.")
-    if len(given) != count:
-        raise InputError(f"{len(given)} results have {count} hashes: give one for each, None where it is not known.")
     if not 0 < threshold <= 1:
         raise InputError(f"Near-duplicates begin at a cosine above 0 and up to 1, got {threshold}. Try {THRESHOLD}.")
     sets: NDArray[np.float32] = given.astype(np.float32)

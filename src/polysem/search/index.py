@@ -250,6 +250,10 @@ class Index:
         """Up to `count` items of a side, drawn at random; the same ones for the same seed."""
         return self._backend.find(self._backend.sample(side, count, seed=seed), side)
 
+    def captions(self, image: str) -> list[Item]:
+        """The texts that were added as captions of the image with this id."""
+        return self._backend.find(self._backend.captions_of([image]), "text")
+
     def vectors(self, side: Side, ids: Sequence[str]) -> NDArray[Any]:
         """(n, K, D) sets of these ids, all of which must be there."""
         return self._backend.vectors(side, ids)
@@ -287,7 +291,7 @@ class Index:
 
 def _folded(found: Sequence[Result], sets: NDArray[Any], threshold: float) -> list[Result]:
     """The best of each group of near-duplicates, with the others' ids."""
-    leaders = duplicates.groups(sets, [None] * len(found), threshold)
+    leaders = duplicates.groups(sets, threshold)
     return [
         replace(result, duplicates=tuple(found[i].id for i, first in enumerate(leaders) if first == place != i))
         for place, result in enumerate(found)

@@ -71,7 +71,8 @@ class Gate:
 
 
 def unauthorised() -> ApiError:
-    return ApiError(401, "This needs the server's token: Authorization: Bearer TOKEN.", headers={"WWW-Authenticate": "Bearer"})
+    said = "This needs the server's token: Authorization: Bearer TOKEN."
+    return ApiError(401, said, headers={"WWW-Authenticate": "Bearer"})
 
 
 def client_of(request: Request) -> str:

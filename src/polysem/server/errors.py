@@ -34,6 +34,7 @@ CODES = {
 _SENTENCES = {
     404: "There is nothing here.",
     405: "This method is not allowed here.",
+    413: "The body is too large.",
     500: "Something went wrong. The server's log says what.",
 }
 

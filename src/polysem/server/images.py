@@ -65,10 +65,10 @@ def format_of(file: BinaryIO) -> str:
 
 def thumbnail(image: Image, size: int) -> bytes:
     """At most `size` wide and high, as JPEG. Re-encoded: nothing but the pixels stays."""
-    from PIL import Image as pillow
+    from PIL.Image import Resampling
 
     small = image.copy()
-    small.thumbnail((size, size), pillow.Resampling.LANCZOS)
+    small.thumbnail((size, size), Resampling.LANCZOS)
     out = io.BytesIO()
     small.save(out, "JPEG", quality=85)
     return out.getvalue()

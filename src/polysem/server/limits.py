@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from polysem.server.errors import ApiError, overloaded
@@ -15,8 +16,11 @@ _LARGE = frozenset({"/api/v1/uploads", "/api/v1/items"})
 """Where pictures are sent to."""
 
 
-class _TooLargeError(Exception):
-    """More body than was announced or is allowed."""
+class _TooLargeError(HTTPException):
+    """More body than is allowed. An HTTPException, because FastAPI calls any other a body that cannot be parsed."""
+
+    def __init__(self) -> None:
+        super().__init__(413, headers={"Connection": "close"})
 
 
 class InFlight:

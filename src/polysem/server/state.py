@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from polysem.server.background import Jobs
+from polysem.server.cache import Cache
 from polysem.server.encoding import Encoding
 from polysem.server.errors import ApiError
 from polysem.server.metrics import Metrics
@@ -39,6 +40,8 @@ class State:
         self.writers = Workers(1, 16, "write")
         self.uploads = Uploads(settings.limits)
         self.jobs = Jobs()
+        self.kept: Cache[Hashable, Any] = Cache(8)
+        """What was worked out for a version of the index."""
         self._loading: asyncio.Task[None] | None = None
 
     @property

@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -228,7 +229,8 @@ def _write(path: Path, text: str) -> None:
     except OSError as error:
         raise InputError(f"Cannot write the report to {path}: {error.strerror or error}.") from None
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 def _plain(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -76,7 +77,8 @@ def write(found: Map, out: str | Path, *, title: str = "The joint space", colour
     except OSError as error:
         raise InputError(f"Cannot write the map to {path}: {error.strerror or error}.") from None
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
     return path
 
 

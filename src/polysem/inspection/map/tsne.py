@@ -46,7 +46,8 @@ def tsne(
     places, squares = nearest(points.float(), min(n - 1, round(3 * perplexity)))
     weights = affinities(squares, perplexity) / n
     layout = 1e-4 * start.float() / start.float().std(0).amax().clamp(min=1e-12)
-    step = max(50.0, n / EXAGGERATION / 4)
+    # At least 50 is customary; a handful of points would fly apart.
+    step = max(min(50.0, n / 4), n / EXAGGERATION / 4)
     velocity, gains = torch.zeros_like(layout), torch.ones_like(layout)
     field = _Field()
     for iteration in range(iterations):
@@ -102,7 +103,11 @@ class _Field:
         spectrum = torch.fft.rfft2(mass.view(cells, cells), s=(2 * cells, 2 * cells))
         fields = torch.fft.irfft2(self.kernels * spectrum, s=(2 * cells, 2 * cells))[:, :cells, :cells]
         felt = (fields.reshape(3, -1)[:, corners] * shares).sum(1)
-        total = (felt[0].double().sum() - len(layout)).clamp(min=1e-12)  # without everybody's closeness to itself
+        # Without everybody's closeness to itself, as the grid sees it: it is less than 1 between the grid's points.
+        beside, across = 1 / (1 + cell**2), 1 / (1 + 2 * cell**2)
+        a, b, c, d = shares
+        itself = shares.square().sum(0) + 2 * beside * (a + d) * (b + c) + 2 * across * (a * d + b * c)
+        total = (felt[0] - itself).double().sum().clamp(min=1e-12)
         repulsion: Tensor = felt[1:].t() / total.float()
         return repulsion
 

@@ -41,5 +41,5 @@ class Queries:
         """How far scores (number 0) or the bounds of a sketch, counted from 1, may be off; `many`: from `scan.many`."""
         K, L = engine.vectors.shape[1], self.vectors.shape[1]
         level = engine.sketches[number - 1] if number else engine.full
-        uneven, fixed = max(self.uneven, engine.uneven), scan.fixed_sides(level) if many else 0
+        uneven, fixed = max(self.uneven, engine.uneven), scan.fixed_sides(level, many=many)
         return engine.scoring.slack(K, L, level.width, uneven, scan.rounding(), fixed)

@@ -62,11 +62,13 @@ def rounding() -> float:
     return FLOAT32_ROUNDING if native.library() is not None else blocked.rounding()
 
 
-def fixed_sides(level: Level) -> int:
-    """How many sides of its products `many` rounds to 16 bits: natively the queries, and the items unless sketched."""
+def fixed_sides(level: Level, *, many: bool) -> int:
+    """How many sides of its products `many`, or else `one`, rounds to 16 bits natively: sketches are whole already."""
     if native.library() is None:
         return 0
-    return 2 if level.side is None else 1
+    if level.side is not None:
+        return 1
+    return 2 if many else 0
 
 
 def _blocked(

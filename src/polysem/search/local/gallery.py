@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -28,16 +29,21 @@ class Gallery:
         """parts: one for each view of the side, in order."""
         self._snapshot, self._side, self._compared, self._parts = snapshot, side, compared, parts
         self._starts = np.cumsum([0, *(len(part.vectors) for part in parts)])
+        self._guard = threading.Lock()
         self._masks: OrderedDict[Filter | None, NDArray[np.bool_] | None] = OrderedDict()
 
     def mask(self, where: Filter | None) -> NDArray[np.bool_] | None:
         """Which positions count and pass the filter; None for all."""
-        if where not in self._masks:
-            mask = self._snapshot.mask(self._side, where)
-            self._masks[where] = None if mask.all() else mask
+        try:
+            return self._masks[where]
+        except KeyError:  # asked by one step, because other threads make room for theirs
+            found = self._snapshot.mask(self._side, where)
+            mask = None if found.all() else found
+        with self._guard:
+            self._masks[where] = mask
             while len(self._masks) > _MASKS:
                 self._masks.popitem(last=False)
-        return self._masks[where]
+        return mask
 
     def count(self, where: Filter | None) -> int:
         mask = self.mask(where)

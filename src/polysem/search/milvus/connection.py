@@ -77,6 +77,10 @@ class Connection:
                     manager = importlib.import_module("milvus_lite.server_manager")
                     manager.server_manager_instance.release_server(self.address.uri)
 
+    def __del__(self) -> None:
+        if hasattr(self, "_client") and not sys.is_finalizing():
+            self.close()
+
     def _check_version(self) -> None:
         if self.address.lite:
             return

@@ -131,15 +131,16 @@ INLINE v8 FN(score)(const float *c, int64_t of_l, int64_t of_k, const Task *t) {
 
 /* ------------------------------------------------------------------ one query */
 
-/* R vectors of an item with four of the query; the sums, or upper bounds made of them, go to out[r * of_row]. */
-INLINE void FN(tile)(const Task *t, const char *item, const float *side, int64_t l, int type, int R, float *out, int64_t of_row) {
-    const int64_t D = t->D, padded = t->padded, size = size_of(type), whole = D / LANES * LANES;
+/* R vectors of an item with four of the query: the sums of their products. */
+INLINE void FN(float_sums)(const Task *t, const char *item, int64_t l, int type, int R, v4 *sums) {
+    const int64_t D = t->D, padded = t->padded, size = size_of(type);
     const float *query = t->query + l * padded;
     v8 acc[2][4];
 #pragma GCC unroll 2
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 4
         for (int c = 0; c < 4; c++) acc[r][c] = (v8){0};
+    const int64_t whole = D / LANES * LANES;
     for (int64_t d = 0; d < whole; d += LANES)
 #pragma GCC unroll 2
         for (int r = 0; r < R; r++) {
@@ -156,24 +157,88 @@ INLINE void FN(tile)(const Task *t, const char *item, const float *side, int64_t
         }
 #pragma GCC unroll 2
     for (int r = 0; r < R; r++) {
-        v4 sums;
 #ifdef AVX2
         __m256 pairs = _mm256_hadd_ps((__m256)acc[r][0], (__m256)acc[r][1]);
         __m256 others = _mm256_hadd_ps((__m256)acc[r][2], (__m256)acc[r][3]);
         __m256 four = _mm256_hadd_ps(pairs, others);
-        sums = (v4)_mm_add_ps(_mm256_castps256_ps128(four), _mm256_extractf128_ps(four, 1));
+        sums[r] = (v4)_mm_add_ps(_mm256_castps256_ps128(four), _mm256_extractf128_ps(four, 1));
 #else
         for (int c = 0; c < 4; c++) {
             v8 a = acc[r][c];
-            sums[c] = ((a[0] + a[4]) + (a[2] + a[6])) + ((a[1] + a[5]) + (a[3] + a[7]));
+            sums[r][c] = ((a[0] + a[4]) + (a[2] + a[6])) + ((a[1] + a[5]) + (a[3] + a[7]));
         }
 #endif
+    }
+}
+
+#ifdef AVX2
+#define WHOLE 16 /* numbers of 16 bits in a vector */
+/* The same for sketches, in whole numbers: see batch_body.h. query: four vectors, each padded to a multiple of WHOLE. */
+INLINE void FN(whole_sums)(const char *item, const int16_t *query, int64_t D, int R, v4 *sums) {
+    const int64_t padded = (D + WHOLE - 1) / WHOLE * WHOLE;
+    __m256i acc[2][4];
+#pragma GCC unroll 2
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+        for (int c = 0; c < 4; c++) acc[r][c] = _mm256_setzero_si256();
+#define ADD(codes)                                                                                                    \
+    do {                                                                                                              \
+        const __m256i y = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(codes)));                            \
+        for (int c = 0; c < 4; c++) {                                                                                 \
+            const __m256i x = _mm256_loadu_si256((const __m256i *)(query + c * padded + d));                          \
+            acc[r][c] = _mm256_add_epi32(acc[r][c], _mm256_madd_epi16(y, x));                                         \
+        }                                                                                                             \
+    } while (0)
+    int64_t d = 0;
+    for (; d + WHOLE <= D; d += WHOLE)
+#pragma GCC unroll 2
+        for (int r = 0; r < R; r++) ADD(item + r * D + d);
+    if (d < D)
+#pragma GCC unroll 2
+        for (int r = 0; r < R; r++) {
+            char tail[WHOLE] = {0};
+            memcpy(tail, item + r * D + d, (size_t)(D - d));
+            ADD(tail);
+        }
+#undef ADD
+#pragma GCC unroll 2
+    for (int r = 0; r < R; r++) {
+        __m256i pairs = _mm256_hadd_epi32(acc[r][0], acc[r][1]), others = _mm256_hadd_epi32(acc[r][2], acc[r][3]);
+        __m256i four = _mm256_hadd_epi32(pairs, others);
+        __m128i whole = _mm_add_epi32(_mm256_castsi256_si128(four), _mm256_extracti128_si256(four, 1));
+        sums[r] = (v4)_mm_cvtepi32_ps(whole) * (1.0f / FIXED_ONE);
+    }
+}
+
+/* The queries' vectors in 16 bits, (fours, padded to a multiple of WHOLE). */
+static int16_t *FN(fixed_query)(const Task *t) {
+    const int64_t fours = (t->L + 3) / 4 * 4, padded = (t->D + WHOLE - 1) / WHOLE * WHOLE;
+    int16_t *fixed = calloc((size_t)(fours * padded), sizeof *fixed);
+    for (int64_t l = 0; l < fours && fixed; l++)
+        for (int64_t d = 0; d < t->D; d++) fixed[l * padded + d] = (int16_t)lrintf(t->query[l * t->padded + d] * FIXED_ONE);
+    return fixed;
+}
+#endif
+
+/* R vectors of an item with four of the query from l on; the products, or upper bounds made of them, go to
+   out[r * of_row]. fixed: `fixed_query` where the items are sketches. */
+INLINE void FN(tile)(const Task *t, const int16_t *fixed, const char *item, const float *side, int64_t l, int type, int R, float *out, int64_t of_row) {
+    v4 sums[2] = {{0}};
+#ifdef AVX2
+    if (type == INT8) FN(whole_sums)(item, fixed + l * ((t->D + WHOLE - 1) / WHOLE * WHOLE), t->D, R, sums);
+    else FN(float_sums)(t, item, l, type, R, sums);
+#else
+    (void)fixed;
+    FN(float_sums)(t, item, l, type, R, sums);
+#endif
+#pragma GCC unroll 2
+    for (int r = 0; r < R; r++) {
         if (side) {
             const v4_any *norms = (const v4_any *)(t->norms + 2 * l);
-            v4 bound = sums * side[r] + norms[0] * side[t->K + r] + norms[1] * side[2 * t->K + r];
-            sums = FN(min)(bound, bound * 0 + t->cap);
+            v4 bound = sums[r] * side[r] + norms[0] * side[t->K + r] + norms[1] * side[2 * t->K + r];
+            sums[r] = FN(min)(bound, bound * 0 + t->cap);
         }
-        *(v4_any *)(out + r * of_row) = sums;
+        *(v4_any *)(out + r * of_row) = sums[r];
     }
 }
 
@@ -196,7 +261,7 @@ INLINE void FN(turn)(const float *from, int64_t stride, float *to) {
 }
 
 /* `work`: the products of eight items, item by item (8, K, fours), then the same lane by lane (K, fours, 8). */
-INLINE void FN(scan_type)(const Task *t, const int64_t *rows, int64_t first, int64_t last, float *scores, float *work, int type) {
+INLINE void FN(scan_type)(const Task *t, const int16_t *fixed, const int64_t *rows, int64_t first, int64_t last, float *scores, float *work, int type) {
     const int64_t K = t->K, size = size_of(type), bytes = K * t->D * size, fours = (t->L + 3) / 4 * 4;
     const int64_t ahead = 1 + 4096 / bytes; /* memory is asked for that many items before it is needed */
     const char *items = t->items;
@@ -214,8 +279,8 @@ INLINE void FN(scan_type)(const Task *t, const int64_t *rows, int64_t first, int
                 for (int64_t l = 0; l < fours; l += 4) {
                     const char *item = items + row * bytes + k * t->D * size;
                     float *out = work + (lane * K + k) * fours + l;
-                    if (K - k > 1) FN(tile)(t, item, side ? side + k : 0, l, type, 2, out, fours);
-                    else FN(tile)(t, item, side ? side + k : 0, l, type, 1, out, fours);
+                    if (K - k > 1) FN(tile)(t, fixed, item, side ? side + k : 0, l, type, 2, out, fours);
+                    else FN(tile)(t, fixed, item, side ? side + k : 0, l, type, 1, out, fours);
                 }
         }
         for (int64_t j = 0; j < K * fours; j += 4) FN(turn)(work + j, K * fours, turned + j * LANES);
@@ -228,12 +293,17 @@ INLINE void FN(scan_type)(const Task *t, const int64_t *rows, int64_t first, int
 
 static int FN(scan)(const Task *t, const int64_t *rows, int64_t first, int64_t last, float *scores) {
     float *work = calloc((size_t)(2 * LANES * t->K * ((t->L + 3) / 4 * 4)), sizeof(float));
-    if (!work) return -1;
-    if (t->type == FLOAT32) FN(scan_type)(t, rows, first, last, scores, work, FLOAT32);
-    else if (t->type == FLOAT16) FN(scan_type)(t, rows, first, last, scores, work, FLOAT16);
-    else FN(scan_type)(t, rows, first, last, scores, work, INT8);
-    free(work);
-    return 0;
+    int16_t *fixed = 0;
+    int failed = !work;
+#ifdef AVX2
+    if (t->type == INT8) fixed = FN(fixed_query)(t), failed |= !fixed;
+#endif
+    if (failed) last = first;
+    if (t->type == FLOAT32) FN(scan_type)(t, fixed, rows, first, last, scores, work, FLOAT32);
+    else if (t->type == FLOAT16) FN(scan_type)(t, fixed, rows, first, last, scores, work, FLOAT16);
+    else FN(scan_type)(t, fixed, rows, first, last, scores, work, INT8);
+    free(work), free(fixed);
+    return failed ? -1 : 0;
 }
 
 /* ------------------------------------------------------------------ what decides */

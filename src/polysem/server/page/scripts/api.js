@@ -57,13 +57,16 @@ export const search = (body, signal) => json("/search", { method: "POST", body, 
 export const explain = (body, signal) => json("/explain", { method: "POST", body, signal });
 export const item = (id, side, signal) => json(`${itemPath(id)}?side=${side}`, { signal });
 export const map = (colour, method, signal) => json(`/map?${new URLSearchParams({ colour, method, limit: 5000 })}`, { signal });
-export const removeItem = (id) => request(BASE + itemPath(id), { method: "DELETE" });
+export const removeItem = (id, side) => request(`${BASE}${itemPath(id)}?side=${side}`, { method: "DELETE" });
 
 export function upload(file, signal) {
   const form = new FormData();
   form.append("file", file, file.name || "picture");
   return json("/uploads", { method: "POST", form, signal });
 }
+
+/** Exchanges the token for a cookie, which pictures carry by themselves: <img> sends no token. */
+export const session = () => request(`${BASE}/session`, { method: "POST" });
 
 export const imageOf = (id) => `${BASE}${itemPath(id)}/image`;
 export const thumbnailOf = (uploaded) => `${BASE}/uploads/${encodeURIComponent(uploaded)}/thumbnail`;

@@ -49,7 +49,8 @@ export function startBox({ typed, given, cleared }) {
   });
 
   function show(query) {
-    if (timer === null && document.activeElement !== input || input.value.trim() !== query.text.trim()) if (timer === null) input.value = query.text;
+    // Words still being typed are newer than the query, and a space at their end is no reason to write over them.
+    if (timer === null && input.value.trim() !== query.text.trim()) input.value = query.text;
     const by = query.item !== null ? "item" : query.image !== null ? "image" : null;
     asked.hidden = by === null;
     clear.hidden = !query.text && by === null;

@@ -25,7 +25,7 @@ export function startFilters(known, changed) {
     if (all.length > shown.length) {
       chips.push(make("button", { type: "button", class: "chip", onclick: () => { panel.dataset.all = "1"; draw(); panel.querySelectorAll(".chip")[shown.length]?.focus(); } }, `${all.length - shown.length} more…`));
     }
-    const every = make("select", { "aria-label": "Of the labels chosen", onchange: (event) => { choices.every = event.target.value === "all"; say(); } },
+    const every = make("select", { class: "pick", "aria-label": "Of the labels chosen", onchange: (event) => { choices.every = event.target.value === "all"; say(); } },
       make("option", { value: "all", selected: choices.every }, "all of"), make("option", { value: "any", selected: !choices.every }, "any of"));
     return make("fieldset", { class: "wide" }, make("legend", {}, "Label", choices.labels.length > 1 && every), make("div", { class: "chips" }, chips));
   }

@@ -12,10 +12,12 @@ const WORDS = {
   overloaded: ["The server is busy", "It has as much to do as it can take."],
   starting: ["The server is starting", "It is loading the model and the index."],
   timeout: ["That took too long", "The server gave up on it. A filter, or the fast mode, asks for less work."],
+  conflict: ["Something else is changing this", "Try again in a moment."],
+  unsupported: ["This is no picture that can be read", "JPEG, PNG, WebP and GIF are."],
   bad_request: ["That cannot be searched", "The server did not understand the request."],
   internal: ["Something went wrong in the server", "Its log says what."],
 };
-const BY_STATUS = { 0: "unreachable", 401: "unauthorised", 403: "forbidden", 404: "not_found", 413: "too_large", 429: "rate_limited", 503: "overloaded", 504: "timeout", 400: "bad_request", 415: "bad_request", 422: "bad_request" };
+const BY_STATUS = { 0: "unreachable", 401: "unauthorised", 403: "forbidden", 404: "not_found", 413: "too_large", 429: "rate_limited", 503: "overloaded", 504: "timeout", 400: "bad_request", 415: "unsupported", 422: "bad_request" };
 const PASSING = new Set(["unreachable", "rate_limited", "overloaded", "starting", "timeout"]);
 
 /** What to tell of an error: { title, text, passing }; passing: it may work if tried again. */

@@ -1,0 +1,89 @@
+// What the server tells of a match, as elements, words and the matrix of contributions.
+import { make, score } from "./dom.js";
+import { drawHeat, drawScale } from "./heat.js";
+import { picture } from "./images.js";
+import { chooseRow, matrix } from "./matrix.js";
+
+const PLACED = new Set(["grid", "boxes"]);
+const HOW = {
+  attention: "Bright is what the element reads most: its attention.",
+  pooling: "Bright is what the vector is made of: its pooling weights.",
+  omission: "Bright is what changes the vector most when it is left out.",
+};
+
+/** stand: where the large picture is. Returns { reading: what stands below it, sections: the rest }. */
+export function explanation(told, stand, address) {
+  const ratio = told.width && told.height ? told.width / told.height : 1;
+  const large = canvasOf(ratio);
+  stand.querySelector("canvas")?.remove();
+  stand.append(large);
+  stand.style.aspectRatio = ratio;
+  const placed = told.elements.some((element) => PLACED.has(element.attention?.kind));
+  stand.classList.toggle("on", placed);
+  let chosen = 0, step = null; // step: an iteration; null is the last, which made the embedding
+  const attentionOf = (element) => (step === null ? element.attention : element.iterations[step] ?? element.attention);
+  const small = told.elements.map(() => canvasOf(ratio));
+
+  const buttons = told.elements.map((element, i) => make("button", { type: "button", class: "element", "aria-pressed": "false", vars: { ratio }, onclick: () => choose(i) },
+    make("span", { class: placed ? "heat on" : "heat" }, picture(address, { size: 480, lazy: false }), small[i]),
+    make("span", { class: "name" }, `Element ${i + 1}`, make("small", {}, share(told, i))),
+    element.words?.length ? wordsOf(element.words) : null,
+    element.nearest_caption && make("span", { class: "near" }, make("small", {}, "nearest caption"), `“${element.nearest_caption.text}”`)));
+  const table = matrix({ contributions: told.contributions, score: told.score, columns: (told.text?.elements ?? []).map((each) => strongest(each.words)) });
+
+  function choose(number) {
+    chosen = number;
+    buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(i === number)));
+    chooseRow(table, number);
+    drawHeat(large, attentionOf(told.elements[number]), told.scale);
+    named.textContent = `Element ${number + 1}`;
+  }
+  function draw() {
+    told.elements.forEach((element, i) => drawHeat(small[i], attentionOf(element), told.scale));
+    choose(chosen);
+  }
+
+  const bar = make("canvas", { role: "img", "aria-label": "Colours from little to much" }), named = make("strong", {});
+  drawScale(bar);
+  const reading = make("div", { class: "reading" }, placed
+    ? [make("div", { class: "scale" }, named, share3(told.scale.min), bar, share3(told.scale.max)), steps(told, (place) => { step = place; draw(); }), make("p", { class: "small" }, HOW[told.how])]
+    : make("p", { class: "small" }, "Where the elements look is not known: these features carry no places."));
+  draw();
+  return {
+    reading,
+    sections: [
+      make("section", {}, make("h3", {}, told.elements.length > 1 ? `The ${told.elements.length} elements of this picture` : "The one vector of this picture"),
+        make("ul", { class: "elements" }, buttons.map((button) => make("li", {}, button)))),
+      table,
+    ],
+  };
+}
+
+const canvasOf = (ratio) => Object.assign(make("canvas", { "aria-hidden": "true" }), { ratio });
+const share3 = (value) => make("span", {}, value.toFixed(value < 0.1 ? 3 : 2));
+const share = (told, i) => {
+  const sum = told.contributions[i]?.reduce((a, b) => a + b, 0);
+  return sum === undefined ? "" : `adds ${score(sum)}`;
+};
+
+/** The words of the query, each as strong as the element answers to it. */
+function wordsOf(words) {
+  const most = Math.max(1e-9, ...words.map((each) => each.weight));
+  return make("span", { class: "words" }, words.map(({ word, weight }) => make("span", { class: weight === most ? "strong" : null, vars: { share: Math.max(0, weight / most).toFixed(3) }, title: `${word}: ${weight.toFixed(3)}` }, word)));
+}
+
+function strongest(words = []) {
+  return [...words].sort((a, b) => b.weight - a.weight).slice(0, 2).map((each) => each.word).join(", ");
+}
+
+/** A slider over the iterations, where slots compete in several. */
+function steps(told, moved) {
+  const last = (told.elements[0]?.iterations?.length ?? 1) - 1;
+  if (last < 1) return null;
+  const said = make("span", { class: "number" }, `${last + 1} of ${last + 1}`);
+  return make("label", { class: "steps" }, "Iteration", make("input", { type: "range", min: 0, max: last, value: last, oninput: (event) => {
+    const place = Number(event.target.value);
+    said.textContent = `${place + 1} of ${last + 1}`;
+    moved(place === last ? null : place);
+  } }), said);
+}

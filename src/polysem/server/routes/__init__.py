@@ -1,0 +1,1 @@
+"""The routes, one file for each thing that can be asked for."""

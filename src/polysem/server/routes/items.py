@@ -1,0 +1,103 @@
+"""Items of the index: their facts, their pictures, adding and removing them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import APIRouter, Form, Path, Query, Request, Response, UploadFile
+from pydantic import ValidationError
+
+from polysem.server import images, writing
+from polysem.server.auth import Reading, Writing
+from polysem.server.errors import ApiError
+from polysem.server.routes.shared import Shared, image_address, key_of
+from polysem.server.schemas import ERRORS, Added, Caption, ItemAnswer, NewItem, Removed, Side
+from polysem.server.state import State
+
+if TYPE_CHECKING:
+    from polysem.search.store import Item
+
+router = APIRouter(tags=["items"], responses=ERRORS)
+Id = Annotated[str, Path(description="The item's id, percent-encoded.", min_length=1)]
+OfSide = Annotated[Side | None, Query(description="Where an id is on both sides.")]
+_BINARY = {"schema": {"type": "string", "format": "binary"}}
+
+
+@router.get(
+    "/items/{id:path}/image",
+    dependencies=[Reading],
+    response_class=Response,
+    responses={
+        200: {"description": "The picture.", "content": dict.fromkeys(images.FORMATS.values(), _BINARY)},
+        304: {"description": "The same as before."},
+    },
+)
+async def item_image(
+    state: Shared,
+    request: Request,
+    id: Id,  # noqa: A002
+    side: OfSide = None,
+    size: Annotated[int | None, Query(ge=16, le=1280, description="Of a thumbnail; the original if left out.")] = None,
+) -> Response:
+    """The picture of an item, as it is or small. Only pictures of the index can be had."""
+    found = await _item(state, id, side)
+    tag = f'"{await state.workers.run(images.stamp, found.path)}-{size or 0}"'
+    headers = {"Cache-Control": "private, max-age=300", "ETag": tag}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    data, kind = await state.workers.run(images.picture, found.path, size, state.settings.limits.pixels)
+    return Response(data, media_type=kind, headers=headers)
+
+
+@router.get("/items/{id:path}", response_model=ItemAnswer, dependencies=[Reading])
+async def item(state: Shared, id: Id, side: OfSide = None) -> ItemAnswer:  # noqa: A002
+    """What the index knows of an item."""
+    found = await _item(state, id, side)
+    said = await state.workers.run(state.index.captions, found.id) if found.side == "image" else []
+    return ItemAnswer(
+        id=found.id,
+        side=found.side,
+        caption=found.caption,
+        labels=list(found.labels),
+        metadata=found.metadata,
+        image=image_address(found.id, found.side, found.path),
+        captions=[Caption(id=each.id, caption=each.caption) for each in said],
+    )
+
+
+@router.post("/items", status_code=201, response_model=Added, dependencies=[Writing])
+async def add(
+    state: Shared,
+    file: UploadFile,
+    item: Annotated[str, Form(description="What is said of it, as JSON: id, captions, labels, metadata.")] = "{}",
+) -> Added:
+    """Add a picture; under an id that is there, it takes the old one's place."""
+    state.encoding  # noqa: B018 - not before the model is loaded
+    try:
+        about = NewItem.model_validate_json(item)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(["item", *map(str, first["loc"])])
+        raise ApiError(400, f"{place}: {first['msg'].removeprefix('Value error, ')}.") from None
+    if state.model.image.encoder.takes == "features":
+        raise ApiError(400, "This index's model reads precomputed features, not pictures.")
+    data = await file.read()
+    done = await state.writers.run(
+        writing.add,
+        *(state.index, data, about.id, about.captions, about.labels, about.metadata, state.settings.limits.pixels),
+    )
+    return Added(**done)
+
+
+@router.delete("/items/{id:path}", response_model=Removed, dependencies=[Writing])
+async def remove(state: Shared, id: Id, side: OfSide = None) -> Removed:  # noqa: A002
+    """Remove an item, and the captions that came with it."""
+    found = await _item(state, id, side)
+    return Removed(removed=await state.writers.run(writing.remove, state.index, found.id, side))
+
+
+async def _item(state: State, raw: str, side: Side | None) -> Item:
+    found = await state.workers.run(state.index.items, [key_of(raw)], side)
+    if not found:
+        raise ApiError(404, "The index holds no such item.")
+    return found[0]

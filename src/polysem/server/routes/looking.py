@@ -1,0 +1,105 @@
+"""The index as a whole: its statistics, its map, and its model."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query
+
+from polysem._version import __version__
+from polysem.server import looking
+from polysem.server.auth import Reading
+from polysem.server.errors import ApiError
+from polysem.server.routes.shared import Shared, without_paths
+from polysem.server.schemas import ERRORS, MapAnswer, ModelAnswer, ModelInfo, Stats
+from polysem.server.state import State
+
+router = APIRouter(tags=["inspection"], dependencies=[Reading], responses=ERRORS)
+
+
+@router.get("/stats", response_model=Stats)
+async def stats(state: Shared) -> Stats:
+    """How large the index is, what made it, and what one can filter by."""
+    found = await state.workers.run(state.index.stats)
+    filters = await _kept(state, "filters", looking.filters)
+    needed: Literal["none", "writes", "all"] = (
+        "all" if state.settings.reads_need_token else "writes" if state.writable else "none"
+    )
+    return Stats(
+        items=found.by_side,
+        model=_model(state),
+        audit=found.audit,
+        audit_outdated=found.changed_since_audit,
+        modes=list(found.modes),
+        writable=state.writable,
+        token=needed,
+        filters=filters,
+        bytes=found.bytes,
+        version=__version__,
+    )
+
+
+@router.get("/map", response_model=MapAnswer)
+async def space(
+    state: Shared,
+    colour: Annotated[Literal["slot", "label"], Query(description="What colours are to tell.")] = "slot",
+    method: Annotated[Literal["pca", "tsne"], Query()] = "tsne",
+    limit: Annotated[int, Query(ge=2, le=20_000, description="Elements to show at most.")] = 5000,
+) -> MapAnswer:
+    """Every element of every set in the plane. Made in the background: ask again until it is ready."""
+    state.encoding  # noqa: B018 - torch is loaded in the background, not here
+    index = state.index
+    key = ("map", method, limit, await state.workers.run(looking.version, index))
+    job = state.jobs.get(key, partial(looking.space, index, method, limit))
+    if job.error is not None:
+        raise ApiError(500, "The map could not be made. The server's log says why.")
+    if not job.ready:
+        note = "The map is being made."
+        return MapAnswer(ready=False, progress=job.progress, points=[], slots=0, labels=[], note=note)
+    made: dict[str, Any] = dict(job.result)
+    if colour == "label" and not made["labels"]:
+        made["note"] += " These items have no labels to colour by."
+    # Checked when it was made: validating thousands of points for every reader takes longer than sending them.
+    return MapAnswer.model_construct(ready=True, progress=1.0, **made)
+
+
+@router.get("/model", response_model=ModelAnswer)
+async def model(state: Shared) -> ModelAnswer:
+    """How diverse its sets are, which slots do the work, and what was measured of it."""
+    info = _model(state)
+    measured = await _kept(state, "measured", looking.measured)
+    found = await state.workers.run(state.index.stats)
+    return ModelAnswer(
+        **measured,
+        figures=info.provenance.get("validation") or {},
+        data=info.provenance.get("data") or {},
+        model=info,
+        items=found.by_side,
+        bytes=found.bytes,
+        audit=found.audit,
+        audit_outdated=found.changed_since_audit,
+    )
+
+
+async def _kept(state: State, name: str, work: Any) -> Any:
+    """What was worked out for this version of the index, or is now."""
+    key = (name, await state.workers.run(looking.version, state.index))
+    found = state.kept.get(key)
+    if found is None:
+        found = await state.workers.run(work, state.index)
+        state.kept.put(key, found)
+    return found
+
+
+def _model(state: State) -> ModelInfo:
+    manifest = state.index.manifest
+    return ModelInfo(
+        name=Path(manifest.model).name or "unnamed",
+        fingerprint=manifest.fingerprint,
+        sets=dict(manifest.sets),
+        dim=manifest.dim,
+        similarity=dict(manifest.similarity),
+        provenance=without_paths(state.model.provenance),
+    )

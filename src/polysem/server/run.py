@@ -1,0 +1,130 @@
+"""Listening: a socket, uvicorn with our limits, and an orderly end."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from polysem.errors import InputError, PolysemError
+from polysem.server.app import create_app
+from polysem.server.connections import guarded
+from polysem.server.settings import Settings
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from polysem.models import Model
+
+log = logging.getLogger("polysem.server")
+BACKLOG = 1024
+
+
+class _Server(uvicorn.Server):
+    """Says "stopping" as soon as it was asked to stop, and ends without an exception when it was."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+        super().__init__(config)
+        self._polysem = app.state.polysem
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._polysem.phase = "stopping"
+        super().handle_exit(sig, frame)
+        # Being asked to stop is no failure: uvicorn would send itself the signal again at the end.
+        self._captured_signals.clear()
+        if sig == signal.SIGINT and self.force_exit:
+            log.warning("Stopped at once: what was running is lost, the index is whole.")
+
+
+def serve(
+    place: str | Path,
+    settings: Settings | None = None,
+    *,
+    model: Model | str | Path | None = None,
+    announce: Callable[[str], None] | None = None,
+) -> None:
+    """Serve an index until SIGINT or SIGTERM; then finish what is running.
+
+    announce: called with the server's address as soon as it listens; the model loads meanwhile.
+    """
+    settings = settings or Settings()
+    check_place(place)
+    failures: list[Exception] = []
+
+    def failed(error: Exception) -> None:
+        failures.append(error)
+        server.should_exit = True
+
+    app = create_app(place, settings, model=model, failed=failed)
+    with bound(settings) as listening:
+        if announce is not None:
+            announce(address(settings, listening.getsockname()[1]))
+        server = _Server(configured(app, settings), app)
+        server.run(sockets=[listening])
+    if failures:
+        if isinstance(failures[0], PolysemError):
+            raise failures[0]
+        raise RuntimeError("The index or its model could not be loaded.") from failures[0]
+
+
+def configured(app: FastAPI, settings: Settings) -> uvicorn.Config:
+    limits = settings.limits
+    return uvicorn.Config(
+        app,
+        http=guarded(limits),
+        ws="none",
+        lifespan="on",
+        loop="asyncio",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,  # anyone can write X-Forwarded-For
+        backlog=BACKLOG,
+        timeout_keep_alive=max(1, int(limits.header_seconds)),
+        timeout_graceful_shutdown=limits.shutdown_seconds,
+        h11_max_incomplete_event_size=32 * 1024,
+    )
+
+
+def bound(settings: Settings) -> socket.socket:
+    """A listening address, or what to do about it."""
+    host = settings.host.strip("[]")
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(
+            host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listening = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise InputError(f"{settings.host} is no address of this machine ({error.strerror or error}).") from None
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(where)
+        listening.listen(BACKLOG)  # from here on clients are let in, and wait for the first answer
+    except OSError as error:
+        listening.close()
+        raise InputError(
+            f"Cannot listen on {settings.host}, port {settings.port}: {error.strerror or error}. Stop what uses it, or "
+            "choose another port: --port 0 takes any free one."
+        ) from None
+    return listening
+
+
+def address(settings: Settings, port: int) -> str:
+    host = settings.host.strip("[]")
+    if host in ("0.0.0.0", "::", ""):
+        host = socket.gethostname()
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def check_place(place: str | Path) -> None:
+    """Refuse at once what is no index: opening it takes torch, and torch takes seconds."""
+    folder = Path(place)
+    if str(place).startswith("milvus+") or any((folder / name).exists() for name in ("index.sqlite", "store.json")):
+        return
+    raise InputError(f"{place} holds no index. Make one first: `polysem index COLLECTION --model MODEL --out {place}`.")

@@ -1,0 +1,90 @@
+"""The pointing game, with attention that is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from inspection import made_up_galleries as made_up
+from polysem.data.collection import Box, Collection
+from polysem.inspection.attention import Attention
+from polysem.inspection.diagnose import pointing as game
+from polysem.inspection.gallery import Gallery
+from polysem.inspection.places import regions
+
+GRID = [[x, y, x + 10.0, y + 10.0] for y in (0.0, 10.0, 20.0) for x in (0.0, 10.0, 20.0)]
+STEPS = 2
+
+
+def boxed(count: int = 60) -> Gallery:
+    """A dog or cat somewhere, each in a cell of a 3 x 3 grid; captions name one of the two."""
+    rng = np.random.default_rng(0)
+    items = []
+    for number, item in enumerate(made_up.items(count, captions=2)):
+        one, other = rng.choice(9, 2, replace=False).tolist()
+        boxes = (Box("dog", *GRID[one]), Box("cat", *GRID[other]))
+        items.append(replace(item, boxes=boxes, captions=(f"a dog {number}", f"two cats {number}")))
+    gallery = made_up.sound(count, noise=0.0)
+    return replace(gallery, items=Collection("toy", "features", items))
+
+
+def looking(monkeypatch: pytest.MonkeyPatch, gallery: Gallery, at: str) -> game.Pointing:
+    rng = np.random.default_rng(1)
+
+    def attentions(_: Gallery, places: list[int], __: object) -> Iterator[Attention]:
+        said = game._Said(gallery)
+        for place in places:
+            weights = torch.zeros(STEPS, 4, 9)
+            for slot, caption in enumerate(said.nearest(place, whole=True)):
+                (name,) = said.names[caption]
+                box = next(box for box in gallery.items[place].boxes if box.name == name)
+                cell = GRID.index([box.x0, box.y0, box.x1, box.y1]) if at == "named" else int(rng.integers(9))
+                weights[0, slot, int(rng.integers(9))] = 1.0
+                weights[1, slot, cell if at != "corner" else 0] = 1.0
+            yield Attention(gallery.embeddings.images[place], weights, "attention")
+
+    monkeypatch.setattr(game, "_attentions", attentions)
+    monkeypatch.setattr(game, "_places", lambda *_: regions(GRID, (30, 30)))
+    monkeypatch.setattr(game, "ImageEncoder", object)
+    found = game.pointing(gallery)
+    assert not isinstance(found, str)
+    return found
+
+
+def test_who_always_looks_at_what_is_named_hits_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = looking(monkeypatch, boxed(), "named")
+    assert found.accuracy.value == 1.0
+    assert found.covered == 1.0
+    assert found.accuracy.trials == 240
+    assert found.chance == pytest.approx(1 / 9)
+    assert found.above.low > 0.7
+    assert found.by_slot[-1][0].value == 1.0
+    assert found.by_slot[0][0].value < 0.5  # the first iteration looked anywhere
+
+
+def test_who_looks_anywhere_hits_by_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = looking(monkeypatch, boxed(), "anywhere")
+    assert found.accuracy.low < 1 / 9 + 0.03
+    assert found.above.low < 0.03
+    assert found.accuracy.low <= found.accuracy.value <= found.accuracy.high
+
+
+def test_a_fixed_way_of_looking_is_no_merit(monkeypatch: pytest.MonkeyPatch) -> None:
+    gallery = boxed()
+    # All dogs and cats in the first cell: to look there always is a habit.
+    items = [
+        replace(item, boxes=tuple(Box(box.name, *GRID[0]) for box in item.boxes)) for item in gallery.items
+    ]
+    found = looking(monkeypatch, replace(gallery, items=Collection("toy", "features", items)), "corner")
+    assert found.accuracy.value == 1.0
+    assert found.habit == pytest.approx(1.0)
+    assert found.above.value == pytest.approx(0.0)
+
+
+def test_without_boxes_or_places_it_says_why() -> None:
+    assert game.pointing(made_up.sound()) == "No boxes are known of these pictures."
+    assert "not known" in str(game.pointing(made_up.sound(boxes=True)))

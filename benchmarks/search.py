@@ -68,7 +68,7 @@ def percentiles(seconds: list[float]) -> dict[str, float]:
     return {f"p{p}": 1e3 * float(np.percentile(seconds, p)) for p in (50, 99)}
 
 
-def searches(engine: Engine) -> tuple[dict[str, peers.Search], dict[str, float], dict[str, str]]:
+def searches(engine: Engine, skip: list[str]) -> tuple[dict[str, peers.Search], dict[str, float], dict[str, str]]:
     """Every way to search these items; the bytes per item of the others; and who was left out, with the reason."""
     items, width = len(engine.vectors), engine.vectors.shape[2]
     single, rescored = peers.single_flat(engine)
@@ -83,7 +83,9 @@ def searches(engine: Engine) -> tuple[dict[str, peers.Search], dict[str, float],
     if items >= LARGE:
         del found["torch"]
         left_out["torch"] = "the items are float16 to fit in memory"
-    if peers.lancedb is None:
+    if "lance" in skip:
+        left_out["lance"] = "skipped on request"
+    elif peers.lancedb is None:
         left_out["lance"] = "lancedb is not installed"
     elif items > peers.LANCE_ITEMS:
         left_out["lance"] = f"indexing more than {peers.LANCE_ITEMS} items takes minutes"
@@ -92,12 +94,12 @@ def searches(engine: Engine) -> tuple[dict[str, peers.Search], dict[str, float],
     return found, sizes, left_out
 
 
-def measure(name: str, vectors: Sets, queries: Sets) -> dict[str, Any]:
+def measure(name: str, vectors: Sets, queries: Sets, skip: list[str]) -> dict[str, Any]:
     peers.set_threads(1)
     start = time.process_time()
     engine = Engine.build(vectors, SIMILARITY)
     build_seconds = time.process_time() - start
-    ways, sizes, left_out = searches(engine)
+    ways, sizes, left_out = searches(engine, skip)
     items, result = len(vectors), {}
     sketches = sum(array.nbytes for key, array in engine.state()[1].items() if key != "rotation") / items
     for threads, clock in CLOCKS.items():
@@ -263,6 +265,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=["single", "batch"], help="measure one half and keep the other's last result")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="how many items to search")
+    parser.add_argument("--skip", choices=["lance"], nargs="+", default=[], help="LanceDB takes minutes to index")
     parser.add_argument("--model", type=Path, help="a trained model, for real embeddings")
     parser.add_argument("--data", type=Path, help="the collection that it embeds")
     parser.add_argument("--features", type=Path, help="store of the images' features")
@@ -284,7 +287,7 @@ def main() -> None:
         results["single"] = []
         for name, items, make in cases(arguments):
             with console.status(f"{items:,} {name} sets"):
-                results["single"].append(measure(name, *make()))
+                results["single"].append(measure(name, *make(), arguments.skip))
         for threads in CLOCKS:
             console.print(show_single(results["single"], threads))
         console.print(show_sizes(results["single"]))

@@ -76,9 +76,7 @@ def test_who_looks_anywhere_hits_by_chance(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_fixed_way_of_looking_is_no_merit(monkeypatch: pytest.MonkeyPatch) -> None:
     gallery = boxed()
     # All dogs and cats in the first cell: to look there always is a habit.
-    items = [
-        replace(item, boxes=tuple(Box(box.name, *GRID[0]) for box in item.boxes)) for item in gallery.items
-    ]
+    items = [replace(item, boxes=tuple(Box(box.name, *GRID[0]) for box in item.boxes)) for item in gallery.items]
     found = looking(monkeypatch, replace(gallery, items=Collection("toy", "features", items)), "corner")
     assert found.accuracy.value == 1.0
     assert found.habit == pytest.approx(1.0)

@@ -73,9 +73,7 @@ def test_single_vectors_leave_the_slots_out_with_a_word(tmp_path: Path) -> None:
 
 def test_the_page_is_whole_and_its_json_beside_it(tmp_path: Path) -> None:
     gallery = made_up.sound(noise=2.0, boxes=True, labels=True)
-    items = [
-        replace(item, captions=("<b>bold</b> & brave", *item.captions[1:])) for item in gallery.items
-    ]
+    items = [replace(item, captions=("<b>bold</b> & brave", *item.captions[1:])) for item in gallery.items]
     found = examine(replace(gallery, items=Collection("toy", "features", items)))
     path = found.write(tmp_path / "new" / "report.html")
     page = path.read_text(encoding="utf-8")

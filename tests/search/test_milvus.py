@@ -166,16 +166,16 @@ class TestMilvusServer(BackendChecks):
 
 
 def pages_hold_everything(index: MilvusBackend) -> None:
-    count = 2300
-    vectors = np.tile(sets(23, SETS["image"], DIM), (100, 1, 1))
+    count = 1150
+    vectors = np.tile(sets(23, SETS["image"], DIM), (50, 1, 1))
     entries = [Entry(str(n), metadata={"n": n}) for n in range(count)]
     index.add(Batch("image", entries[:900], vectors[:900]))
     index.settle()  # a page is made of what was sealed and of what is new
     index.add(Batch("image", entries[900:], vectors[900:]))
     assert index.count("image") == count
     assert sorted(map(int, index.sample("image", 5000, seed=1))) == list(range(count))
-    assert index.count("image", parse("n >= 2000 and n < 2200")) == 200
-    found = index.search("image", vectors[5], 100, mode="exact")
+    assert index.count("image", parse("n >= 1000 and n < 1100")) == 100
+    found = index.search("image", vectors[5], 50, mode="exact")
     assert [int(item.id) for item in found.items] == list(range(5, count, 23))
     assert found.scored == count
     assert index.remove([str(n) for n in range(0, count, 2)]) == count // 2
@@ -247,6 +247,32 @@ def test_what_milvus_cannot_hold_is_refused_by_name(lite: MilvusPlace) -> None:
         index.write_note("manifest", {})
 
 
+def test_an_interrupted_add_is_completed_by_the_next(lite: MilvusPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Items are sent in messages; those of the messages that arrived are there, whole, and no others."""
+    index = lite.empty(manifest())
+    given, items = numbered(20)
+    index.add(batch(["i0"], seed=9))
+    send, sent = index._collection._upsert, list[int]()
+
+    def fail_at_the_third(partition: str, some: list[Any], before: int) -> int:
+        if len(sent) == 2:
+            raise SearchError("the server is gone")
+        sent.append(len(some))
+        return send(partition, some, before)
+
+    monkeypatch.setattr("polysem.search.milvus.collection._WRITE_BYTES", 2000)
+    with monkeypatch.context() as patched:
+        patched.setattr(index._collection, "_upsert", fail_at_the_third)
+        with pytest.raises(SearchError, match="gone"):
+            index.add(given)
+    arrived = sum(sent)
+    assert 2 <= arrived < 20
+    assert sorted(index.sample("image", 99)) == sorted(f"i{n}" for n in range(arrived))
+    assert index.verify() == []
+    assert index.add(given) == (20 - arrived, arrived)
+    np.testing.assert_array_equal(index.vectors("image", list(items)), np.stack(list(items.values())))
+
+
 def test_an_index_is_made_once_and_found_again(lite: MilvusPlace) -> None:
     index = lite.new(manifest(model="dive"))
     with pytest.raises(SearchError, match="holds an index already"):
@@ -285,7 +311,8 @@ def test_a_collection_of_another_program_is_left_alone(lite: MilvusPlace) -> Non
 def test_a_file_in_use_by_another_process_is_said(lite: MilvusPlace, capfd: pytest.CaptureFixture[str]) -> None:
     lite.new(manifest()).close()
     lock = Path(Address.parse(lite.last).uri) / "LOCK"
-    code = f"import fcntl; f = open({str(lock)!r}); fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB); print('held', flush=True); input()"
+    take = f"file = open({str(lock)!r}); fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    code = f"import fcntl; {take}; print('held', flush=True); input()"
     holder = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     with holder:
         assert holder.stdout is not None

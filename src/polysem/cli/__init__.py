@@ -14,6 +14,7 @@ from polysem._version import __version__
 from polysem.cli.compare import compare_command
 from polysem.cli.cost import cost_command
 from polysem.cli.data import check_command, show_command
+from polysem.cli.demo import demo_command
 from polysem.cli.diagnose import diagnose_command
 from polysem.cli.doctor import report
 from polysem.cli.eval import eval_command
@@ -59,6 +60,8 @@ def polysem(
 ) -> None:
     """Image-text search that keeps every meaning of an image."""
 
+
+app.command("demo", cls=QuickCommand, epilog="Example: polysem demo --no-serve")(demo_command)
 
 data = typer.Typer(cls=QuickGroup, no_args_is_help=True, epilog="Example: polysem data check ~/Pictures")
 data.command("check", cls=QuickCommand, epilog="Example: polysem data check flickr8k")(check_command)

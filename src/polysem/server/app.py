@@ -20,7 +20,6 @@ from polysem.server.origins import OwnOrigin
 from polysem.server.rates import RateLimit
 from polysem.server.routes import explain, health, items, looking, pages, search, session, uploads
 from polysem.server.routes.addresses import EncodedIds
-from polysem.server.routes.shared import BASE
 from polysem.server.settings import Settings
 from polysem.server.state import State
 
@@ -62,9 +61,8 @@ def create_app(
         redirect_slashes=False,
     )
     app.state.polysem, app.state.gate = state, Gate(settings)
-    app.include_router(health.router)
-    for router in (search.router, uploads.router, explain.router, looking.router, items.router, session.router):
-        app.include_router(router, prefix=BASE)
+    for routes in (health, search, uploads, explain, looking, items, session):
+        app.include_router(routes.router)
     pages.install(app)
     errors.install(app)
     _complete(app)

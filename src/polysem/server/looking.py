@@ -7,6 +7,7 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from polysem.server.background import Report
+from polysem.server.schemas import MapAnswer
 
 if TYPE_CHECKING:
     from polysem.search import Index
@@ -59,8 +60,9 @@ def _described(name: str, counts: Counter[Any]) -> dict[str, Any] | None:
     return {"name": name, "kind": "text", "values": texts.most_common(VALUES)}
 
 
-def space(index: Index, method: str, limit: int, report: Report) -> dict[str, Any]:
-    """The map: elements of images and texts in the plane."""
+def space(index: Index, method: str, limit: int, report: Report) -> bytes:
+    """The map, elements of images and texts in the plane, as the JSON of a `MapAnswer`: thousands of points are written
+    out once, not for every reader."""
     from polysem.inspection.map import Points, lay_out
 
     sides = []
@@ -78,7 +80,7 @@ def space(index: Index, method: str, limit: int, report: Report) -> dict[str, An
                 )
             )
     if not sides:
-        return {"points": [], "slots": 0, "labels": [], "note": "The index is empty."}
+        return _written([], 0, [], ["The index is empty."])
     found = lay_out(
         sides,
         method=method,  # type: ignore[arg-type]
@@ -97,7 +99,13 @@ def space(index: Index, method: str, limit: int, report: Report) -> dict[str, An
         }
         for item, slot, (x, y) in zip(found.item.tolist(), found.slot.tolist(), found.positions.tolist(), strict=True)
     ]
-    return {"points": points, "slots": found.slots, "labels": list(found.labels), "note": " ".join(found.notes)}
+    notes = [*found.notes, *([] if found.labels else ["These items have no labels to colour by."])]
+    return _written(points, found.slots, list(found.labels), notes)
+
+
+def _written(points: list[Any], slots: int, labels: list[str], notes: Sequence[str]) -> bytes:
+    made = MapAnswer(ready=True, progress=1.0, points=points, slots=slots, labels=labels, note=" ".join(notes))
+    return made.model_dump_json().encode()
 
 
 def _spread(index: Index, side: Side, count: int) -> list[Item]:

@@ -130,10 +130,11 @@ class Collection:
     uploads: dict[str, bytes] = field(default_factory=dict)
     reads_need_token: bool = False
     map_asked: int = 0
+    expected: bool = False
 
     def reset(self) -> None:
         self.faults, self.delays, self.asked = {}, {}, []
-        self.reads_need_token, self.map_asked = False, 0
+        self.reads_need_token, self.map_asked, self.expected = False, 0, False
 
     @property
     def by_id(self) -> dict[str, Item]:

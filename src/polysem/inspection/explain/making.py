@@ -12,13 +12,13 @@ from PIL import Image
 from polysem.data.collection import Collection
 from polysem.encoders import Detector
 from polysem.errors import InputError
-from polysem.inspection import inputs, places
+from polysem.inspection import inputs
 from polysem.inspection.attention import image_attentions, text_attentions
 from polysem.inspection.contributions import contributions
 from polysem.inspection.explain.explanation import Explanation, Near, Searched
 from polysem.inspection.explain.nearest import captions_of, nearest
 from polysem.inspection.explain.winning import winning
-from polysem.inspection.places import Places
+from polysem.inspection.places import Places, nowhere, places, regions
 from polysem.inspection.words import words
 from polysem.models import Model, load
 
@@ -115,14 +115,14 @@ def _places(model: Model, seen: Image.Image | None, tokens: int, boxes: Any, giv
     size = (0, 0) if seen is None else seen.size
     if boxes is not None:
         array = _array(Path(boxes).expanduser()) if isinstance(boxes, (str, Path)) else boxes
-        known = places.regions(array, size)
+        known = regions(array, size)
         if len(known) != tokens:
             raise InputError(f"There are {len(known)} boxes for {tokens} tokens. Give one for each, in their order.")
         return known
     if seen is None or (given_features and isinstance(model.image.encoder, Detector)):
-        kind = places.places(model.image.encoder, (1, 1), tokens).kind if _takes_features(model) else "unknown"
-        return places.nowhere(tokens, kind, size)
-    return places.places(model.image.encoder, seen, tokens)
+        kind = places(model.image.encoder, (1, 1), tokens).kind if _takes_features(model) else "unknown"
+        return nowhere(tokens, kind, size)
+    return places(model.image.encoder, seen, tokens)
 
 
 def _takes_features(model: Model) -> bool:

@@ -18,5 +18,5 @@ class EncodedIds:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope.get("raw_path", b"").startswith(_ITEMS):
-            scope = {**scope, "path": scope["raw_path"].partition(b"?")[0].decode("latin-1")}
+            scope["path"] = scope["raw_path"].partition(b"?")[0].decode("latin-1")
         await self._app(scope, receive, send)

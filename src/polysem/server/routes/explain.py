@@ -7,10 +7,10 @@ from fastapi import APIRouter
 from polysem.server.auth import JsonBody, Reading
 from polysem.server.errors import ApiError
 from polysem.server.explaining import explained
-from polysem.server.routes.shared import Shared
+from polysem.server.routes.shared import BASE, Shared
 from polysem.server.schemas import ERRORS, ExplainAnswer, ExplainRequest
 
-router = APIRouter(tags=["inspection"], dependencies=[Reading, JsonBody], responses=ERRORS)
+router = APIRouter(prefix=BASE, tags=["inspection"], dependencies=[Reading, JsonBody], responses=ERRORS)
 
 
 @router.post("/explain", response_model=ExplainAnswer)

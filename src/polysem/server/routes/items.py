@@ -10,14 +10,14 @@ from pydantic import ValidationError
 from polysem.server import images, writing
 from polysem.server.auth import Reading, Writing
 from polysem.server.errors import ApiError
-from polysem.server.routes.shared import Shared, image_address, key_of
+from polysem.server.routes.shared import BASE, Shared, image_address, key_of
 from polysem.server.schemas import ERRORS, Added, Caption, ItemAnswer, NewItem, Removed, Side
 from polysem.server.state import State
 
 if TYPE_CHECKING:
     from polysem.search.store import Item
 
-router = APIRouter(tags=["items"], responses=ERRORS)
+router = APIRouter(prefix=BASE, tags=["items"], responses=ERRORS)
 Id = Annotated[str, Path(description="The item's id, percent-encoded.", min_length=1)]
 OfSide = Annotated[Side | None, Query(description="Where an id is on both sides.")]
 _BINARY = {"schema": {"type": "string", "format": "binary"}}

@@ -6,17 +6,17 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 
 from polysem._version import __version__
 from polysem.server import looking
 from polysem.server.auth import Reading
 from polysem.server.errors import ApiError
-from polysem.server.routes.shared import Shared, without_paths
+from polysem.server.routes.shared import BASE, Shared, without_paths
 from polysem.server.schemas import ERRORS, MapAnswer, ModelAnswer, ModelInfo, Stats
 from polysem.server.state import State
 
-router = APIRouter(tags=["inspection"], dependencies=[Reading], responses=ERRORS)
+router = APIRouter(prefix=BASE, tags=["inspection"], dependencies=[Reading], responses=ERRORS)
 
 
 @router.get("/stats", response_model=Stats)
@@ -44,10 +44,12 @@ async def stats(state: Shared) -> Stats:
 @router.get("/map", response_model=MapAnswer)
 async def space(
     state: Shared,
-    colour: Annotated[Literal["slot", "label"], Query(description="What colours are to tell.")] = "slot",
+    colour: Annotated[
+        Literal["slot", "label"], Query(description="What colours are to tell: points carry both.")
+    ] = "slot",
     method: Annotated[Literal["pca", "tsne"], Query()] = "tsne",
     limit: Annotated[int, Query(ge=2, le=20_000, description="Elements to show at most.")] = 5000,
-) -> MapAnswer:
+) -> MapAnswer | Response:
     """Every element of every set in the plane. Made in the background: ask again until it is ready."""
     state.encoding  # noqa: B018 - torch is loaded in the background, not here
     index = state.index
@@ -55,14 +57,10 @@ async def space(
     job = state.jobs.get(key, partial(looking.space, index, method, limit))
     if job.error is not None:
         raise ApiError(500, "The map could not be made. The server's log says why.")
-    if not job.ready:
-        note = "The map is being made."
-        return MapAnswer(ready=False, progress=job.progress, points=[], slots=0, labels=[], note=note)
-    made: dict[str, Any] = dict(job.result)
-    if colour == "label" and not made["labels"]:
-        made["note"] += " These items have no labels to colour by."
-    # Checked when it was made: validating thousands of points for every reader takes longer than sending them.
-    return MapAnswer.model_construct(ready=True, progress=1.0, **made)
+    if job.ready:
+        return Response(job.result, media_type="application/json")
+    note = "The map is being made."
+    return MapAnswer(ready=False, progress=job.progress, points=[], slots=0, labels=[], note=note)
 
 
 @router.get("/model", response_model=ModelAnswer)

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from polysem.server.auth import JsonBody, Reading
 from polysem.server.errors import ApiError
-from polysem.server.routes.shared import Shared, image_address
+from polysem.server.routes.shared import BASE, Shared, image_address
 from polysem.server.schemas import (
     ERRORS,
     CutInfo,
@@ -28,7 +28,7 @@ from polysem.server.searching import Answer, found
 from polysem.server.searching import Query as Asked
 from polysem.server.state import State
 
-router = APIRouter(tags=["search"], dependencies=[Reading], responses=ERRORS)
+router = APIRouter(prefix=BASE, tags=["search"], dependencies=[Reading], responses=ERRORS)
 
 
 @router.post("/search", response_model=SearchAnswer, dependencies=[JsonBody])

@@ -5,9 +5,10 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from polysem.server.auth import COOKIE, Gate, Given, client_of, unauthorised
+from polysem.server.routes.shared import BASE
 from polysem.server.schemas import ERRORS
 
-router = APIRouter(tags=["session"])
+router = APIRouter(prefix=BASE, tags=["session"])
 
 
 @router.post("/session", status_code=204, response_class=Response, responses=ERRORS)

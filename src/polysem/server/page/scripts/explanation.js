@@ -5,6 +5,7 @@ import { picture } from "./images.js";
 import { chooseRow, matrix } from "./matrix.js";
 
 const PLACED = new Set(["grid", "boxes"]);
+const SIGN = /^(\[[A-Z]+\]|<\/?[a-z]+>)$/; // of a tokenizer, such as the start of a sentence: it is read like a word, but is none
 const HOW = {
   attention: "Bright is what the element reads most: its attention.",
   pooling: "Bright is what the vector is made of: its pooling weights.",
@@ -69,11 +70,11 @@ const share = (told, i) => {
 /** The words of the query, each as strong as the element answers to it. */
 function wordsOf(words) {
   const most = Math.max(1e-9, ...words.map((each) => each.weight));
-  return make("span", { class: "words" }, words.map(({ word, weight }) => make("span", { class: weight === most ? "strong" : null, vars: { share: Math.max(0, weight / most).toFixed(3) }, title: `${word}: ${weight.toFixed(3)}` }, word)));
+  return make("span", { class: "words" }, words.map(({ word, weight }) => make("span", { class: weight === most ? "strong" : null, vars: { share: Math.max(0, weight / most).toFixed(3) }, title: `${word}: ${weight.toFixed(3)}` }, SIGN.test(word) ? "·" : word)));
 }
 
 function strongest(words = []) {
-  return [...words].sort((a, b) => b.weight - a.weight).slice(0, 2).map((each) => each.word).join(", ");
+  return words.filter(({ word }) => !SIGN.test(word)).sort((a, b) => b.weight - a.weight).slice(0, 2).map((each) => each.word).join(", ");
 }
 
 /** A slider over the iterations, where slots compete in several. */

@@ -58,7 +58,7 @@ function slots({ slots: told, sample }) {
   return panel("Slot usage", "How often each element of the set is in the closest pair of a picture and its caption.",
     sideBySide(told, { image: sample?.pairs, text: sample?.pairs }, (side) => measures(
       side.wins.map((share, i) => [`element ${i + 1}`, share, percent(share)]),
-      `${side.effective.toFixed(1)} of ${side.wins.length} in use`), "pair"));
+      `training reaches ${side.effective.toFixed(1)} of ${side.wins.length} (effective number of elements, by gradient)`), "pair"));
 }
 
 const percent = (share) => `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`;
@@ -73,11 +73,11 @@ function retrieval(told) {
 }
 
 function recall(audit, outdated) {
-  if (!audit?.recall) return panel("Recall of the fast mode", "Not audited yet: polysem audit measures how much of the exact answer the fast mode finds.");
+  if (!audit?.recall) return panel("Recall of the fast mode", "Not audited yet: polysem verify measures how much of the exact answer the fast mode finds.");
   const rows = Object.entries(audit.recall).map(([way, found]) => ({ "": way, "recall@10": found.recall10.toFixed(3), worst: found.worst.toFixed(2), queries: count(found.queries), "exact, ms": found.exact_ms?.toFixed(1) ?? "–", "fast, ms": found.fast_ms?.toFixed(1) ?? "–" }));
   const when = audit.measured ? new Date(1000 * audit.measured).toISOString().slice(0, 10) : null;
   return panel("Recall of the fast mode", "The share of the ten best that the fast mode finds too, measured on this very index. Exact is always complete.",
-    table("Audited recall", rows), make("p", { class: "stamp" }, [audit.candidates && `${count(audit.candidates)} candidates`, when && `measured ${when}`, outdated && "the index has changed since: polysem audit measures again"].filter(Boolean).join(" · ")));
+    table("Audited recall", rows), make("p", { class: "stamp" }, [audit.candidates && `${count(audit.candidates)} candidates`, when && `measured ${when}`, outdated && "the index has changed since: polysem verify measures again"].filter(Boolean).join(" · ")));
 }
 
 function index(known) {

@@ -23,7 +23,7 @@ export function startResults(acts) {
       }
     });
     button.setAttribute("aria-expanded", "false");
-    button.setAttribute("aria-label", `${many(result.duplicates.length, "near-duplicate")} folded`);
+    button.title = `${many(result.duplicates.length, "near-duplicate")} folded`;
     return [button, strip];
   }
 

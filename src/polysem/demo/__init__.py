@@ -1,0 +1,5 @@
+"""The whole of polysem in one call: data, features, two models, their comparison, an index and two searches."""
+
+from polysem.demo.steps import RECIPES, Demo, Found, demo
+
+__all__ = ["RECIPES", "Demo", "Found", "demo"]

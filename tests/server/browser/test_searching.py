@@ -1,0 +1,193 @@
+"""Searching with the page: by words, by a picture, from a result; filters, links and the way back."""
+
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from PIL import Image
+
+from server.browser.driving import Page
+from server.browser.fake_server import Collection
+
+
+def searches(collection: Collection) -> list[dict[str, Any]]:
+    return [body for path, body in collection.asked if path == "search" and "offset" in body]
+
+
+def query_of(page: Page) -> dict[str, list[str]]:
+    return parse_qs(urlsplit(page.address).query)
+
+
+def test_it_answers_as_one_types(page: Page, collection: Collection) -> None:
+    page.open()
+    page.type("blue ring")
+    found = page.results(24)
+    assert all("blue ring" in caption for caption in found[:24])
+    assert query_of(page) == {"q": ["blue ring"]}
+    assert "33 relevant" in page.text("#status")
+    assert "exact" in page.text("#status")
+    # One pause, one search: not one for each letter.
+    assert len(searches(collection)) <= 3
+    page.keys("\b" * 4 + "square")
+    page.until(lambda: page.captions() and all("blue square" in each for each in page.captions()[:5]))
+    assert page.driver.title == "blue square · polysem"
+
+
+def test_an_answer_that_comes_too_late_is_dropped(page: Page, collection: Collection) -> None:
+    collection.delays["red"] = 0.7
+    page.open()
+    page.type("red")
+    page.until(lambda: any(body["text"] == "red" for body in searches(collection)))
+    page.js("document.querySelector('#text').value = ''")
+    page.type("green circle")
+    assert "green circle" in page.results(24)[0]
+    page.js("const end = performance.now() + 900; return new Promise((done) => setTimeout(done, 900))")
+    assert "green circle" in page.captions()[0]
+    assert query_of(page) == {"q": ["green circle"]}
+
+
+def test_the_relevance_cut_is_a_line_and_duplicates_are_folded(page: Page, collection: Collection) -> None:
+    page.open("/?q=blue+ring")
+    page.results(24)
+    while not page.all(".cut"):
+        page.js("scrollTo(0, document.body.scrollHeight)")
+    assert page.text(".cut").startswith("33 relevant above")
+    above = page.js(
+        "return [...document.querySelector('.cut').parentNode.children].indexOf(document.querySelector('.cut'))"
+    )
+    assert above == 33
+    assert page.all(".card.below")
+    folded = page.one("[data-act='folded']")
+    assert folded.get_attribute("aria-expanded") == "false"
+    folded.click()
+    page.one(".folded img")
+    page.click("label:has([name='dedupe'])")
+    page.until(lambda: not page.all("[data-act='folded']"))
+    page.click("label:has([name='relevant'])")
+    page.until(lambda: searches(collection)[-1]["relevant"] is False and not page.all(".cut"))
+    assert query_of(page) == {"q": ["blue ring"], "relevant": ["0"], "dedupe": ["0"]}
+
+
+def test_more_results_come_with_scrolling_until_there_are_no_more(page: Page) -> None:
+    page.open("/?q=blue+ring&dedupe=0")
+    page.results(24)
+    for _ in range(60):
+        page.js("scrollTo(0, document.body.scrollHeight)")
+        if "That is all" in page.js("return document.querySelector('#more').textContent"):
+            break
+        page.js("return new Promise((done) => setTimeout(done, 60))")
+    ids = page.js("return [...document.querySelectorAll('.card')].map((each) => each.dataset.id)")
+    assert len(ids) == len(set(ids)) == 240
+
+
+def test_filters_come_from_the_metadata_and_go_into_the_link(page: Page, collection: Collection) -> None:
+    page.open("/?q=blue+ring")
+    page.results(24)
+    page.click("[aria-controls='filters']")
+    page.click(".chip[data-key='circle']")
+    page.until(lambda: searches(collection)[-1].get("filter") == "label = 'circle'")
+    page.click('.chip[data-key="Kodak\'s Brownie"]')
+    low = page.one("[aria-label='year, at least']")
+    low.send_keys("2015\n")
+    wanted = "label = 'circle' and year >= 2015 and camera in ('Kodak''s Brownie')"
+    page.until(lambda: searches(collection)[-1].get("filter") == wanted)
+    page.results()
+    assert query_of(page)["filter"] == [wanted]
+    number = page.text("#status").split()[0]
+    assert 0 < int(number) < 40
+
+    page.driver.refresh()
+    page.results()
+    assert page.text("#status").split()[0] == number
+    page.click("[aria-controls='filters']")
+    pressed = [chip.get_attribute("data-key") for chip in page.all(".chip[aria-pressed='true']")]
+    assert pressed == ["circle", "Kodak's Brownie"]
+    assert page.one("[aria-label='year, at least']").get_attribute("value") == "2015"
+    collection.expected = True
+    own = page.one("#filter-text")
+    own.clear()
+    own.send_keys("nonsense = 3\n")
+    assert "There is no field 'nonsense'" in page.text(".notice")
+
+
+def test_exact_and_fast_pictures_and_captions(page: Page, collection: Collection) -> None:
+    page.open("/?q=blue+ring")
+    page.results(24)
+    page.click(".choice label:has([value='fast'])")
+    page.until(lambda: "fast: 60 compared in full" in page.text("#status"))
+    page.click(".choice label:has([name='find'][value='text'])")
+    page.one(".grid.texts .saying")
+    assert searches(collection)[-1]["mode"] == "fast"
+    assert searches(collection)[-1]["find"] == "text"
+    assert query_of(page) == {"q": ["blue ring"], "mode": ["fast"], "find": ["text"]}
+
+
+@pytest.fixture
+def picture(tmp_path: Path) -> Path:
+    Image.new("RGB", (60, 40), "teal").save(tmp_path / "own.png")
+    return tmp_path / "own.png"
+
+
+def test_a_picture_is_chosen(page: Page, collection: Collection, picture: Path) -> None:
+    page.open()
+    page.give(picture)
+    page.results(24)
+    token = query_of(page)["image"][0]
+    assert searches(collection)[-1]["image"] == token
+    assert page.text("#asked") == "your picture"
+    # Uploaded as it is: what the server keeps of it is the thumbnail of this very picture.
+    assert Image.open(io.BytesIO(collection.uploads[token])).getpixel((5, 5)) == (0, 128, 128)
+    page.click("#clear")
+    page.until(lambda: page.address == "/")
+
+
+@pytest.mark.parametrize("how", ["drop", "paste"])
+def test_a_picture_is_dropped_or_pasted(page: Page, collection: Collection, picture: Path, how: str) -> None:
+    page.open()
+    page.one("#examples a")
+    page.js(
+        """
+        const data = new DataTransfer(), bytes = Uint8Array.from(atob(arguments[0]), (each) => each.charCodeAt(0));
+        data.items.add(new File([bytes], "own.png", { type: "image/png" }));
+        if (arguments[1] === "paste") document.dispatchEvent(new ClipboardEvent("paste", { clipboardData: data }));
+        else for (const name of ["dragenter", "dragover", "drop"])
+          document.body.dispatchEvent(new DragEvent(name, { dataTransfer: data, bubbles: true, cancelable: true }));
+        """,
+        base64.b64encode(picture.read_bytes()).decode(),
+        how,
+    )
+    page.results(24)
+    assert "image" in query_of(page)
+    assert page.js("return document.querySelector('#drop').hidden")
+
+
+def test_more_like_this_and_the_back_button(page: Page, collection: Collection) -> None:
+    page.open()
+    page.type("blue ring\n")
+    first = page.results(24)
+    page.click(".card [data-act='like']")
+    page.until(lambda: "item" in searches(collection)[-1])
+    page.until(lambda: page.results(24) != first)
+    assert page.text("#asked").startswith("like scenes/")
+    like = page.address
+    page.driver.back()
+    page.until(lambda: page.captions()[:24] == first[:24])
+    assert page.one("#text").get_attribute("value") == "blue ring"
+    page.driver.forward()
+    page.until(lambda: page.address == like and page.all("#asked span"))
+    page.driver.back()
+    page.driver.back()
+    page.until(lambda: page.address == "/" and not page.captions())
+    assert page.one("h1").text == "Every meaning of an image"
+
+
+def test_pictures_have_words_for_those_who_do_not_see_them(page: Page) -> None:
+    page.open("/?q=blue+ring")
+    page.results(24)
+    assert all("blue ring" in each.get_attribute("alt") for each in page.all(".card .shot img")[:5])
+    assert page.js("return document.querySelector('.shot').getAttribute('aria-label')").startswith("1. ")

@@ -1,0 +1,275 @@
+"""The small parts by themselves: batches, cache, rates, threads, counters."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from polysem.server.background import Jobs
+from polysem.server.batching import Batcher
+from polysem.server.cache import Cache
+from polysem.server.errors import ApiError
+from polysem.server.metrics import BUCKETS, Metrics
+from polysem.server.rates import CLIENTS, Rates
+from polysem.server.routes.shared import without_paths
+from polysem.server.work import Workers
+from server.running import wait_until
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+# ------------------------------------------------------------------------------------------------------- batching
+
+
+def test_what_comes_in_during_a_batch_is_the_next_batch():
+    sizes: list[int] = []
+    first = threading.Event()
+
+    def encode(given):
+        sizes.append(len(given))
+        if len(sizes) == 1:
+            first.wait(10)
+        return [2 * each for each in given]
+
+    async def ask() -> list[int]:
+        batcher = Batcher(encode, size=8, most=100, name="test")
+        tasks = [asyncio.create_task(batcher(number)) for number in range(20)]
+        await asyncio.sleep(0.05)
+        tasks += [asyncio.create_task(batcher(number)) for number in range(20, 22)]
+        first.set()
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            batcher.close()
+
+    assert asyncio.run(ask()) == [2 * number for number in range(22)]
+    assert sizes == [8, 8, 6]
+
+
+def test_one_alone_does_not_wait():
+    async def ask() -> float:
+        batcher = Batcher(list, size=32, most=10, name="test")
+        await batcher(0)
+        start = time.perf_counter()
+        await batcher(1)
+        batcher.close()
+        return time.perf_counter() - start
+
+    assert asyncio.run(ask()) < 0.5
+
+
+def test_a_bad_query_fails_alone():
+    def encode(given):
+        if "bad" in given:
+            raise ValueError("bad")
+        return [each.upper() for each in given]
+
+    async def ask():
+        batcher = Batcher(encode, size=8, most=100, name="test")
+        found = await asyncio.gather(*(batcher(each) for each in ("a", "bad", "b")), return_exceptions=True)
+        batcher.close()
+        return found
+
+    first, bad, second = asyncio.run(ask())
+    assert (first, second) == ("A", "B")
+    assert isinstance(bad, ValueError)
+
+
+def test_a_full_queue_refuses_and_who_gave_up_is_left_out():
+    seen: list[int] = []
+    hold = threading.Event()
+
+    def encode(given):
+        hold.wait(10)
+        seen.extend(given)
+        return list(given)
+
+    async def ask() -> None:
+        batcher = Batcher(encode, size=1, most=2, name="test")
+        running = asyncio.create_task(batcher(0))
+        await asyncio.sleep(0.05)
+        waiting = [asyncio.create_task(batcher(number)) for number in (1, 2)]
+        await asyncio.sleep(0)
+        with pytest.raises(ApiError, match="busy"):
+            await batcher(3)
+        waiting[0].cancel()
+        hold.set()
+        assert await running == 0
+        assert await waiting[1] == 2
+        batcher.close()
+
+    asyncio.run(ask())
+    assert seen == [0, 2]
+
+
+def test_queries_go_through_the_encoder_together_and_once(reader):
+    encoding = reader.app.state.polysem.encoding
+    before = encoding.texts.items
+    threads = [
+        threading.Thread(target=reader.post, args=("/api/v1/search",), kwargs={"json": {"text": f"words {n % 4}"}})
+        for n in range(24)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    hits = encoding.cache.hits
+    reader.post("/api/v1/search", json={"text": "words 1"})
+    assert encoding.cache.hits == hits + 1
+    assert encoding.texts.items - before <= 24
+    again = encoding.texts.items
+    reader.post("/api/v1/search", json={"text": "words 2"})
+    assert encoding.texts.items == again, "a repeated query is not encoded again"
+
+
+def test_an_embedding_does_not_depend_on_its_batch(model):
+    from polysem.server import Limits
+    from polysem.server.encoding import Encoding
+
+    async def together():
+        encoding = Encoding(model, Limits())
+        texts = [f"a {'very ' * n}red picture" for n in range(12)]
+        found = await asyncio.gather(*(encoding.text(text) for text in texts))
+        encoding.close()
+        return texts, found
+
+    texts, found = asyncio.run(together())
+    for text, vectors in zip(texts, found, strict=True):
+        assert vectors == pytest.approx(model.encode_texts([text])[0].numpy(), abs=1e-5)
+
+
+# ---------------------------------------------------------------------------------------------- cache and rates
+
+
+def test_a_cache_forgets_what_was_used_longest_ago_and_what_is_old():
+    clock = Clock()
+    cache: Cache[str, int] = Cache(2, 10.0, clock)
+    cache.put("a", 1)
+    cache.put("b", 2)
+    assert cache.get("a") == 1
+    cache.put("c", 3)
+    assert (cache.get("a"), cache.get("b"), cache.get("c")) == (1, None, 3)
+    clock.now = 10.1
+    assert cache.get("a") is None
+    assert len(cache) == 1
+    assert (cache.hits, cache.misses) == (3, 2)
+
+
+def test_buckets_fill_up_again():
+    clock = Clock()
+    rates = Rates(2.0, 4.0, clock)
+    assert [rates.take("a") for _ in range(5)] == [0, 0, 0, 0, 0.5]
+    assert rates.take("b") == 0
+    clock.now = 0.5
+    assert rates.take("a") == 0
+    assert rates.take("a") > 0
+    clock.now = 100
+    assert [rates.take("a") for _ in range(5)][-1] > 0, "no more than a bucket holds"
+    assert rates.take("c", 1000) == 0, "what costs more than a bucket holds needs a full one"
+
+
+def test_an_ipv6_network_is_one_client_and_clients_are_forgotten():
+    rates = Rates(1.0, 1.0, Clock())
+    assert rates.take("2001:db8::1") == 0
+    assert rates.take("2001:db8::2") > 0
+    assert rates.take("2001:db8:1::1") == 0
+    for number in range(CLIENTS + 10):
+        rates.take(f"client {number}")
+    assert len(rates._buckets) == CLIENTS
+
+
+# ------------------------------------------------------------------------------------------------ threads and jobs
+
+
+def test_workers_refuse_what_would_only_wait():
+    hold = threading.Event()
+
+    async def ask() -> None:
+        workers = Workers(1, 2, "test")
+        tasks = [asyncio.create_task(workers.run(hold.wait, 10)) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        with pytest.raises(ApiError, match="busy"):
+            await workers.run(int)
+        tasks[0].cancel()
+        await asyncio.sleep(0)
+        with pytest.raises(ApiError, match="busy"):  # who gave up still has the thread
+            await workers.run(int)
+        hold.set()
+        await tasks[1]
+        await asyncio.sleep(0.05)
+        assert await workers.run(lambda: 7) == 7
+        workers.close()
+
+    asyncio.run(ask())
+
+
+def test_a_job_is_done_once_and_kept():
+    jobs, calls = Jobs(), []
+    go = threading.Event()
+
+    def work(report):
+        calls.append(1)
+        report(0.5)
+        go.wait(10)
+        return "made"
+
+    job = jobs.get("key", work)
+    wait_until(lambda: job.progress == 0.5)
+    assert not job.ready
+    go.set()
+    wait_until(lambda: job.ready)
+    assert jobs.get("key", work).result == "made"
+    assert calls == [1]
+    for number in range(20):
+        other = jobs.get(number, lambda _: None)
+        wait_until(lambda other=other: other.ready)
+    assert len(jobs._jobs) <= 8
+    jobs.close()
+
+
+def test_a_job_that_failed_is_tried_again(caplog):
+    jobs = Jobs()
+
+    def broken(_):
+        raise RuntimeError("no")
+
+    job = jobs.get("key", broken)
+    wait_until(lambda: job.ready)
+    assert isinstance(job.error, RuntimeError)
+    again = jobs.get("key", lambda _: 1)
+    wait_until(lambda: again.ready)
+    assert again.result == 1
+    jobs.close()
+
+
+# -------------------------------------------------------------------------------------------------------- metrics
+
+
+def test_counters_add_up():
+    metrics = Metrics()
+    metrics.answered("/a", "GET", 200, 0.02)
+    metrics.answered("/a", "GET", 200, 100.0)
+    metrics.answered('/"b\n', "GET", 500, 0.001)
+    text = metrics.text({"polysem_x": ("An x.", 3.0)}, {})
+    assert 'polysem_requests_total{route="/a",method="GET",status="200"} 2' in text
+    assert 'polysem_request_seconds_bucket{route="/a",le="0.01"} 0' in text
+    assert 'polysem_request_seconds_bucket{route="/a",le="0.025"} 1' in text
+    assert 'polysem_request_seconds_bucket{route="/a",le="+Inf"} 2' in text
+    assert 'polysem_request_seconds_count{route="/a"} 2' in text
+    assert "# TYPE polysem_x gauge\npolysem_x 3\n" in text
+    assert r'route="/\"b\n"' in text
+    assert text.count("\n") == len(text.splitlines())
+    assert len([line for line in text.splitlines() if 'route="/a",le=' in line]) == len(BUCKETS) + 1
+
+
+def test_paths_are_cut_to_their_last_part():
+    given = {"a": "/home/me/data/flickr", "b": ["C:\\Users\\me\\model", "word/and/word"], "c": 3, "d": "10 % of / all"}
+    assert without_paths(given) == {"a": "flickr", "b": ["model", "word/and/word"], "c": 3, "d": "10 % of / all"}

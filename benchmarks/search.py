@@ -42,7 +42,7 @@ from polysem.search.engine import Engine, native
 RESULTS = Path(__file__).parent / "results" / "search.json"
 SIMILARITY = {"name": "smooth_chamfer", "alpha": 16.0}
 WIDTH, SIZES, QUERIES = 256, (20_000, 100_000, 1_000_000), 60
-BATCH_IMAGES, BATCH_TEXTS, BATCH_WIDTH, BATCH_ROUNDS = 1000, 5000, 1024, 5
+BATCH_IMAGES, BATCH_TEXTS, BATCH_WIDTH, BATCH_ROUNDS = 1000, 5000, 1024, 3
 # From this size on float16, fewer queries and no torch, whose blocks are float32.
 LARGE = 500_000
 WANTED = {
@@ -261,6 +261,12 @@ def environment() -> dict[str, Any]:
     return found | {name: version(name) if module is not None else None for name, module in modules.items()}
 
 
+def write(results: dict[str, Any], path: Path) -> None:
+    """After every case: a run that is stopped leaves what it has."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(results, indent=2) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=["single", "batch"], help="measure one half and keep the other's last result")
@@ -288,6 +294,7 @@ def main() -> None:
         for name, items, make in cases(arguments):
             with console.status(f"{items:,} {name} sets"):
                 results["single"].append(measure(name, *make(), arguments.skip))
+            write(results, arguments.out)
         for threads in CLOCKS:
             console.print(show_single(results["single"], threads))
         console.print(show_sizes(results["single"]))
@@ -295,8 +302,7 @@ def main() -> None:
         with console.status("batches"):
             results["batch"] = [measure_batch(spectrum) for spectrum in ("decaying", "flat")]
         console.print(show_batch(results["batch"]))
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(results, indent=2) + "\n")
+        write(results, arguments.out)
 
 
 if __name__ == "__main__":

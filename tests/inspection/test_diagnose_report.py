@@ -110,8 +110,8 @@ def test_what_cannot_be_diagnosed_is_refused(tmp_path: Path) -> None:
     pictures = karpathy(tmp_path / "pictures", [{"filename": f"{i}.png", "split": "test"} for i in range(3)])
     with pytest.raises(InputError, match="polysem features"):
         diagnose(model, pictures)
+    (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="Cannot write the report"):
-        (tmp_path / "file").write_text("")
         examine(made_up.sound(6)).write(tmp_path / "file" / "report.html")
 
 

@@ -35,6 +35,15 @@ def test_the_field_is_the_sum_over_all_pairs(width: float) -> None:
     assert (_Field()(layout) - exact).norm() < 0.1 * exact.norm()
 
 
+def test_a_few_points_far_apart_are_not_flung_away() -> None:
+    """All that is left of Z then is small, and must not drown in what each point adds by itself."""
+    layout = 10 * torch.randn(8, 2)
+    difference = layout[:, None] - layout[None]
+    q = (1 / (1 + difference.square().sum(-1))).fill_diagonal_(0)
+    exact = (q.square()[..., None] * difference).sum(1) / q.sum()
+    assert (_Field()(layout) - exact).norm() < 0.3 * exact.norm()
+
+
 def test_attraction_is_the_sum_over_symmetric_neighbours() -> None:
     layout = torch.randn(30, 2)
     places, squares = nearest(torch.randn(30, 3), 6)

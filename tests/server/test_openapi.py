@@ -8,7 +8,6 @@ import hypothesis
 import pytest
 import schemathesis
 from schemathesis import Case
-from schemathesis.checks import not_a_server_error
 from schemathesis.generation.modes import GenerationMode
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -17,7 +16,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from polysem.server import Limits, Settings
-from server.running import TOKEN, client, make_index
+from server.running import TOKEN, make_index, server
 
 PATHS = {
     "/healthz": {"get"},
@@ -84,24 +83,24 @@ def test_the_reference_page_is_served_from_here(reader):
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory, model, photos):
-    """One that may be changed: the token is right half of the time."""
+    """A real server that may be changed: the token is right half of the time."""
     place = make_index(tmp_path_factory.mktemp("fuzz") / "index", model, photos)
-    with client(place, model, Settings(token=TOKEN, limits=Limits(rate=0, failures=10**6))) as made:
-        yield made
+    with server(place, model, Settings(port=0, token=TOKEN, limits=Limits(rate=0, failures=10**6))) as (_, port):
+        yield f"http://127.0.0.1:{port}"
 
 
 @pytest.fixture(scope="module")
 def schema(target):
-    found = schemathesis.openapi.from_dict(target.app.openapi())
+    found = schemathesis.openapi.from_url(f"{target}/openapi.json")
     found.config.generation.update(modes=[GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
     return found
 
 
-CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+CHECKS = [status_code_conformance, content_type_conformance, response_schema_conformance]
 
 
 @pytest.mark.parametrize("path", sorted(PATHS))
-def test_no_request_is_answered_with_a_500(schema, target, path):
+def test_no_request_is_answered_with_a_500(schema, path):
     for method in sorted(PATHS[path]):
         operation = schema[path][method.upper()]
 
@@ -118,9 +117,9 @@ def test_no_request_is_answered_with_a_500(schema, target, path):
             headers.pop("Authorization", None)
             if rightly:
                 headers["Authorization"] = f"Bearer {TOKEN}"
-            headers["Host"] = "127.0.0.1"
             case.headers = headers
-            answer = case.call(base_url="http://127.0.0.1:8000", session=target)
+            answer = case.call()
+            assert answer.status_code in (*range(200, 500), 503)  # 503: too many maps at once, as it should be
             case.validate_response(answer, checks=CHECKS)
 
         sent()

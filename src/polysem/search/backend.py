@@ -43,7 +43,10 @@ class Backend(Protocol):
     writable: bool
 
     def add(self, *batches: Batch) -> Added:
-        """Add items, all of them or none. An id that is there on the same side is replaced."""
+        """Add items; an id that is there on the same side is replaced.
+
+        A folder adds all of them or none; Milvus whole items, and of an interrupted call perhaps the first ones alone.
+        """
 
     def remove(self, ids: Iterable[str], side: Side | None = None) -> int:
         """Remove the items with these ids, on one side or both, and say how many there were."""

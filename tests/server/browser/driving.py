@@ -106,7 +106,9 @@ class Page:
 
     # ------------------------------------------------------------------------------------------ doing
     def click(self, css: str) -> None:
-        self.one(css).click()
+        found = self.one(css)
+        self.js("arguments[0].scrollIntoView({ block: 'center' })", found)  # not below the bar on top
+        found.click()
 
     def keys(self, *keys: str) -> None:
         for key in keys:

@@ -27,7 +27,7 @@ def real(chromium: webdriver.Chrome, place: Path, model: Model) -> Iterator[Page
 
 
 def test_search_why_like_upload_map_and_model(real: Page, photos: Path) -> None:
-    real.open()
+    real.open("/?dedupe=0")  # to an untrained model its pictures are all alike
     assert "4 pictures and 8 captions" in real.text("#welcome-text")
     real.type("a red picture")
     assert len(real.results(4)) == 4
@@ -49,7 +49,7 @@ def test_search_why_like_upload_map_and_model(real: Page, photos: Path) -> None:
     real.click(".card [data-act='like']")
     real.until(lambda: "item=red.png" in real.address)
 
-    real.open()
+    real.open("/?dedupe=0")
     real.give(photos / "blue.png")
     real.results(4)
     assert real.js("return document.querySelector('.card').dataset.id") == "blue.png"

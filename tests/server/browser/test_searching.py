@@ -26,8 +26,7 @@ def query_of(page: Page) -> dict[str, list[str]]:
 def test_it_answers_as_one_types(page: Page, collection: Collection) -> None:
     page.open()
     page.type("blue ring")
-    found = page.results(24)
-    assert all("blue ring" in caption for caption in found[:24])
+    page.until(lambda: len(found := page.captions()) >= 24 and all("blue ring" in each for each in found[:24]))
     assert query_of(page) == {"q": ["blue ring"]}
     assert "33 relevant" in page.text("#status")
     assert "exact" in page.text("#status")
@@ -62,9 +61,8 @@ def test_the_relevance_cut_is_a_line_and_duplicates_are_folded(page: Page, colle
     )
     assert above == 33
     assert page.all(".card.below")
-    folded = page.one("[data-act='folded']")
-    assert folded.get_attribute("aria-expanded") == "false"
-    folded.click()
+    assert page.one("[data-act='folded']").get_attribute("aria-expanded") == "false"
+    page.click("[data-act='folded']")
     page.one(".folded img")
     page.click("label:has([name='dedupe'])")
     page.until(lambda: not page.all("[data-act='folded']"))
@@ -190,4 +188,4 @@ def test_pictures_have_words_for_those_who_do_not_see_them(page: Page) -> None:
     page.open("/?q=blue+ring")
     page.results(24)
     assert all("blue ring" in each.get_attribute("alt") for each in page.all(".card .shot img")[:5])
-    assert page.js("return document.querySelector('.shot').getAttribute('aria-label')").startswith("1. ")
+    assert page.js("return document.querySelector('.card .shot').getAttribute('aria-label')").startswith("1. ")

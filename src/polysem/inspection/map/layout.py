@@ -26,8 +26,6 @@ KEPT = 50
 MOST_LABELS = 7
 """Labels with a colour of their own; the rarer ones share one."""
 OTHER = "other"
-_ALONE = 6000
-"""Points up to which a second thread costs t-SNE more than it brings."""
 
 Progress = Callable[[str, int, int], None]
 """Stage, done, of."""
@@ -124,7 +122,7 @@ def lay_out(
         )
     else:
         told = None if progress is None else lambda done, total: progress("t-SNE", done, total)
-        positions = _alone(lambda: tsne(principal[:, :KEPT], start=principal[:, :2], progress=told), len(vectors))
+        positions = _alone(lambda: tsne(principal[:, :KEPT], start=principal[:, :2], progress=told))
         kept = f"the {KEPT} principal components ({share[:KEPT].sum():.0%} of the variance)"
         notes.append(
             f"t-SNE of {kept if vectors.shape[1] > KEPT else 'the vectors'}, from a start of the first two. "
@@ -171,9 +169,8 @@ def _principal(vectors: Tensor) -> tuple[Tensor, Tensor]:
     return found, values[order].clamp(min=0) / values.clamp(min=0).sum().clamp(min=1e-30)
 
 
-def _alone(work: Callable[[], Tensor], points: int) -> Tensor:
-    if points > _ALONE:
-        return work()
+def _alone(work: Callable[[], Tensor]) -> Tensor:
+    """On one thread: a thousand small steps, at each of which torch's threads would wait for one another."""
     pool = threads.single_threaded_pool(1)
     try:
         return pool.submit(work).result()

@@ -16,12 +16,11 @@ from polysem.search.filters import Filter
 from polysem.search.local.gallery import Gallery
 from polysem.search.local.means import Means
 from polysem.search.local.part import ENGINE, MEANS, Part, missing
+from polysem.search.sets import check_units
 from polysem.search.store import Added, Batch, Compacted, Damage, Item, Manifest, Side, Snapshot, Stats, Store, View
 from polysem.search.store.entries import SIDES
 
 Progress = Callable[[str, int, int], None]
-# Half precision moves a unit vector's norm by less than a tenth of this.
-_UNEVEN = 0.01
 
 
 class LocalBackend:
@@ -125,7 +124,7 @@ class LocalBackend:
 
     def add(self, *batches: Batch) -> Added:
         for batch in batches:
-            _check_norms(batch)
+            check_units(batch)
         return self._store.add(*batches)
 
     def remove(self, ids: Iterable[str], side: Side | None = None) -> int:
@@ -192,18 +191,3 @@ class LocalBackend:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self.close()
-
-
-def _check_norms(batch: Batch) -> None:
-    """Only unit vectors: the engine's bounds rest on it. Everything else is checked by the store."""
-    vectors = np.asarray(batch.vectors)
-    if vectors.ndim != 3 or len(vectors) != len(batch.entries) or vectors.dtype.kind != "f":
-        return
-    norms = np.sqrt(np.einsum("nkd,nkd->nk", vectors, vectors, dtype=np.float64))
-    wrong = np.isfinite(norms) & (norms > 0) & (np.abs(norms - 1) > _UNEVEN)
-    if wrong.any():
-        row, element = np.argwhere(wrong)[0].tolist()
-        raise InputError(
-            f"Vector {element} of item {batch.entries[row].id!r} has norm {norms[row, element]:.4g}; unit vectors are "
-            "needed, and nothing of the batch was added. Normalise them first."
-        )

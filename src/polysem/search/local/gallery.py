@@ -14,8 +14,8 @@ from polysem.search.engine import Hits, search_many
 from polysem.search.engine.checks import checked_k, checked_queries
 from polysem.search.engine.hits import best
 from polysem.search.filters import Filter
-from polysem.search.local.means import means_of
-from polysem.search.local.part import Part, bounded
+from polysem.search.local.part import Part
+from polysem.search.sets import bounded, means_of
 from polysem.search.store import Side, Snapshot
 
 # Filters whose masks are kept, and rows scored at once where nothing can be ruled out.
@@ -62,7 +62,7 @@ class Gallery:
         mask = self.mask(where)
         if not self._parts:
             return best(np.empty(0, np.int64), np.empty(0), checked_k(k), 0)
-        if bounded(self._compared):
+        if bounded(self._compared) is not None:
             engines = [part.engine for part in self._parts if part.engine is not None]
             return search_many(engines, query, k, mask)
         return self._best(self._checked(query), self.drawn(int(self._starts[-1]), where, 0), checked_k(k))
@@ -72,7 +72,7 @@ class Gallery:
         mask, vectors, wanted = self.mask(where), self._checked(query), max(candidates, checked_k(k))
         if mask is not None and mask.sum() <= _FEW_PER_CANDIDATE * wanted:
             return self._best(vectors, np.flatnonzero(mask), k)
-        middle = means_of(vectors[None])[0]
+        middle = means_of(vectors)
         rows, close = [np.empty(0, np.int64)], [np.empty(0, np.float32)]
         for part, start, stop in self._spans():
             found, scores = part.means.candidates(middle, wanted, None if mask is None else mask[start:stop])

@@ -14,6 +14,8 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
+from polysem.search.sets import means_of
+
 # So few means are compared one by one: faster than a list of cells is read, and nothing is missed.
 FEW = 20_000
 # Cells of an inverted file for the root of the number of items, and the share of them that a search looks into.
@@ -77,9 +79,3 @@ class Means:
     @classmethod
     def restore(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
         return cls(faiss.deserialize_index(np.asarray(arrays["index"])))
-
-
-def means_of(sets: NDArray[Any]) -> NDArray[np.float32]:
-    """(n, K, D) -> (n, D), not normalised: a set whose vectors disagree has a short mean, and lower scores."""
-    means: NDArray[np.float32] = np.ascontiguousarray(np.asarray(sets, np.float32).mean(1))
-    return means

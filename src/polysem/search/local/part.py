@@ -7,14 +7,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from polysem import similarity
-from polysem.errors import ConfigError
 from polysem.search.engine import Engine, Plan, exact
-from polysem.search.engine.scoring import Scoring
 from polysem.search.local.means import FEW, Means
+from polysem.search.sets import bounded, plain_scores
 from polysem.search.store import SearchError, View
 
 ENGINE, MEANS = "engine", "means"
@@ -35,7 +32,7 @@ class Part:
     @cached_property
     def engine(self) -> Engine | None:
         """None where the similarity is not one that inner products bound: then every item is scored."""
-        if not bounded(self._compared):
+        if bounded(self._compared) is None:
             return None
         if found := _attached(self._view, ENGINE):
             about, arrays = found
@@ -54,26 +51,9 @@ class Part:
         return plain_scores(self.vectors[rows], query, self._compared)
 
 
-def bounded(compared: Mapping[str, Any]) -> bool:
-    """Whether the exact engine can search under this similarity."""
-    try:
-        Scoring.of(compared)
-    except ConfigError:
-        return False
-    return True
-
-
-def plain_scores(sets: NDArray[Any], query: NDArray[np.float32], compared: Mapping[str, Any]) -> NDArray[np.float64]:
-    """(n, K, D), (L, D) -> (n,) by the similarity's own code, in float64."""
-    with torch.inference_mode():
-        ours, theirs = torch.from_numpy(query.astype(np.float64))[None], torch.from_numpy(sets.astype(np.float64))
-        found: NDArray[np.float64] = similarity.build(**compared).scores(ours, theirs)[0].numpy()
-    return found
-
-
 def missing(view: View, compared: Mapping[str, Any]) -> list[str]:
     """What should be attached to a segment and is not, or is damaged."""
-    wanted = [ENGINE] if view.rows >= SKETCHED and bounded(compared) else []
+    wanted = [ENGINE] if view.rows >= SKETCHED and bounded(compared) is not None else []
     wanted += [MEANS] if view.rows >= FEW else []
     return [name for name in wanted if _attached(view, name) is None]
 

@@ -17,6 +17,7 @@ from polysem.search.milvus.connection import Connection
 from polysem.search.milvus.expressions import any_equals
 from polysem.search.milvus.notes import Notes
 from polysem.search.milvus.searching import Searching
+from polysem.search.sets import check_units
 from polysem.search.store import Added, Batch, Compacted, Damage, Item, Manifest, SearchError, Side, Stats
 from polysem.search.store.entries import SIDES, checked
 
@@ -97,7 +98,7 @@ class MilvusBackend(Searching):
                     f"Two batches of the side {side!r} hold the same id. Ids name items: make them unique."
                 )
         for batch in given:
-            rows.check_units(batch)
+            check_units(batch)
         entries = [rows.checked_entries(batch) for batch in given]
         replaced = total = 0
         for batch, own in zip(given, entries, strict=True):

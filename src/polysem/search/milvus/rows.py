@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from polysem.errors import InputError
 from polysem.search.milvus.facts import describe
+from polysem.search.sets import means_of
 from polysem.search.store import Batch, Item, Manifest, Side
 from polysem.search.store.entries import as_rows
 
@@ -24,8 +25,6 @@ FACTS_LIMIT = 4096
 # Of base64, four signs are three bytes.
 _PART = TEXT_LIMIT // 4 * 4
 _MOST_PARTS = 48
-# Half precision moves a unit vector's norm by less than a tenth of this.
-_UNEVEN = 0.01
 Row = dict[str, Any]
 
 ITEM_FIELDS = ("id", "added", "item")
@@ -51,12 +50,6 @@ def set_fields(manifest: Manifest) -> list[str]:
     return [f"set_{part}" for part in range(parts_of(manifest))]
 
 
-def mean(sets: NDArray[Any]) -> NDArray[np.float32]:
-    """(..., K, D) -> (..., D)."""
-    found: NDArray[np.float32] = sets.mean(-2, dtype=np.float64).astype(np.float32)
-    return found
-
-
 def rows(batch: Batch, entries: Sequence[tuple[Any, ...]], manifest: Manifest, added: int) -> Iterator[Row]:
     """The rows of a checked batch, one at a time; `entries` as `checked_entries` returned them."""
     names = set_fields(manifest)
@@ -65,7 +58,7 @@ def rows(batch: Batch, entries: Sequence[tuple[Any, ...]], manifest: Manifest, a
         encoded = b64encode(stored).decode()
         yield {
             "id": key(batch.side, name),
-            "mean": mean(own),
+            "mean": means_of(own),
             "added": added + place,
             "item": text,
             "facts": facts,
@@ -100,18 +93,6 @@ def checked_entries(batch: Batch) -> list[tuple[str, str, list[int], dict[str, A
             )
         found.append((name, text, facts, ranges))
     return found
-
-
-def check_units(batch: Batch) -> None:
-    """Scores are of unit vectors: an error names the first item that has another."""
-    for entry, own in zip(batch.entries, batch.vectors, strict=True):
-        norms = np.linalg.norm(own.astype(np.float64), axis=1)
-        if (np.abs(norms - 1) > _UNEVEN).any():
-            element = int(np.argmax(np.abs(norms - 1)))
-            raise InputError(
-                f"Vector {element} of item {entry.id!r:.80} has norm {norms[element]:.4g}; unit vectors are needed, "
-                "and nothing of the batch was added. Normalise them first."
-            )
 
 
 def filterable(said: Mapping[str, Any], side: str) -> dict[str, Any]:
@@ -154,7 +135,7 @@ def damage(row: Mapping[str, Any], side: Side, manifest: Manifest) -> str | None
     found = vectors(row, side, manifest)
     if found is None or zlib.crc32(found.tobytes()) != row["crc"]:
         return f"the vectors of item {name} have changed"
-    if not np.allclose(mean(found), row["mean"], rtol=1e-5, atol=1e-6):
+    if not np.allclose(means_of(found), row["mean"], rtol=1e-5, atol=1e-6):
         return f"the mean of item {name} is not that of its vectors"
     if describe(filterable(said, side)) != (sorted(row["facts"]), row["ranges"]):
         return f"what filters ask of item {name} has changed"

@@ -6,16 +6,13 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from polysem import similarity
-from polysem.errors import ConfigError
 from polysem.search.backend import Ranked
 from polysem.search.engine import exact
 from polysem.search.engine.checks import checked_k, checked_queries
 from polysem.search.engine.level import Level
-from polysem.search.engine.scoring import Scoring
+from polysem.search.sets import bounded, plain_scores
 from polysem.search.store import Item, Manifest
 
 
@@ -24,11 +21,7 @@ class Scorer:
 
     def __init__(self, manifest: Manifest, query: NDArray[Any]) -> None:
         self.query = checked_queries(np.asarray(query)[None], manifest.dim)[0][0]
-        try:
-            self._scoring: Scoring | None = Scoring.of(manifest.similarity)
-        except ConfigError:  # what no bound helps with, such as match_probability, is computed by its own formula
-            self._scoring = None
-            self._part = similarity.build(**manifest.similarity)
+        self._compared, self._scoring = manifest.similarity, bounded(manifest.similarity)
 
     def scores(self, sets: NDArray[Any]) -> NDArray[np.float64]:
         """(n, K, D) -> (n,)."""
@@ -36,11 +29,8 @@ class Scorer:
             return np.empty(0)
         if self._scoring is not None:
             level = Level(np.ascontiguousarray(sets))
-            return np.ravel(exact.scores(level, self.query[None], self._scoring, [np.arange(len(sets))]))
-        with torch.no_grad():
-            query, items = (torch.from_numpy(x.astype(np.float64)) for x in (self.query[None], sets))
-            plain: NDArray[np.float64] = self._part.scores(query, items)[0].numpy()
-            return plain
+            return exact.scores(level, self.query[None], self._scoring, [np.arange(len(sets))])
+        return plain_scores(sets, self.query, self._compared)
 
 
 class Scored(NamedTuple):

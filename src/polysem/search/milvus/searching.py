@@ -16,6 +16,7 @@ from polysem.search.milvus import rows
 from polysem.search.milvus.collection import MOST, Collection, chunks
 from polysem.search.milvus.expressions import all_of, certain, complement, possible
 from polysem.search.milvus.scoring import Best, Scored, Scorer
+from polysem.search.sets import means_of
 from polysem.search.store import Manifest, Side
 
 _MORE = 4
@@ -56,7 +57,7 @@ class Searching:
     def _by_means(self, side: Side, scorer: Scorer, best: Best, where: Filter | None, wanted: int) -> bool:
         """Score the candidates that pass; False if these are fewer than k, though more may be there."""
         expression = True if where is None else possible(where)
-        middle, seen, limit = rows.mean(scorer.query), set[str](), wanted
+        middle, seen, limit = means_of(scorer.query), set[str](), wanted
         while True:
             keys = self._collection.nearest(side, middle, limit, expression)
             fresh = [key for key in keys if key not in seen]

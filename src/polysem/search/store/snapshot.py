@@ -29,7 +29,8 @@ _COLUMNS = "id, side, segment, row, path, caption, metadata, labels, hash, added
 
 
 class Item(NamedTuple):
-    """An item of the index. position: where its vectors are on its side, -1 if its segment cannot be read."""
+    """An item of the index. position: where its vectors are on its side; -1 if its segment cannot be read, and where
+    there are no positions."""
 
     id: str
     side: Side

@@ -44,9 +44,7 @@ async def stats(state: Shared) -> Stats:
 @router.get("/map", response_model=MapAnswer)
 async def space(
     state: Shared,
-    colour: Annotated[
-        Literal["slot", "label"], Query(description="What colours are to tell: points carry both.")
-    ] = "slot",
+    colour: Annotated[Literal["slot", "label"], Query(description="Points carry both.")] = "slot",  # noqa: ARG001
     method: Annotated[Literal["pca", "tsne"], Query()] = "tsne",
     limit: Annotated[int, Query(ge=2, le=20_000, description="Elements to show at most.")] = 5000,
 ) -> MapAnswer | Response:

@@ -1,5 +1,7 @@
 // Points on a canvas that is dragged, zoomed and walked. Markers are drawn once for each colour and shape and then copied,
 // and what follows the pointer lies on a canvas of its own: moving over the map redraws none of the points.
+import { listen } from "./plot_input.js";
+import { lay, stampOf } from "./stamps.js";
 import { isDark } from "./theme.js";
 
 const CELLS = 96;
@@ -47,6 +49,7 @@ export class Plot {
     if (!first && this.scale) { this.left += (width - this.width) / 2; this.top += (height - this.height) / 2; }
     Object.assign(this, { width, height, ratio });
     for (const each of [this.canvas, this.overlay]) { each.width = Math.round(width * ratio); each.height = Math.round(height * ratio); }
+    this.image = this.pen.createImageData(this.canvas.width, this.canvas.height);
     if (this.points.length) first || !this.scale ? this.showAll() : this.restyle();
   }
 
@@ -63,24 +66,30 @@ export class Plot {
     if (!this.width) return;
     const closer = Math.min(2, Math.max(1, (this.scale / this.fit()) ** 0.35));
     this.radius = Math.max(2.6, Math.min(7, 260 / Math.sqrt(this.points.length))) * closer;
-    this.sprites = new Map();
+    this.stamps = new Map();
     this.redraw();
   }
 
-  sprite(point) {
+  /** The marker of a point, made when it is first needed. */
+  stamp(point) {
     const key = 2 * point.group + (point.text ? 1 : 0);
-    if (!this.sprites.has(key)) {
-      const half = this.radius + 2, made = new OffscreenCanvas(Math.ceil(2 * half * this.ratio), Math.ceil(2 * half * this.ratio)), pen = made.getContext("2d");
-      pen.scale(this.ratio, this.ratio);
-      shape(pen, half, half, this.radius, point.text);
-      pen.fillStyle = this.colourOf(point.group);
-      pen.fill();
-      pen.lineWidth = 0.8;
-      pen.strokeStyle = isDark() ? "#000a" : "#fffc";
-      pen.stroke();
-      this.sprites.set(key, made);
+    if (!this.stamps.has(key)) {
+      this.stamps.set(key, stampOf(Math.ceil(2 * (this.radius + 2) * this.ratio), (pen) => {
+        pen.scale(this.ratio, this.ratio);
+        pen.globalAlpha = 0.85;
+        this.drawMarker(pen, this.radius + 2, this.radius + 2, point);
+      }));
     }
-    return this.sprites.get(key);
+    return this.stamps.get(key);
+  }
+
+  drawMarker(pen, x, y, point) {
+    shape(pen, x, y, this.radius, point.text);
+    pen.fillStyle = this.colourOf(point.group);
+    pen.fill();
+    pen.lineWidth = 0.8;
+    pen.strokeStyle = isDark() ? "#000a" : "#fffc";
+    pen.stroke();
   }
 
   redraw() {
@@ -91,15 +100,15 @@ export class Plot {
 
   draw() {
     if (!this.points.length || !this.scale) return;
-    const start = performance.now(), { pen, width, height } = this, half = this.radius + 2, side = 2 * half;
-    pen.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
-    pen.clearRect(0, 0, width, height);
-    pen.globalAlpha = 0.82;
+    const start = performance.now(), { image, ratio } = this;
+    image.data.fill(0);
     for (const i of this.order) {
-      const [x, y] = this.at(i);
-      if (x < -half || y < -half || x > width + half || y > height + half || !this.shown(this.points[i])) continue;
-      pen.drawImage(this.sprite(this.points[i]), x - half, y - half, side, side);
+      const point = this.points[i];
+      if (!this.shown(point)) continue;
+      const [x, y] = this.at(i), stamp = this.stamp(point);
+      lay(stamp, image, Math.round(x * ratio - stamp.side / 2), Math.round(y * ratio - stamp.side / 2));
     }
+    this.pen.putImageData(image, 0, 0);
     this.drawOver();
     this.frames.push(performance.now() - start);
     if (this.frames.length > 240) this.frames.shift();
@@ -112,15 +121,16 @@ export class Plot {
     pen.clearRect(0, 0, this.width, this.height);
     if (this.over < 0) return;
     const { item } = this.points[this.over], [x0, y0] = this.at(this.over);
-    pen.strokeStyle = isDark() ? "#fff" : "#1e1c22";
     this.points.forEach((point, i) => {
       if (point.item !== item || !this.shown(point)) return;
       const [x, y] = this.at(i);
+      pen.strokeStyle = isDark() ? "#fff" : "#1e1c22";
       pen.lineWidth = 1;
       pen.globalAlpha = 0.45;
       pen.beginPath(); pen.moveTo(x0, y0); pen.lineTo(x, y); pen.stroke();
       pen.globalAlpha = 1;
-      pen.drawImage(this.sprite(point), x - this.radius - 2, y - this.radius - 2, 2 * this.radius + 4, 2 * this.radius + 4);
+      this.drawMarker(pen, x, y, point);
+      pen.strokeStyle = isDark() ? "#fff" : "#1e1c22";
       pen.lineWidth = i === this.over ? 2.5 : 1.5;
       pen.beginPath(); pen.arc(x, y, this.radius + (i === this.over ? 5 : 3), 0, 2 * Math.PI); pen.stroke();
     });
@@ -189,53 +199,4 @@ export function shape(pen, x, y, r, text) {
     pen.lineTo(x - 1.1 * r, y + 0.85 * r);
     pen.closePath();
   }
-}
-
-function listen(plot) {
-  const { canvas } = plot, pointers = new Map();
-  let moved = 0, spread = 0;
-  canvas.addEventListener("pointerdown", (event) => {
-    canvas.setPointerCapture(event.pointerId);
-    pointers.set(event.pointerId, [event.offsetX, event.offsetY]);
-    moved = spread = 0;
-  });
-  canvas.addEventListener("pointermove", (event) => {
-    const before = pointers.get(event.pointerId);
-    if (!before) { plot.point(plot.nearest(event.offsetX, event.offsetY)); return; }
-    pointers.set(event.pointerId, [event.offsetX, event.offsetY]);
-    const [a, b] = [...pointers.values()];
-    if (b) {
-      const now = Math.hypot(a[0] - b[0], a[1] - b[1]);
-      if (spread) plot.zoom(now / spread, (a[0] + b[0]) / 2, (a[1] + b[1]) / 2);
-      spread = now;
-      moved = 9;
-    } else {
-      moved += Math.abs(event.offsetX - before[0]) + Math.abs(event.offsetY - before[1]);
-      if (moved > 4) { plot.point(-1); plot.pan(event.offsetX - before[0], event.offsetY - before[1]); }
-    }
-  });
-  const release = (event) => {
-    if (!pointers.delete(event.pointerId) || event.type !== "pointerup" || moved > 4) return;
-    const found = plot.nearest(event.offsetX, event.offsetY);
-    // A finger cannot hover: its first touch shows the item, its second searches.
-    if (event.pointerType === "touch" && found !== plot.over) plot.point(found);
-    else if (found >= 0) plot.clicked(found);
-  };
-  canvas.addEventListener("pointerup", release);
-  canvas.addEventListener("pointercancel", release);
-  canvas.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") plot.point(-1); });
-  canvas.addEventListener("wheel", (event) => {
-    event.preventDefault();
-    plot.zoom(Math.exp(-event.deltaY * (event.deltaMode ? 0.05 : 0.0015)), event.offsetX, event.offsetY);
-  }, { passive: false });
-  canvas.addEventListener("keydown", (event) => {
-    const acts = {
-      ArrowLeft: () => plot.walk(-1, 0), ArrowRight: () => plot.walk(1, 0), ArrowUp: () => plot.walk(0, -1), ArrowDown: () => plot.walk(0, 1),
-      "+": () => plot.zoom(1.35), "=": () => plot.zoom(1.35), "-": () => plot.zoom(1 / 1.35), 0: () => plot.showAll(),
-      Enter: () => { if (plot.over >= 0) plot.clicked(plot.over); }, Escape: () => plot.point(-1),
-    };
-    if (!(event.key in acts) || event.ctrlKey || event.metaKey || event.altKey) return;
-    event.preventDefault();
-    acts[event.key]();
-  });
 }

@@ -20,7 +20,7 @@
   let hidden = new Set(), hiddenSides = new Set(), showLines = true;
   let scale = 1, left = 0, top = 0;        // screen = place * scale + offset
   let hovered = -1, held = -1, lit = null, found = null;
-  let width = 0, height = 0, sprites = [], radius = 4, waiting = false;
+  let width = 0, height = 0, sprites = [], radius = 4, waiting = false, stale = true;
 
   const shown = i => !hidden.has(colouring.of[i]) && !hiddenSides.has(isText[i]);
   const colour = i => { const all = dark.matches ? data.dark : data.light; return all[i % all.length]; };
@@ -42,9 +42,11 @@
     else pen.arc(x, y, r, 0, 2 * Math.PI);
   }
 
+  function measure() { width = stage.clientWidth; height = stage.clientHeight; }
+
+  // Empties the canvas, so only just before it is drawn.
   function prepare() {
     const ratio = devicePixelRatio || 1;
-    width = stage.clientWidth; height = stage.clientHeight;
     canvas.width = width * ratio; canvas.height = height * ratio;
     radius = Math.max(2.4, Math.min(6, 240 / Math.sqrt(count))) * Math.min(2, Math.max(1, Math.pow(scale / fit(), 0.35)));
     sprites = [0, 1].map(text => colouring.names.map((_, i) => sprite(colour(i), text, radius, ratio)));
@@ -61,10 +63,15 @@
   }
 
   function redraw(sizes) {
-    if (sizes) prepare();
+    stale = stale || Boolean(sizes);
     if (waiting) return;
     waiting = true;
-    requestAnimationFrame(() => { waiting = false; draw(); });
+    requestAnimationFrame(() => {
+      waiting = false;
+      if (stale) prepare();
+      stale = false;
+      draw();
+    });
   }
 
   function draw() {
@@ -268,6 +275,6 @@
   document.getElementById("farther").addEventListener("click", () => zoom(1 / 1.4));
   document.getElementById("all").addEventListener("click", showAll);
   dark.addEventListener("change", () => { legend(); redraw(true); });
-  new ResizeObserver(() => { const first = !width; prepare(); if (first) showAll(); else redraw(true); }).observe(stage);
-  legend(); prepare(); showAll();
+  new ResizeObserver(() => { const first = !width; measure(); if (first) showAll(); else redraw(true); }).observe(stage);
+  legend(); measure(); showAll();
 })();

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import search_data
 import search_peers as peers
 import torch
@@ -41,7 +42,7 @@ from polysem.search.engine import Engine, native
 
 RESULTS = Path(__file__).parent / "results" / "search.json"
 SIMILARITY = {"name": "smooth_chamfer", "alpha": 16.0}
-WIDTH, SIZES, QUERIES = 256, (20_000, 100_000, 1_000_000), 60
+WIDTH, SIZES, QUERIES, ASKED = 256, (20_000, 100_000, 1_000_000), 60, 8
 BATCH_IMAGES, BATCH_TEXTS, BATCH_WIDTH, BATCH_ROUNDS = 1000, 5000, 1024, 3
 # From this size on float16, fewer queries and no torch, whose blocks are float32.
 LARGE = 500_000
@@ -52,7 +53,7 @@ WANTED = {
     "batch over torch": 1.6,
 }
 CLOCKS = {1: time.process_time, 2: time.perf_counter}
-Case = tuple[str, int, Callable[[], tuple[Sets, Sets]]]
+Case = tuple[str, int, Callable[[], tuple[Sets, Sets, Sets | None]]]
 
 
 def compare(runs: dict[str, Callable[[], Any]], clock: Callable[[], float]) -> dict[str, tuple[float, Any]]:
@@ -94,10 +95,11 @@ def searches(engine: Engine, skip: list[str]) -> tuple[dict[str, peers.Search], 
     return found, sizes, left_out
 
 
-def measure(name: str, vectors: Sets, queries: Sets, skip: list[str]) -> dict[str, Any]:
+def measure(name: str, vectors: Sets, queries: Sets, asked: Sets | None, skip: list[str]) -> dict[str, Any]:
+    """asked: queries of the same kind, though others, that the engine is measured with, as an index does."""
     peers.set_threads(1)
     start = time.process_time()
-    engine = Engine.build(vectors, SIMILARITY)
+    engine = Engine.build(vectors, SIMILARITY, asked=asked)
     build_seconds = time.process_time() - start
     ways, sizes, left_out = searches(engine, skip)
     items, result = len(vectors), {}
@@ -171,19 +173,19 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     for items in arguments.sizes:
         queries, dtype = (10, np.float16) if items >= LARGE else (QUERIES, np.float32)
         for spectrum in ("decaying", "flat"):
-            yield spectrum, items, lambda: search_data.synthetic(items, queries, WIDTH, spectrum, dtype)  # noqa: B023
+            yield spectrum, items, lambda: (*search_data.synthetic(items, queries, WIDTH, spectrum, dtype), None)  # noqa: B023
     if arguments.model is not None:
         images, texts = search_data.real(
             arguments.model, arguments.data, arguments.features, arguments.text_features, arguments.embeddings
         )
-        yield "real", len(texts), lambda: (texts, images[:QUERIES])
+        yield "real", len(texts), lambda: (texts, images[:QUERIES], images[-ASKED:])
         for items in (size for size in arguments.sizes if len(texts) < size < LARGE):
-            yield "grown", items, lambda: (search_data.grown(texts, items), images[:QUERIES])  # noqa: B023
+            yield "grown", items, lambda: (search_data.grown(texts, items), images[:QUERIES], images[-ASKED:])  # noqa: B023
 
 
 def enough_memory(items: int) -> bool:
     """Whether three times the vectors as float16 are free: for them, their means, sketches and what is on the way."""
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    free = psutil.virtual_memory().available
     return items < LARGE or free > 3 * items * search_data.K * WIDTH * 2
 
 

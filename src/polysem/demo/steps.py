@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from polysem import recipes
+from polysem import encoders, recipes
 from polysem.data.collection import Collection
 from polysem.data.emoji.make import make_emoji_scenes
 from polysem.data.readers import open_collection
@@ -16,6 +17,8 @@ from polysem.evaluation import evaluate
 from polysem.evaluation.reports.compare import Comparison, compare
 from polysem.search import Index, Results
 from polysem.training import train
+from polysem.training.precompute import features_of
+from polysem.training.train import Silent
 
 RECIPES = ("small-vse-infty", "small-dive")
 """One vector for each item, and a set of four."""
@@ -81,6 +84,8 @@ def demo(
         "features": folder / "features" / "images",
         "text_features": folder / "features" / "captions",
     }
+    announce("Features of pictures and captions, once for both models")
+    _extract(lessons, stores, settings, screen or Silent())
     for recipe in RECIPES:
         loaded = recipes.load(recipe, settings)
         announce(f"Training {recipe}: {loaded.summary}")
@@ -97,6 +102,17 @@ def demo(
             index.verify(sample=50, progress=progress)
         searches = [Found(query, why, index.search(query, k=3)) for query, why in _questions(indexed)]
     return Demo(folder, lessons, indexed, compare(measured), place, searches)
+
+
+def _extract(lessons: Collection, stores: dict[str, Any], settings: Sequence[str], screen: Any) -> None:
+    """Of all pictures, the held-out ones too: these are measured and indexed, never trained on."""
+    recipe = recipes.load(RECIPES[0], settings)
+    for side, place, what in (
+        (recipe.image, stores["features"], "images"),
+        (recipe.text, stores["text_features"], "captions"),
+    ):
+        encoder = encoders.build(**side.encoder)
+        features_of(lessons, encoder, place, partial(screen.features, what))
 
 
 def _opened(place: Path, model: Path) -> Index:

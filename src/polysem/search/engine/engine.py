@@ -55,11 +55,13 @@ class Engine:
         *,
         plan: Plan | None = None,
         like: Engine | None = None,
+        asked: NDArray[Any] | None = None,
     ) -> Self:
         """vectors: (N, K, D) unit vectors, float32 or float16; similarity: its config, e.g. {"name": "mil"}.
 
-        Measures which sketches pay unless a `plan` says so. An engine `like` an earlier one takes over its rotation
-        and plan: what is added to a collection later need not be studied again.
+        Measures which sketches pay unless a `plan` says so, for sets from the array and for those `asked` (n, L, D), if
+        queries are of another kind. An engine `like` an earlier one takes over its rotation and plan: what is added
+        to a collection later need not be studied again.
         """
         vectors, uneven = checked_vectors(vectors)
         scoring = Scoring.of(similarity)
@@ -77,7 +79,7 @@ class Engine:
             rotation = (
                 learn_rotation(vectors, rng) if worth_studying and len(vectors) else np.empty((vectors.shape[2], 0))
             )
-            plan = plan or measure(vectors, rotation, scoring, rng)
+            plan = plan or measure(vectors, rotation, scoring, rng, asked)
             rotation = np.ascontiguousarray(rotation[:, : max(plan.prefixes, default=0)])
         if max(plan.prefixes, default=0) > vectors.shape[2]:
             raise InputError(f"A plan with prefixes {plan.prefixes} needs wider vectors than {vectors.shape[2]}.")

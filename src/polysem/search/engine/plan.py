@@ -49,31 +49,44 @@ class Plan:
         return cls(tuple(found["prefixes"]), found["cost"], tuple(found["kept"]))
 
 
-def measure(vectors: NDArray[Any], rotation: NDArray[np.float64], scoring: Scoring, rng: np.random.Generator) -> Plan:
-    """The plan that is quickest for queries drawn from the vectors themselves."""
+def measure(
+    vectors: NDArray[Any],
+    rotation: NDArray[np.float64],
+    scoring: Scoring,
+    rng: np.random.Generator,
+    asked: NDArray[Any] | None = None,
+) -> Plan:
+    """The plan that is quickest for queries drawn from the vectors and, if given, for sets `asked` (n, L, D).
+
+    Texts lie elsewhere than images: bounds that serve items as queries may rule out nothing for captions.
+    """
     N, _, D = vectors.shape
     prefixes = [p for p in _PREFIXES if p <= D]
     if N < FEWEST or not prefixes:
         return Plan()
     drawn = rng.permutation(N)[: min(N, _SAMPLE + 2 * _QUERIES)]
     sample = np.ascontiguousarray(vectors[np.sort(drawn[2 * _QUERIES :])])
-    queries = _mixtures(vectors[drawn[: 2 * _QUERIES]].astype(np.float32))
+    kinds = [_mixtures(vectors[drawn[: 2 * _QUERIES]].astype(np.float32))]
+    if asked is not None and len(asked):
+        kinds.append(np.ascontiguousarray(asked[:_QUERIES], dtype=np.float32))
     longest = 1.02
 
-    full = Level(sample)
-    plain = Probe(queries)
-    scores = np.stack([scan.one(full, plain.one(q), scoring) for q in range(_QUERIES)])
+    full, levels = Level(sample), sketch(sample, rotation, prefixes)
+    full_seconds = _seconds(partial(scan.one, full, Probe(kinds[0]).one(0), scoring))
     # As rare in the sample as the k-th best is among all.
     rank = max(1, round(_K * len(sample) / N))
-    thresholds = np.partition(scores, len(sample) - rank, axis=1)[:, len(sample) - rank, None]
-    full_seconds = _seconds(partial(scan.one, full, plain.one(0), scoring))
-
-    kept, seconds = {}, {}
-    levels, forms = sketch(sample, rotation, prefixes), probes(queries, rotation, prefixes, longest)
-    for p, level, form in zip(prefixes, levels, forms, strict=True):
-        bounds = np.stack([scan.one(level, form.one(q), scoring) for q in range(_QUERIES)])
-        kept[p] = float((bounds >= thresholds).mean())
-        seconds[p] = _seconds(partial(scan.one, level, form.one(0), scoring)) / full_seconds
+    left: dict[int, list[float]] = {p: [] for p in prefixes}
+    seconds: dict[int, float] = {}
+    for queries in kinds:
+        plain, forms = Probe(queries), probes(queries, rotation, prefixes, longest)
+        for q in range(len(queries)):
+            scores = scan.one(full, plain.one(q), scoring)
+            threshold = np.partition(scores, len(sample) - rank)[len(sample) - rank]
+            for p, level, form in zip(prefixes, levels, forms, strict=True):
+                left[p].append(float((scan.one(level, form.one(q), scoring) >= threshold).mean()))
+        for p, level, form in zip(prefixes, levels, forms, strict=True):
+            seconds.setdefault(p, _seconds(partial(scan.one, level, form.one(0), scoring)) / full_seconds)
+    kept = {p: float(np.mean(shares)) for p, shares in left.items()}
 
     def cost(first: int, second: int | None = None) -> float:
         if second is None:

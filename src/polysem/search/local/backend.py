@@ -21,6 +21,8 @@ from polysem.search.store import Added, Batch, Compacted, Damage, Item, Manifest
 from polysem.search.store.entries import SIDES
 
 Progress = Callable[[str, int, int], None]
+_ASKED = 8
+"""Sets of the other side that an engine is measured with."""
 
 
 class LocalBackend:
@@ -143,7 +145,8 @@ class LocalBackend:
                 progress("preparing", done, len(todo))
             if ENGINE in names:
                 example = self._example(snapshot, view.side, view.rows)
-                engine = Engine.build(view.vectors, self.manifest.similarity, like=example)
+                asked = self._others(snapshot, view.side)
+                engine = Engine.build(view.vectors, self.manifest.similarity, like=example, asked=asked)
                 self._store.attach(view.number, ENGINE, *engine.state())
             if MEANS in names:
                 self._store.attach(view.number, MEANS, *Means.build(view.vectors).state())
@@ -151,6 +154,12 @@ class LocalBackend:
         if todo:
             # A commit, so that readers in other processes look again.
             self._store.note("settled", max(view.number for view, _ in todo))
+
+    def _others(self, snapshot: Snapshot, side: Side) -> NDArray[Any] | None:
+        """A few sets of the other side: what this side will mostly be searched with."""
+        other = next(each for each in SIDES if each != side)
+        views = [view for view in snapshot.views(other) if view.rows]
+        return views[0].vectors[:: max(1, views[0].rows // _ASKED)][:_ASKED] if views else None
 
     def _example(self, snapshot: Snapshot, side: Side, rows: int) -> Engine | None:
         """An engine that was measured on at least a quarter as many items of the same side."""

@@ -32,7 +32,8 @@ REPEATED = 0.2
 """Of the queries, the share that was asked before: what the cache sees."""
 
 
-def make_index(place: Path, model: str, items: int) -> None:
+def make_index(place: Path, model: str, items: int) -> int:
+    """How many numbers the set of a query has."""
     from polysem.models import load
     from polysem.search import Batch, Entry, Index
 
@@ -55,10 +56,11 @@ def make_index(place: Path, model: str, items: int) -> None:
                 for number in range(count)
             ]
             index.add(Batch("image", entries, sets.astype(np.float32)))
+        return index.manifest.sets["text"] * index.manifest.dim
 
 
-def query(rng: np.random.Generator, asked: list[str]) -> dict[str, Any]:
-    if asked and rng.random() < REPEATED:
+def query(rng: np.random.Generator, asked: list[str], repeated: float = REPEATED) -> dict[str, Any]:
+    if asked and rng.random() < repeated:
         text = asked[int(rng.integers(len(asked)))]
     else:
         text = " ".join(rng.choice(WORDS, size=int(rng.integers(3, 9))))
@@ -92,20 +94,21 @@ class Connection:
             self._streams[1].close()
 
 
-async def load(port: int, clients: int, seconds: float, pid: int) -> dict[str, Any]:
-    """Each client asks again as soon as it has its answer."""
+async def load(
+    port: int, clients: int, seconds: float, pid: int, asked: list[str], repeated: float = REPEATED
+) -> dict[str, Any]:
+    """Each client asks again as soon as it has its answer. asked: queries so far. repeated: the share of those."""
     times: list[float] = []
     failures: list[str] = []
     memory: list[int] = []
-    asked: list[str] = []
     end = time.perf_counter() + seconds
 
     async def ask(number: int) -> None:
-        rng, connection = np.random.default_rng(number + 1), Connection(port)
+        rng, connection = np.random.default_rng([number, len(asked)]), Connection(port)
         while time.perf_counter() < end:
             start = time.perf_counter()
             try:
-                status, data = await connection.post("/api/v1/search", query(rng, asked))
+                status, data = await connection.post("/api/v1/search", query(rng, asked, repeated))
             except (OSError, asyncio.IncompleteReadError) as error:
                 failures.append(repr(error))
                 continue
@@ -223,7 +226,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "index"
         start = time.perf_counter()
-        make_index(place, given.model, given.items)
+        vectors = make_index(place, given.model, given.items)
         print(f"index of {given.items:,} items in {time.perf_counter() - start:.0f} s", flush=True)
         command = [
             sys.executable,
@@ -244,10 +247,14 @@ def main() -> None:
                 time.sleep(0.1)
             ready = time.perf_counter() - start
             print(f"listens after {listening:.1f} s, ready after {ready:.1f} s", flush=True)
-            alone = asyncio.run(load(port, 1, given.seconds, server.pid))
+            asked: list[str] = []
+            alone = asyncio.run(load(port, 1, given.seconds, server.pid, asked))
             print(json.dumps(alone), flush=True)
-            crowd = asyncio.run(load(port, given.clients, given.seconds, server.pid))
+            crowd = asyncio.run(load(port, given.clients, given.seconds, server.pid, asked))
             print(json.dumps(crowd), flush=True)
+            # Memory grows while the cache of embeddings fills, and only then: here nothing new is asked.
+            known = asyncio.run(load(port, given.clients, given.seconds / 2, server.pid, asked[-2000:], 1.0))
+            print(json.dumps(known), flush=True)
             connections = opens(port, given.opens)
             print(json.dumps(connections), flush=True)
         finally:
@@ -267,6 +274,8 @@ def main() -> None:
         "seconds_to_ready": round(ready, 2),
         "one_at_a_time": alone,
         "together": crowd,
+        "together_nothing_new": known,
+        "queries_cached_mb": round(min(len(asked), 4096) * vectors * 4 / 2**20, 1),
         "connections": connections,
         "exit_code": code,
     }

@@ -25,6 +25,8 @@ from selenium.webdriver.chrome.service import Service
 IMAGES = Path(__file__).with_name("images")
 FLAGS = ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--hide-scrollbars", "--force-color-profile=srgb")
 WIDE, HIGH, FINER = 1280, 880, 1.25
+RESULTS = 1160
+"""As high as it takes to see the relevance cut, as a rule."""
 LONGEST = 600
 """Seconds to wait for the model to load, or for the map."""
 
@@ -83,8 +85,6 @@ def chromium() -> Iterator[webdriver.Chrome]:
     for flag in FLAGS:
         options.add_argument(flag)
     running = webdriver.Chrome(options, Service(driver))
-    screen = {"width": WIDE, "height": HIGH, "deviceScaleFactor": FINER, "mobile": False}
-    running.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
     # Nothing is caught half-way through a movement.
     still = [{"name": "prefers-reduced-motion", "value": "reduce"}, {"name": "prefers-color-scheme", "value": "light"}]
     running.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": still})
@@ -92,6 +92,11 @@ def chromium() -> Iterator[webdriver.Chrome]:
         yield running
     finally:
         running.quit()
+
+
+def resize(browser: webdriver.Chrome, high: int) -> None:
+    screen = {"width": WIDE, "height": high, "deviceScaleFactor": FINER, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
 
 
 def shoot(browser: webdriver.Chrome, out: Path, sign: str) -> None:
@@ -111,10 +116,12 @@ def main() -> None:
     given = asked.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     with served(given.index) as address, chromium() as browser:
+        resize(browser, RESULTS)
         browser.get(f"{address}/")
         browser.execute_script("location.search = new URLSearchParams({ q: arguments[0] })", given.query)
         wait(lambda: "q=" in browser.current_url, "the search")
         shoot(browser, given.out / "search.png", ".card")
+        resize(browser, HIGH)
         browser.execute_script("document.querySelector(\".card [data-act='why']\").click()")
         shoot(browser, given.out / "why.png", "#why .element")
         browser.get(f"{address}/#map")

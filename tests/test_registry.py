@@ -24,7 +24,7 @@ def build(folder, name, **knobs):
 def test_every_folder_holds_what_the_documentation_promises():
     poolings = "mean max kmax softpool gpo adpool fspool lip adapool seq2seq gcn selfattention"
     assert set(polysem.pooling.names()) == set(poolings.split())
-    assert set(polysem.sets.names()) == {"slots", "transformer", "pie_net", "single", "summary", "classes"}
+    assert set(polysem.sets.names()) == {"slots", "transformer", "pie_net", "single", "summary", "classes", "common"}
     assert set(polysem.similarity.names()) == {
         "smooth_chamfer",
         "chamfer",
@@ -32,7 +32,10 @@ def test_every_folder_holds_what_the_documentation_promises():
         "match_probability",
         "cosine",
     }
-    assert set(polysem.objectives.names()) == {"triplet", "infonce", "adopt", "mmd", "diversity"}
+    assert set(polysem.objectives.names()) == {
+        *("triplet", "infonce", "adopt", "mmd", "diversity"),
+        *("labels", "dscmr"),
+    }
 
 
 @pytest.mark.parametrize(("folder", "name"), EVERY_PART)

@@ -8,6 +8,7 @@ part again.
 from __future__ import annotations
 
 import inspect
+import keyword
 from abc import ABC
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -168,6 +169,7 @@ class Registry(Generic[PartT]):
     def check(self, name: str, **knobs: Any) -> None:
         """Raise as `build` would for the knobs given, without building: those left out may still come."""
         schema = _schema(self.find(name), partial=True)
+        knobs = {_spoken(knob): value for knob, value in knobs.items()}
         for knob in knobs.keys() - schema.model_fields.keys():
             raise unknown(f"knob of {name!r}", knob, schema.model_fields)
         try:
@@ -186,7 +188,7 @@ class Registry(Generic[PartT]):
         hints = get_type_hints(cls.__init__, include_extras=True)
         knobs = tuple(
             Knob(
-                parameter.name,
+                _spoken(parameter.name),
                 type_name(hints[parameter.name]),
                 "required" if parameter.default is parameter.empty else repr(parameter.default),
             )
@@ -229,13 +231,24 @@ def _knobs(cls: type[Part]) -> list[inspect.Parameter]:
     return list(inspect.signature(cls.__init__).parameters.values())[1:]
 
 
+def _spoken(parameter: str) -> str:
+    """What users and configs call a knob: `lambda`, which Python only allows as `lambda_`."""
+    return parameter[:-1] if parameter.endswith("_") and keyword.iskeyword(parameter[:-1]) else parameter
+
+
+def _written(knob: str) -> str:
+    """The parameter behind a knob."""
+    return f"{knob}_" if keyword.iskeyword(knob) else knob
+
+
 @cache
 def _schema(cls: type[Part], partial: bool = False) -> type[BaseModel]:
     """A pydantic model of the constructor: its types are the knobs' types. partial: no knob is required."""
     hints = get_type_hints(cls.__init__, include_extras=True)
     required = None if partial else ...
     fields: dict[str, Any] = {
-        knob.name: (hints[knob.name], required if knob.default is knob.empty else knob.default) for knob in _knobs(cls)
+        _spoken(knob.name): (hints[knob.name], required if knob.default is knob.empty else knob.default)
+        for knob in _knobs(cls)
     }
     return create_model(cls.__name__, __config__=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False), **fields)
 
@@ -247,18 +260,19 @@ def _validate_knobs_on_construction(cls: type[Part], name: str) -> None:
 
     @wraps(construct)
     def validated(self: Part, *args: Any, **given: Any) -> None:
-        for knob in given.keys() - schema.model_fields.keys():
+        for knob in {_spoken(knob) for knob in given} - schema.model_fields.keys():
             raise unknown(f"knob of {name!r}", knob, schema.model_fields)
         try:
-            knobs = dict(signature.bind_partial(self, *args, **given).arguments)
-            values = schema(**{knob: value for knob, value in knobs.items() if value is not self}).model_dump(
+            written = {_written(knob): value for knob, value in given.items()}
+            knobs = dict(signature.bind_partial(self, *args, **written).arguments)
+            values = schema(**{_spoken(knob): value for knob, value in knobs.items() if value is not self}).model_dump(
                 mode="json"
             )
         except ValidationError as error:
             raise ConfigError(_explain(name, error)) from None
         except (TypeError, PydanticSerializationError) as error:
             raise ConfigError(f"Cannot build {name!r}: {error}.") from None
-        construct(self, **values)
+        construct(self, **{_written(knob): value for knob, value in values.items()})
         self.config = Config({"name": name, **values})
 
     cls.__init__ = validated  # type: ignore[method-assign]

@@ -20,21 +20,35 @@ from polysem.recipes import Recipe
 
 @dataclass
 class Item:
-    """tokens: (n, D). padding: what stands in the padded slots, for released code that reads it. summary: (G,)."""
+    """tokens: (n, D). padding: what stands in the padded slots, for released code that reads it. summary: (G,).
+    places: of the tokens that are left, where some were dropped."""
 
     tokens: Tensor
     padding: Tensor
     summary: Tensor | None = None
+    places: Tensor | None = None
 
 
 def loss(
-    model: Model, recipe: Recipe, images: list[Any], texts: list[Any], keep: Any, positives: Any, epoch: int
+    model: Model,
+    recipe: Recipe,
+    images: list[Any],
+    texts: list[Any],
+    keep: Any,
+    positives: Any,
+    epoch: int,
+    labels: Any = None,
 ) -> Any:
     image_sets = embed(model.image, images, keep[0])
     text_sets = embed(model.text, texts, keep[1])
-    score = SIMILARITIES[recipe.similarity["name"]]
-    scores = [[score(model.similarity, a, b) for b, _ in text_sets] for a, _ in image_sets]
-    total = OBJECTIVES[recipe.objective["name"]](recipe.objective, scores, positives.tolist(), epoch)
+    if recipe.objective["name"] in LABEL_OBJECTIVES:
+        total = LABEL_OBJECTIVES[recipe.objective["name"]](
+            recipe.objective, image_sets, text_sets, labels, positives.tolist()
+        )
+    else:
+        score = SIMILARITIES[recipe.similarity["name"]]
+        scores = [[score(model.similarity, a[0], b[0]) for b in text_sets] for a in image_sets]
+        total = OBJECTIVES[recipe.objective["name"]](recipe.objective, scores, positives.tolist(), epoch)
     for entry in recipe.regularisers:
         side = 0 if entry.on == "vectors" else 1
         regularise = REGULARISERS[entry.name]
@@ -47,18 +61,19 @@ def loss(
 # ----------------------------------------------------------------------------------------------------------- a tower
 
 
-def embed(tower: Tower, inputs: list[Any], keep: Tensor | None) -> list[tuple[Tensor, Tensor]]:
-    """The (K, D) vectors of each item, and the (K, D) residuals behind them."""
+def embed(tower: Tower, inputs: list[Any], keep: Tensor | None) -> list[tuple[Tensor, ...]]:
+    """The (K, D) vectors of each item, the (K, D) residuals behind them, and what a classifier says of it, if any."""
     encoded = ENCODERS[tower.encoder.config["name"]](tower.encoder, inputs)
     if keep is not None:
         encoded = [
-            Item(e.tokens[kept[: len(e.tokens)]], e.padding, e.summary) for e, kept in zip(encoded, keep, strict=True)
+            Item(e.tokens[kept[: len(e.tokens)]], e.padding, e.summary, kept[: len(e.tokens)].nonzero()[:, 0])
+            for e, kept in zip(encoded, keep, strict=True)
         ]
     projected = encoded
     if tower.project is not None:
         projected = region(tower.project, [item.tokens for item in encoded])
         for before, after in zip(encoded, projected, strict=True):
-            after.summary = before.summary
+            after.summary, after.places = before.summary, before.places
     if tower.pool is not None:
         pooled = POOLINGS[tower.pool.config["name"]](tower.pool, [item.tokens for item in projected])
         for item, vector in zip(projected, pooled, strict=True):
@@ -120,7 +135,8 @@ def bigru(part: Any, items: list[list[int]]) -> list[Item]:
         forward, backward = gru(part.gru, words), gru(part.gru, words.flip(0), "_reverse").flip(0)
         states, summary = (forward + backward) / 2, (forward[-1] + backward[0]) / 2
         tokens = states if part.local == "states" else words
-        absent = [part.embedding.weight[0]] * (longest - len(ids)) if part.variant == "official" else []
+        nothing = part.embedding.weight[0] if part.local == "words" else torch.zeros_like(states[0])
+        absent = [nothing] * (longest - len(ids)) if part.variant == "official" else []
         found.append(Item(tokens, torch.stack(absent) if absent else tokens[:0], summary))
     return found
 
@@ -303,6 +319,49 @@ def slots(part: Any, items: list[Item], summaries: list[Any]) -> list[tuple[Tens
     return found
 
 
+def classes(part: Any, items: list[Item], _: Any) -> list[tuple[Tensor, ...]]:
+    """p = sigmoid(W h) of each token, h from the shared encoder; the item is their mean."""
+    found = []
+    for item in items:
+        x = torch.cat([item.tokens, item.padding]) if part.variant == "official" else item.tokens
+        if part.borrowed is not None:
+            places = torch.arange(len(x)) if item.places is None else item.places
+            hidden = part.borrowed.model(inputs_embeds=x[None], position_ids=places[None]).last_hidden_state[0]
+        else:
+            for layer in part.layers:
+                x = encoder_layer(layer, x)
+            hidden = torch.stack([torch.relu(spread_norm(part.norm, row)) for row in x])
+        p = [1 / (1 + torch.exp(-linear(part.predict_classes, row))) for row in hidden]
+        chance = sum(p) / len(p)
+        residual = sum(unit(one) for one in p) / len(p) if part.scaled else chance
+        vector = unit(residual) if part.normalise else residual
+        found.append((vector[None], residual[None], torch.log(chance / (1 - chance))))
+    return found
+
+
+def common(part: Any, items: list[Item], _: Any) -> list[tuple[Tensor, ...]]:
+    pooled = POOLINGS[part.pooling.config["name"]](part.pooling, [item.tokens for item in items])
+    points = [linear(part.space, torch.relu(v)) for v in pooled]
+    return [(unit(u)[None], u[None], linear(part.predict_classes, u)) for u in points]
+
+
+def encoder_layer(layer: Any, x: Tensor) -> Tensor:
+    normed = torch.stack([spread_norm(layer.attention_norm, row) for row in x])
+    q, k, v = (linear(part, normed) for part in (layer.query, layer.key, layer.value))
+    width, heads = x.shape[1] // layer.heads, []
+    for head in range(layer.heads):
+        own = slice(head * width, (head + 1) * width)
+        heads.append(torch.stack([softmax(k[:, own] @ row / math.sqrt(width)) @ v[:, own] for row in q[:, own]]))
+    x = x + linear(layer.out, torch.cat(heads, 1))
+    normed = torch.stack([spread_norm(layer.feed_norm, row) for row in x])
+    return x + linear(layer.contract, torch.relu(linear(layer.expand, normed)))
+
+
+def spread_norm(norm: Any, x: Tensor) -> Tensor:
+    spread = (((x - x.mean()) ** 2).sum() / (len(x) - 1)).sqrt()
+    return norm.weight * (x - x.mean()) / (spread + 1e-6) + norm.bias
+
+
 def attend(part: Any, now: list[Tensor], x: Tensor, positions: Tensor, over: str, real: int) -> list[Tensor]:
     """What each slot reads. Tokens past `real` are padding: released code gives every slot an equal share of it."""
     context = torch.stack([layer_norm(part.norm_context, row) for row in x])
@@ -336,6 +395,8 @@ SETS: dict[str, Callable[..., list[tuple[Tensor, Tensor]]]] = {
     "pie_net": pie_net,
     "slots": slots,
     "transformer": slots,
+    "classes": classes,
+    "common": common,
 }
 
 
@@ -576,3 +637,50 @@ def sines(positions: list[float], dim: int) -> Tensor:
         angles = [p / 10_000 ** (2 * (j // 2) / dim) for j in range(dim)]
         rows.append([math.sin(a) if j % 2 == 0 else math.cos(a) for j, a in enumerate(angles)])
     return torch.tensor(rows, dtype=torch.double)
+
+
+# ----------------------------------------------------------------------------------------------------------- labels
+
+
+def label_loss(config: Any, images: Any, texts: Any, labels: Any, positives: Any) -> Tensor:
+    official, sides = config.get("variant") == "official", []
+    for items, own in ((images, labels[0]), (texts, labels[1])):
+        terms = []
+        for (_, residual, logits), flags in zip(items, own, strict=True):
+            if official:
+                terms.append(torch.log(1 + torch.exp(-(residual[0] * flags).sum())))
+                continue
+            p = torch.sigmoid(logits)
+            terms.append(-(flags * torch.log(p) + (1 - flags) * torch.log(1 - p)).sum())
+        sides.append(sum(terms) / len(terms))
+    total = (sides[0] + sides[1]) / 2
+    if config.get("eta"):
+        apart = [
+            ((torch.sigmoid(images[i][2]) - torch.sigmoid(texts[t][2])) ** 2).sum()
+            for i, row in enumerate(positives)
+            for t, match in enumerate(row)
+            if match
+        ]
+        total = total + config["eta"] * sum(apart) / len(apart)
+    return total
+
+
+def dscmr(config: Any, images: Any, texts: Any, labels: Any, positives: Any) -> Tensor:
+    total = 0.0
+    for items, own in ((images, labels[0]), (texts, labels[1])):
+        total = total + sum((item[2] - flags).norm() for item, flags in zip(items, own, strict=True)) / len(items)
+    left, right = list(zip(images, labels[0], strict=True)), list(zip(texts, labels[1], strict=True))
+    for ones, others in ((left, left), (left, right), (right, right)):
+        terms = []
+        for one, flags in ones:
+            for other, theirs in others:
+                c = unit(one[1][0]) @ unit(other[1][0]) / 2
+                terms.append(torch.log(1 + torch.exp(c)) - bool((flags * theirs).sum() > 0) * c)
+        total = total + config["discrimination"] * sum(terms) / len(terms)
+    apart = [
+        (images[i][1] - texts[t][1]).norm() for i, row in enumerate(positives) for t, match in enumerate(row) if match
+    ]
+    return total + config["invariance"] * sum(apart) / len(apart)
+
+
+LABEL_OBJECTIVES: dict[str, Callable[..., Tensor]] = {"labels": label_loss, "dscmr": dscmr}

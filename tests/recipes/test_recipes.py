@@ -28,6 +28,10 @@ def test_each_method_is_there_in_full_and_small_and_on_every_feature() -> None:
     wanted += [f"{name}-{which}" for name in ("vse-infty", "vse-2ad") for which in ("region-bert", *FEATURES)]
     wanted += ["vse-infty-official", "vse-2ad-official", "dive-official", "dive-f30k", "dive-grid", "dive-resnext-bert"]
     wanted += ["small-vse-infty-bigru", "small-dive-bigru"]
+    wanted += [
+        f"{size}semantic-sharing{kind}" for size in ("", "small-") for kind in ("", "-consistency", "-independent")
+    ]
+    wanted += ["dscmr", "small-dscmr", "semantic-sharing-official", "semantic-sharing-bert", "semantic-sharing-coco"]
     assert [name for name in wanted if name not in NAMES] == []
 
 
@@ -62,9 +66,10 @@ def test_small_recipes_train_nothing_but_heads_on_packaged_encoders(name: str) -
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("small-")])
 def test_small_recipes_of_a_family_train_alike(name: str) -> None:
-    head = re.match(r"small-(vse|dive|pvse|pcme)", name)
+    head = re.match(r"small-(vse|dive|pvse|pcme|semantic-sharing|dscmr)", name)
     assert head
-    first = recipes.load({"vse": "small-vse-infty", "dive": "small-dive"}.get(head[1], "small-pvse"))
+    labelled = {"semantic-sharing": "small-semantic-sharing", "dscmr": "small-semantic-sharing"}
+    first = recipes.load({"vse": "small-vse-infty", "dive": "small-dive", **labelled}.get(head[1], "small-pvse"))
     recipe = recipes.load(name)
     assert (recipe.optimiser, recipe.schedule, recipe.training) == (first.optimiser, first.schedule, first.training)
 
@@ -81,6 +86,8 @@ TRAINING = {
     "vse-2ad-patch-bert": ("adamw", 5e-4, 1e-4, 2.0, 25, 128, "one"),
     "pvse": ("adam", 2e-4, 0.0, 2.0, 30, 256, "one"),
     "pcme-mp": ("adam", 2e-4, 0.0, 2.0, 30, 128, "one"),
+    "semantic-sharing": ("adam", 1e-4, 0.0, None, 45, 64, "one"),
+    "semantic-sharing-official": ("adam", 2e-4, 0.0, None, 35, 64, "one"),
     "dive": ("adamw", 1e-3, 1e-4, 1.0, 80, 200, "all"),
     "dive-f30k": ("adamw", 1e-3, 1e-4, 1.0, 80, 200, "all"),
     "dive-grid": ("adamw", 1e-3, 1e-4, 1.0, 120, 200, "all"),

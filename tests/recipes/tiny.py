@@ -31,7 +31,29 @@ ENCODERS: dict[str, dict[str, Any]] = {
 SETS: dict[str, dict[str, Any]] = {name: {"heads": 2, "head_dim": 4, "ff_mult": 2} for name in ("slots", "transformer")}
 
 
-def _side(side: Side) -> dict[str, Any]:
+LABELLED = ("classes", "common")
+WIDTH = int(TINY_TEXT["hidden_size"])
+"""Of what such a part reads: it may have started from a text model."""
+
+
+def _labelled(config: dict[str, Any], learns: bool) -> dict[str, Any]:
+    """The same side at the width of a test, with as many labels as vectors are wide."""
+    if not learns:
+        return config
+    for part in ("encoder", "project"):
+        if config[part] and "dim" in config[part]:
+            config[part] = {**config[part], "dim": WIDTH}
+    sets = config["sets"]
+    if sets["name"] in LABELLED:
+        sets = {**sets, "input_dim": WIDTH, "labels": [f"label {n}" for n in range(DIM)]}
+        if sets.pop("start", None):
+            sets = {**sets, "backbone_config": BERT, "layers": 2, "heads": 2, "ff": 24}
+        elif sets["name"] == "classes":
+            sets = {**sets, "layers": 2, "heads": 2, "ff": 6}
+    return {**config, "sets": "shared" if sets["name"] == "shared" else sets}
+
+
+def _side(side: Side, learns: bool) -> dict[str, Any]:
     config: dict[str, Any] = {
         "encoder": {**side.encoder, **ENCODERS[side.encoder["name"]]},
         "project": side.project,
@@ -42,12 +64,14 @@ def _side(side: Side) -> dict[str, Any]:
     for part in ("encoder", "project", "sets"):
         if config[part] and "dropout" in config[part]:
             config[part] = {**config[part], "dropout": 0.0}
-    return config
+    return _labelled(config, learns)
 
 
 def shrunk(recipe: Recipe) -> dict[str, Any]:
     """The arguments of `models.build`, with a few units in place of hundreds."""
-    return {"dim": DIM, "image": _side(recipe.image), "text": _side(recipe.text), "similarity": recipe.similarity}
+    learns = recipe.image.sets["name"] in LABELLED
+    sides = {"image": _side(recipe.image, learns), "text": _side(recipe.text, learns)}
+    return {"dim": DIM, **sides, "similarity": recipe.similarity}
 
 
 def maths(recipe: Recipe) -> str:
@@ -86,6 +110,7 @@ class Batch:
     each_image: list[Tensor]
     each_text: list[list[int]]
     positives: Tensor
+    labels: tuple[Tensor, Tensor]
 
 
 def batch(recipe: Recipe) -> Batch:
@@ -115,7 +140,9 @@ def batch(recipe: Recipe) -> Batch:
     keep_image = _keep(images, cells, generator) if cells and recipe.image.augment.drop != "none" else None
     keep_text = _keep(texts, tokens.ids.shape[1], generator) if recipe.text.augment.drop != "none" else None
     positives = torch.arange(images)[:, None] == torch.arange(texts)[None] // captions
-    return Batch(given, tokens, (keep_image, keep_text), each_image, each_text, positives)
+    flags = (torch.rand(images, DIM, generator=generator) < 0.3).double()
+    labels = flags, flags[torch.arange(texts) // captions]
+    return Batch(given, tokens, (keep_image, keep_text), each_image, each_text, positives, labels)
 
 
 def _keep(items: int, tokens: int, generator: torch.Generator) -> Tensor:

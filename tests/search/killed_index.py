@@ -1,6 +1,6 @@
 """Kills a whole index at random moments, preparations included, and searches what is left. Run by `test_local.py`.
 
-    python killed_index.py FOLDER ROUNDS SEED
+python killed_index.py FOLDER ROUNDS SEED
 """
 
 from __future__ import annotations

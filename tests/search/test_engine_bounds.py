@@ -171,3 +171,21 @@ def test_sixteen_bits_mean_the_same_in_python_and_natively():
         pytest.skip("the native loops are not built here")
     header = (Path(native.__file__).parent / "kernels.c").read_text()
     assert f"#define FIXED_ONE {FIXED_ONE} " in header
+
+
+def test_a_plan_is_measured_with_the_queries_that_will_be_asked(monkeypatch):
+    """Queries whose weight lies in the last dimensions, which short sketches leave out."""
+    monkeypatch.setattr(plan, "_seconds", lambda _: 1.0)
+    monkeypatch.setattr(plan, "_WORTHWHILE", np.inf)
+    monkeypatch.setattr(plan, "_PREFIXES", (32,))
+    vectors = sets(3000, 4, 64, decay=1.2)
+    asked = unit(np.random.default_rng(1).standard_normal((8, 2, 64)) * np.arange(1, 65) ** 1.2)
+    scoring, rotation = Scoring.of(SMOOTH), learn_rotation(vectors, np.random.default_rng(0))
+    kept = []
+    for given in (None, asked):
+        found = plan.measure(vectors, rotation, scoring, np.random.default_rng(0), given)
+        kept.append(found.kept[0])
+    assert kept[1] > 2 * kept[0]
+    engine = Engine.build(vectors, SMOOTH, asked=asked)
+    mine, plain = engine.search(asked[0], 10), engine.search(asked[0], 10, brute=True)
+    assert (mine.positions == plain.positions).all()

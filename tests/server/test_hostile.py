@@ -291,18 +291,43 @@ def test_who_does_not_read_the_answer_does_not_keep_the_server(place, model, pho
         wait_until(lambda: not running.server_state.tasks, 10)
 
 
-def test_a_crowd_of_connections_is_survived(place, model):
+def test_a_crowd_of_silent_connections_keeps_nobody_out(place, model):
     """As many as an ordinary limit on open files allows; `benchmarks/serve.py` opens ten thousand."""
-    limits = Limits(rate=0, connections=50, header_seconds=2.0)
+    limits = Limits(rate=0, connections=50, header_seconds=60.0)
     with server(place, model, Settings(port=0, limits=limits)) as (running, port):
         crowd = [socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(300)]
-        wait_until(lambda: len(running.server_state.connections) >= 50)
-        turned_away = [read_all(each) for each in crowd[50:]]
-        assert all(each.startswith(b"HTTP/1.1 503") for each in turned_away)
+        start = time.monotonic()
+        assert answer(port, "GET /healthz").startswith(b"HTTP/1.1 200")
+        assert time.monotonic() - start < 5
         assert len(running.server_state.connections) <= 50
-        wait_until(lambda: answer(port, "GET /healthz").startswith(b"HTTP/1.1 200"), 10)  # the silent ones have gone
+        assert all(read_all(each) == b"" for each in crowd[:200]), "the first to come were the first to go"
         for connection in crowd:
             connection.close()
+
+
+def test_where_every_connection_is_being_answered_a_new_one_is_told_to_come_back(place, model, monkeypatch):
+    release = threading.Event()
+    real = __import__("polysem.server.searching", fromlist=["found"]).found
+
+    def slow(*given):
+        release.wait(20)
+        return real(*given)
+
+    monkeypatch.setattr("polysem.server.routes.search.found", slow)
+    with server(place, model, Settings(port=0, limits=Limits(rate=0, connections=3))) as (running, port):
+        answers: list[bytes] = []
+        threads = [
+            threading.Thread(target=lambda: answers.append(answer(port, "GET /api/v1/search?q=red"))) for _ in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: running._polysem.workers.busy == 3)
+        assert answer(port, "GET /healthz").startswith(b"HTTP/1.1 503")
+        release.set()
+        for thread in threads:
+            thread.join()
+        assert all(each.startswith(b"HTTP/1.1 200") for each in answers)
+        assert answer(port, "GET /healthz").startswith(b"HTTP/1.1 200")
 
 
 def test_a_token_of_many_kinds_of_bytes_is_only_wrong(place, model):

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import threading
+import time
 from pathlib import Path
 from urllib.parse import quote
 
@@ -51,6 +52,28 @@ def test_a_picture_is_given_out_as_it_is_or_small(reader, photos):
     assert again.status_code == 304
     of_caption = reader.get(f"/api/v1/items/{quote('red.png#0', safe='')}/image?side=text")
     assert of_caption.content == whole.content
+
+
+def test_a_thumbnail_of_a_large_photo_is_quick_and_upright(own_place, model, tmp_path):
+    turned = Image.new("RGB", (4000, 3000), "red")
+    turned.paste("blue", (0, 0, 4000, 1500))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned a quarter to the right
+    turned.save(tmp_path / "large.jpg", exif=exif)
+    with Index.open(own_place, write=True, model=model) as index:
+        index.add(index.pictures([tmp_path / "large.jpg"]))
+        (item,) = [each for each in index.sample("image", 9) if each.id.endswith("large.jpg")]
+    with client(own_place, model) as made:
+        address = f"/api/v1/items/{quote(item.id, safe='')}/image?size=160"
+        start = time.perf_counter()
+        small = Image.open(io.BytesIO(made.get(address).content))
+        first = time.perf_counter() - start
+        assert small.size == (120, 160)
+        assert small.getpixel((110, 80))[2] > 200  # the top has become the right
+        assert len(made.app.state.polysem.thumbnails) == 1
+        made.get(address)
+        assert made.app.state.polysem.thumbnails.hits == 1
+        assert first < 5
 
 
 @pytest.mark.parametrize("size", ["0", "-1", "15", "99999", "x", "1e3"])

@@ -93,6 +93,7 @@ def saved(tmp_path, model, photos):
     return tmp_path / "index"
 
 
+@pytest.mark.slow
 def test_the_command_serves_and_ends_when_it_is_asked_to(saved, tmp_path):
     token = tmp_path / "token"
     token.write_text(TOKEN)
@@ -138,6 +139,7 @@ def test_the_command_serves_and_ends_when_it_is_asked_to(saved, tmp_path):
     assert Index.open(saved).stats().by_side["image"] == 5
 
 
+@pytest.mark.slow
 def test_a_killed_server_leaves_a_whole_index(saved, tmp_path):
     token = tmp_path / "token"
     token.write_text(TOKEN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import hypothesis
@@ -105,7 +106,7 @@ def test_no_request_is_answered_with_a_500(schema, path):
         operation = schema[path][method.upper()]
 
         @hypothesis.settings(
-            max_examples=12,
+            max_examples=int(os.environ.get("POLYSEM_FUZZ", "40")),
             deadline=None,
             derandomize=True,
             database=None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -15,7 +16,7 @@ from polysem.server.errors import ApiError
 from polysem.server.metrics import BUCKETS, Metrics
 from polysem.server.rates import CLIENTS, Rates
 from polysem.server.routes.shared import without_paths
-from polysem.server.work import Workers
+from polysem.server.work import Few, Workers
 from server.running import wait_until
 
 
@@ -40,7 +41,7 @@ def test_what_comes_in_during_a_batch_is_the_next_batch():
         return [2 * each for each in given]
 
     async def ask() -> list[int]:
-        batcher = Batcher(encode, size=8, most=100, name="test")
+        batcher = Batcher(encode, size=8, most=100, pool=ThreadPoolExecutor(1))
         tasks = [asyncio.create_task(batcher(number)) for number in range(20)]
         await asyncio.sleep(0.05)
         tasks += [asyncio.create_task(batcher(number)) for number in range(20, 22)]
@@ -56,7 +57,7 @@ def test_what_comes_in_during_a_batch_is_the_next_batch():
 
 def test_one_alone_does_not_wait():
     async def ask() -> float:
-        batcher = Batcher(list, size=32, most=10, name="test")
+        batcher = Batcher(list, size=32, most=10, pool=ThreadPoolExecutor(1))
         await batcher(0)
         start = time.perf_counter()
         await batcher(1)
@@ -73,7 +74,7 @@ def test_a_bad_query_fails_alone():
         return [each.upper() for each in given]
 
     async def ask():
-        batcher = Batcher(encode, size=8, most=100, name="test")
+        batcher = Batcher(encode, size=8, most=100, pool=ThreadPoolExecutor(1))
         found = await asyncio.gather(*(batcher(each) for each in ("a", "bad", "b")), return_exceptions=True)
         batcher.close()
         return found
@@ -93,7 +94,7 @@ def test_a_full_queue_refuses_and_who_gave_up_is_left_out():
         return list(given)
 
     async def ask() -> None:
-        batcher = Batcher(encode, size=1, most=2, name="test")
+        batcher = Batcher(encode, size=1, most=2, pool=ThreadPoolExecutor(1))
         running = asyncio.create_task(batcher(0))
         await asyncio.sleep(0.05)
         waiting = [asyncio.create_task(batcher(number)) for number in (1, 2)]
@@ -193,7 +194,7 @@ def test_workers_refuse_what_would_only_wait():
     hold = threading.Event()
 
     async def ask() -> None:
-        workers = Workers(1, 2, "test")
+        workers = Workers(ThreadPoolExecutor(1), 2)
         tasks = [asyncio.create_task(workers.run(hold.wait, 10)) for _ in range(2)]
         await asyncio.sleep(0.05)
         with pytest.raises(ApiError, match="busy"):
@@ -209,6 +210,36 @@ def test_workers_refuse_what_would_only_wait():
         workers.close()
 
     asyncio.run(ask())
+
+
+def test_few_are_let_in_at_once_some_wait_and_the_rest_are_refused():
+    inside: list[int] = []
+    most: list[int] = []
+
+    async def enter(few: Few, number: int) -> int:
+        async with few:
+            inside.append(number)
+            most.append(len(inside))
+            try:
+                await asyncio.sleep(0.01)
+            finally:
+                inside.remove(number)
+        return number
+
+    async def ask():
+        few = Few(2, 4)
+        found = await asyncio.gather(*(enter(few, number) for number in range(6)), return_exceptions=True)
+        gone = asyncio.create_task(enter(few, 7))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.sleep(0.02)
+        return found, await asyncio.gather(*(enter(few, number) for number in range(4)))
+
+    found, again = asyncio.run(ask())
+    assert found[:4] == [0, 1, 2, 3]
+    assert all(isinstance(each, ApiError) for each in found[4:])
+    assert max(most) == 2
+    assert again == [0, 1, 2, 3]
 
 
 def test_a_job_is_done_once_and_kept():

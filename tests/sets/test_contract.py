@@ -31,9 +31,13 @@ SETTINGS = {
     "pie_net-one": {"name": "pie_net", "k": 1},
     "single": {"name": "single"},
     "classes": {"name": "classes", "layers": 2, "heads": 2, "ff": 10},
+    "classes-plain": {"name": "classes", "layers": 2, "heads": 2, "ff": 10, "scaled": False},
+    "common": {"name": "common"},
     "single-adpool": {"name": "single", "pooling": "adpool"},
     "single-kmax": {"name": "single", "pooling": "kmax", "knobs": {"k": 2}},
 }
+POOLED = {"single", "common"}
+"""Predictors without attention of their own."""
 ORDERED = {"slots-sine", "transformer-sine"}
 
 every_predictor = pytest.mark.parametrize("setting", SETTINGS)
@@ -67,7 +71,7 @@ def test_it_returns_unit_vectors_attention_and_residual(setting):
     found = part(features, global_feature)
     assert found.vectors.shape == found.residual.shape == (4, part.k, DIM)
     torch.testing.assert_close(found.vectors.norm(dim=-1), torch.ones(4, part.k))
-    if SETTINGS[setting]["name"] != "single":
+    if SETTINGS[setting]["name"] not in POOLED:
         assert found.attention.shape == (4, part.k, 9)
         assert found.attention.min() >= 0
         assert found.attention.transpose(1, 2)[~features.mask].abs().sum() == 0
@@ -181,7 +185,7 @@ def test_what_elements_read_is_shared_out_over_the_tokens(setting):
     part, features = build(setting), batch(width(setting))
     prediction = part(features, torch.randn(len(features), DIM) if part.needs_global else None)
     reading = part.reading(prediction)
-    if setting.startswith("single"):
+    if SETTINGS[setting]["name"] in POOLED:
         assert reading is None
         return
     steps = 1 if prediction.attention_steps is None else len(prediction.attention_steps)

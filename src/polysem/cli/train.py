@@ -125,6 +125,9 @@ def _show(result: Result) -> None:
         table.add_row("Validation RSUM", f"{best['rsum']:.1f} at step {best['step']:,}")
         for way, name in (("i2t", "Image to text"), ("t2i", "Text to image")):
             table.add_row(name, "  ".join(f"R@{key[1:]} {value:.1f}" for key, value in best[way].items()))
+        for name, values in best.get("labels", {}).items():
+            shown = "  ".join(f"{side} {value:.1f}" for side, value in values.items())
+            table.add_row(f"By labels, {name}", shown)
         for side, value in best.get("log_variance", {}).items():
             table.add_row(f"log variance, {side}s", f"{value:.2f}")
     table.add_row("Protocol", escape(result.protocol))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
@@ -23,21 +23,23 @@ from polysem.data.store import FeatureStore
 from polysem.encoders import ImageEncoder
 from polysem.errors import InputError
 from polysem.features import LocalFeatures
-from polysem.models import Model
-from polysem.models.encoding import move
+from polysem.models import Model, encoding
 from polysem.models.tower import Inputs, Tower
 
 BATCH = 64
+SIDES = ("image", "text")
 
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
 class Embeddings:
-    """images: (I, K, D); texts: (T, L, D), caption by caption in the collection's order."""
+    """images: (I, K, D); texts: (T, L, D), caption by caption in the collection's order.
+    predictions: "image" (I, C) and "text" (T, C), class probabilities, of a model that classifies."""
 
     images: Tensor
     texts: Tensor
+    predictions: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 def embed(
@@ -59,13 +61,21 @@ def embed(
     total = len(collection) + len(collection.captions)
     images = _images(model.image, collection, opened_store(features, model.image), _part(progress, 0, total))
     texts = _texts(model, collection, opened_store(text_features, model.text), _part(progress, len(collection), total))
-    found = Embeddings(images, texts)
+    found = _embeddings({"image": images, "text": texts})
     if path is not None:
         _write(path, found, key)
     return found
 
 
-def _images(tower: Tower, collection: Collection, store: FeatureStore | None, progress: Progress | None) -> Tensor:
+def _embeddings(sides: Mapping[str, tuple[Tensor, ...]]) -> Embeddings:
+    """sides: the vectors of each and, if there are any, its class probabilities."""
+    predictions = {side: found[1] for side, found in sides.items() if len(found) > 1}
+    return Embeddings(sides["image"][0], sides["text"][0], predictions)
+
+
+def _images(
+    tower: Tower, collection: Collection, store: FeatureStore | None, progress: Progress | None
+) -> tuple[Tensor, ...]:
     if store is not None:
         places = store.positions([item.id for item in collection])
         return _run(tower, len(collection), lambda rows: store.batch(places[rows]), progress)
@@ -91,26 +101,24 @@ def _images(tower: Tower, collection: Collection, store: FeatureStore | None, pr
         return _run(tower, len(collection), pixels, progress)
 
 
-def _texts(model: Model, collection: Collection, store: FeatureStore | None, progress: Progress | None) -> Tensor:
+def _texts(
+    model: Model, collection: Collection, store: FeatureStore | None, progress: Progress | None
+) -> tuple[Tensor, ...]:
     if store is None:
-        return model.encode_texts(collection.captions, progress=progress)
+        return encoding.read_texts(model.text, collection.captions, progress=progress, read=_reading(model.text))
     keys = [f"{item.id}#{number}" for item in collection for number in range(len(item.captions))]
     places = store.positions(keys)
     return _run(model.text, len(keys), lambda rows: store.batch(places[rows]), progress)
 
 
-def _run(tower: Tower, count: int, load: Callable[[np.ndarray], Inputs], progress: Progress | None) -> Tensor:
-    device = next(tower.parameters()).device
-    found: Tensor | None = None
-    with torch.inference_mode():
-        for first in range(0, count, BATCH):
-            rows = np.arange(first, min(count, first + BATCH))
-            vectors = tower(move(load(rows), device)).vectors.float().cpu()
-            found = torch.empty(count, *vectors.shape[1:]) if found is None else found
-            found[rows[0] : rows[-1] + 1] = vectors
-            if progress is not None:
-                progress(int(rows[-1]) + 1, count)
-    return cast(Tensor, found).clone()
+def _reading(tower: Tower) -> encoding.Reading:
+    return encoding.vectors if tower.sets.labels is None else encoding.vectors_and_probabilities
+
+
+def _run(
+    tower: Tower, count: int, load: Callable[[np.ndarray], Inputs], progress: Progress | None
+) -> tuple[Tensor, ...]:
+    return encoding.run(tower, count, lambda rows: load(np.array(rows)), BATCH, progress, _reading(tower))
 
 
 def opened_store(folder: str | Path | None, tower: Tower) -> FeatureStore | None:
@@ -167,7 +175,9 @@ def _read(path: Path, key: dict[str, str]) -> Embeddings:
                     f"The embeddings in {path} were made of other pictures or features: files have changed, or a "
                     "feature store is given now and was not then. Delete the file to make them anew."
                 )
-            return Embeddings(file.get_tensor("images"), file.get_tensor("texts"))
+            held = set(file.keys())
+            predictions = {side: file.get_tensor(f"{side}_classes") for side in SIDES if f"{side}_classes" in held}
+            return Embeddings(file.get_tensor("images"), file.get_tensor("texts"), predictions)
     except (OSError, SafetensorError) as error:
         raise InputError(f"{path} is no file of embeddings ({error}). Give another --embeddings.") from None
 
@@ -176,7 +186,9 @@ def _write(path: Path, found: Embeddings, key: dict[str, str]) -> None:
     partial = path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_file({"images": found.images.contiguous(), "texts": found.texts.contiguous()}, partial, metadata=key)
+        tensors = {"images": found.images, "texts": found.texts}
+        tensors |= {f"{side}_classes": held for side, held in found.predictions.items()}
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial, metadata=key)
         os.replace(partial, path)
     except OSError as error:
         raise InputError(f"Cannot write the embeddings to {path}: {error.strerror or error}.") from None

@@ -184,6 +184,7 @@ def _subject(
         name,
         Embedded(found.images, found.texts, similarity),
         within=within,
+        predictions={**found.predictions, "classes": opened.labels} if opened.labels and found.predictions else {},
         facts=facts,
         selected_on=str(opened.provenance.get("selected_on", "unknown")),
     )

@@ -16,37 +16,79 @@ from polysem.encoders import ImageEncoder, TextEncoder, Tokens
 from polysem.errors import InputError, kind
 from polysem.features import LocalFeatures
 from polysem.models.tower import Inputs, Tower
+from polysem.sets import SetPrediction
 
 Progress = Callable[[int, int], None]
+Reading = Callable[[Tower, SetPrediction], tuple[Tensor, ...]]
+"""What to take from a prediction: tensors with a row for each item."""
 
 
-def encode_images(tower: Tower, images: Any, batch_size: int, progress: Progress | None) -> Tensor:
+def vectors(_: Tower, prediction: SetPrediction) -> tuple[Tensor, ...]:
+    """(B, K, D)."""
+    return (prediction.vectors,)
+
+
+def probabilities(tower: Tower, prediction: SetPrediction) -> tuple[Tensor, ...]:
+    """(B, C): of each class."""
+    if prediction.logits is None:
+        raise InputError(
+            f"This model knows no classes: its sets are made by {tower.sets.config['name']!r}. Train one that does, "
+            "e.g. `polysem train small-semantic-sharing`."
+        )
+    return (tower.sets.probabilities(prediction.logits),)
+
+
+def vectors_and_probabilities(tower: Tower, prediction: SetPrediction) -> tuple[Tensor, ...]:
+    """Both, in one pass."""
+    return *vectors(tower, prediction), *probabilities(tower, prediction)
+
+
+def encode_images(
+    tower: Tower, images: Any, batch_size: int, progress: Progress | None, read: Reading = vectors
+) -> Tensor:
+    """What `read` takes first of every image."""
+    return read_images(tower, images, batch_size, progress, read)[0]
+
+
+def read_images(
+    tower: Tower, images: Any, batch_size: int, progress: Progress | None, read: Reading
+) -> tuple[Tensor, ...]:
     encoder = tower.encoder
     if isinstance(images, LocalFeatures):
-        return _run(tower, len(images), lambda rows: _rows(images, rows), batch_size, progress)
+        return run(tower, len(images), lambda rows: _rows(images, rows), batch_size, progress, read)
     if isinstance(images, (str, Path, Image.Image)) or not isinstance(images, (Sequence, np.ndarray, Tensor)):
         raise InputError(f"encode_images() takes a list of images, got {kind(images)}. Write encode_images([image]).")
     if encoder.takes == "features":
         features = [_features(item, place) for place, item in enumerate(images)]
-        return _run(
+        return run(
             tower,
             len(features),
             lambda rows: LocalFeatures.from_list([features[i] for i in rows]),
             batch_size,
             progress,
+            read,
         )
     reader = cast(ImageEncoder, encoder)
 
     def pixels(rows: list[int]) -> Tensor:
         return torch.stack([reader.preprocess(_picture(images[i], i)) for i in rows])
 
-    return _run(tower, len(images), pixels, batch_size, progress)
+    return run(tower, len(images), pixels, batch_size, progress, read)
 
 
-def encode_texts(tower: Tower, texts: Any, batch_size: int, progress: Progress | None) -> Tensor:
+def encode_texts(
+    tower: Tower, texts: Any, batch_size: int, progress: Progress | None, read: Reading = vectors
+) -> Tensor:
+    """What `read` takes first of every text."""
+    return read_texts(tower, texts, batch_size, progress, read)[0]
+
+
+def read_texts(
+    tower: Tower, texts: Any, batch_size: int = 128, progress: Progress | None = None, read: Reading = vectors
+) -> tuple[Tensor, ...]:
     encoder = cast(TextEncoder, tower.encoder)
     if isinstance(texts, LocalFeatures):
-        return _run(tower, len(texts), lambda rows: _rows(texts, rows), batch_size, progress)
+        return run(tower, len(texts), lambda rows: _rows(texts, rows), batch_size, progress, read)
     if isinstance(texts, Tokens):
         ids = [row[mask].tolist() for row, mask in zip(texts.ids, texts.mask, strict=True)]
     elif not isinstance(texts, str) and len(texts) and not isinstance(texts[0], str):
@@ -56,35 +98,45 @@ def encode_texts(tower: Tower, texts: Any, batch_size: int, progress: Progress |
         ids = [row[mask].tolist() for row, mask in zip(tokens.ids, tokens.mask, strict=True)]
     # Texts of like length together: padding is computed too.
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
-    encoded = _run(tower, len(ids), lambda rows: Tokens.from_lists([ids[order[i]] for i in rows]), batch_size, progress)
-    restored = torch.empty_like(encoded)
-    restored[torch.tensor(order)] = encoded
-    return restored
+
+    def some(rows: list[int]) -> Tokens:
+        return Tokens.from_lists([ids[order[i]] for i in rows])
+
+    encoded = run(tower, len(ids), some, batch_size, progress, read)
+    places = torch.tensor(order).argsort()
+    return tuple(tensor[places] for tensor in encoded)
 
 
-def _run(
-    tower: Tower, count: int, load: Callable[[list[int]], Inputs], batch_size: int, progress: Progress | None
-) -> Tensor:
+def run(
+    tower: Tower,
+    count: int,
+    load: Callable[[list[int]], Inputs],
+    batch_size: int,
+    progress: Progress | None,
+    read: Reading,
+) -> tuple[Tensor, ...]:
+    """What `read` takes of so many items, batch by batch, in evaluation mode. load: the inputs of these rows."""
     if count == 0:
         raise InputError("Nothing to encode: the list is empty.")
     if batch_size < 1:
         raise InputError(f"batch_size must be at least 1, got {batch_size}.")
     training, device = tower.training, next(tower.parameters()).device
     tower.eval()
-    found: Tensor | None = None
+    found: list[Tensor] = []
     try:
         with torch.inference_mode():
             for first in range(0, count, batch_size):
                 rows = list(range(first, min(count, first + batch_size)))
-                vectors = tower(move(load(rows), device)).vectors.float().cpu()
-                if found is None:
-                    found = torch.empty(count, *vectors.shape[1:])
-                found[rows[0] : rows[-1] + 1] = vectors
+                parts = [part.float().cpu() for part in read(tower, tower(move(load(rows), device)))]
+                found = found or [torch.empty(count, *part.shape[1:]) for part in parts]
+                for whole, part in zip(found, parts, strict=True):
+                    whole[rows[0] : rows[-1] + 1] = part
                 if progress is not None:
                     progress(rows[-1] + 1, count)
     finally:
         tower.train(training)
-    return cast(Tensor, found).clone()  # an ordinary tensor: one made in inference mode cannot take part in training
+    # Ordinary tensors: those made in inference mode cannot take part in training.
+    return tuple(tensor.clone() for tensor in found)
 
 
 def move(inputs: Inputs, device: torch.device) -> Inputs:

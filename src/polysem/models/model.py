@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from polysem.encoders import fingerprints
 from polysem.encoders.base import Encoder
 from polysem.models import encoding, folder
-from polysem.models.tower import Inputs, Tower
+from polysem.models.tower import Hidden, Inputs, Tower
 from polysem.registry import Part
 from polysem.sets import SetPrediction
 from polysem.similarity import Similarity
@@ -48,13 +48,22 @@ class Model(nn.Module):
         return self.image.sets.k, self.text.sets.k
 
     @property
+    def labels(self) -> tuple[str, ...] | None:
+        """The names of the classes, of a model that classifies both sides."""
+        return self.image.sets.labels if self.image.sets.labels == self.text.sets.labels else None
+
+    @property
     def device(self) -> torch.device:
         return next(self.parameters()).device
 
     def forward(
-        self, images: Inputs, texts: Inputs, keep: tuple[Tensor | None, Tensor | None] = (None, None)
+        self,
+        images: Inputs,
+        texts: Inputs,
+        keep: tuple[Tensor | None, Tensor | None] = (None, None),
+        hidden: tuple[Hidden | None, Hidden | None] = (None, None),
     ) -> tuple[SetPrediction, SetPrediction]:
-        return self.image(images, keep[0]), self.text(texts, keep[1])
+        return self.image(images, keep[0], hidden[0]), self.text(texts, keep[1], hidden[1])
 
     def encode_images(
         self, images: Any, *, batch_size: int = 32, progress: Callable[[int, int], None] | None = None
@@ -71,6 +80,18 @@ class Model(nn.Module):
     ) -> Tensor:
         """(texts, K, dim) on the CPU, in the order given. texts: sentences, or `Tokens`, or lists of token ids."""
         return encoding.encode_texts(self.text, texts, batch_size, progress)
+
+    def classify_images(
+        self, images: Any, *, batch_size: int = 32, progress: Callable[[int, int], None] | None = None
+    ) -> Tensor:
+        """(items, classes): how probable each of `labels` is. images: as `encode_images` takes them."""
+        return encoding.encode_images(self.image, images, batch_size, progress, encoding.probabilities)
+
+    def classify_texts(
+        self, texts: Any, *, batch_size: int = 128, progress: Callable[[int, int], None] | None = None
+    ) -> Tensor:
+        """(texts, classes): how probable each of `labels` is. texts: as `encode_texts` takes them."""
+        return encoding.encode_texts(self.text, texts, batch_size, progress, encoding.probabilities)
 
     def fingerprint(self) -> str:
         """sha256 of all that decides an embedding: weights, knobs and preprocessing of both towers, and the similarity.

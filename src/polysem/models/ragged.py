@@ -56,11 +56,15 @@ def joined(parts: list[SetPrediction], rows: list[Tensor], length: int) -> SetPr
     residual = torch.cat([part.residual for part in parts]).index_select(0, back)
     attention = [_padded(part.attention, length) for part in parts if part.attention is not None]
     steps = [_padded(part.attention_steps, length) for part in parts if part.attention_steps is not None]
+    logits = [part.logits for part in parts if part.logits is not None]
+    states = [F.pad(part.states, (0, 0, 0, length - part.states.shape[1])) for part in parts if part.states is not None]
     return SetPrediction(
         vectors,
         torch.cat(attention).index_select(0, back) if attention else None,
         residual,
         torch.cat(steps, dim=1).index_select(1, back) if steps else None,
+        torch.cat(logits).index_select(0, back) if logits else None,
+        torch.cat(states).index_select(0, back) if states else None,
     )
 
 

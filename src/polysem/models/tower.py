@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -18,6 +19,17 @@ Local = Literal["projected", "encoded"]
 """Which local features the set predictor reads: those after the projection, or the encoder's own (PVSE)."""
 
 Inputs = Tensor | Tokens | LocalFeatures
+
+
+@dataclass(frozen=True, eq=False)
+class Hidden:
+    """Tokens that the set predictor may not see. tokens: (B, N) bool. vector: (D,), what stands in their place."""
+
+    tokens: Tensor
+    vector: Tensor
+
+    def rows(self, rows: slice) -> Hidden:
+        return Hidden(self.tokens[rows], self.vector)
 
 
 class Tower(nn.Module):
@@ -48,18 +60,25 @@ class Tower(nn.Module):
             "sets": self.sets.config,
         }
 
-    def forward(self, inputs: Inputs, keep: Tensor | None = None) -> SetPrediction:
-        return self.embed(*self.encode(inputs, keep))
+    def forward(self, inputs: Inputs, keep: Tensor | None = None, hidden: Hidden | None = None) -> SetPrediction:
+        return self.embed(*self.encode(inputs, keep, hidden))
 
-    def encode(self, inputs: Inputs, keep: Tensor | None = None) -> tuple[LocalFeatures, LocalFeatures]:
+    def encode(
+        self, inputs: Inputs, keep: Tensor | None = None, hidden: Hidden | None = None
+    ) -> tuple[LocalFeatures, LocalFeatures]:
         """The local features before and after the projection. keep: (B, N), False for tokens that size augmentation
-        drops, as early as there are tokens to drop: batch norm must not see them."""
+        drops, as early as there are tokens to drop: batch norm must not see them. hidden: tokens whose projection is
+        replaced, for a set predictor that learns to guess them."""
         if isinstance(inputs, LocalFeatures):
             inputs = _without(inputs, keep)
             encoded = inputs if self.is_encoded(inputs) else self.encoder(inputs)
         else:
             encoded = _without(self.encoder(inputs), keep)
-        return encoded, encoded if self.project is None else self.project(encoded)
+        projected = encoded if self.project is None else self.project(encoded)
+        if hidden is not None:
+            values = projected.values.where(~hidden.tokens[..., None], hidden.vector.to(projected.values))
+            projected = LocalFeatures(values, projected.mask, projected.summary)
+        return encoded, projected
 
     def embed(self, encoded: LocalFeatures, projected: LocalFeatures) -> SetPrediction:
         """The set of vectors. Items do not meet here: any part of a batch can be embedded by itself.

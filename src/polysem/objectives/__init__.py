@@ -3,7 +3,10 @@
 from polysem.objectives.adopt import AdOpt
 from polysem.objectives.base import Loss, Objective, Regulariser, registry
 from polysem.objectives.diversity import Diversity
+from polysem.objectives.dscmr import DSCMR
 from polysem.objectives.infonce import InfoNCE
+from polysem.objectives.labelled import Labelled, LabelObjective
+from polysem.objectives.labels import Labels
 from polysem.objectives.mmd import MMD
 from polysem.objectives.triplet import Triplet
 
@@ -13,10 +16,14 @@ names = registry.names
 describe = registry.describe
 
 __all__ = [
+    "DSCMR",
     "MMD",
     "AdOpt",
     "Diversity",
     "InfoNCE",
+    "LabelObjective",
+    "Labelled",
+    "Labels",
     "Loss",
     "Objective",
     "Regulariser",
@@ -25,4 +32,5 @@ __all__ = [
     "check",
     "describe",
     "names",
+    "registry",
 ]

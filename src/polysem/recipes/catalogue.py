@@ -12,6 +12,8 @@ FAMILIES = {
     "vse-2ad": "VSE+2AD",
     "pvse": "PVSE",
     "pcme": "PCME",
+    "dscmr": "DSCMR",
+    "semantic-sharing": "Label-wise semantic sharing",
     "dive": "DivE",
 }
 """How a family's names begin, and its title, in the order of a first look: what runs anywhere, then by year."""

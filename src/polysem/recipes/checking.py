@@ -10,10 +10,12 @@ from polysem.errors import ConfigError, PolysemError, unknown
 from polysem.objectives.base import Objective
 from polysem.objectives.base import Regulariser as RegulariserPart
 from polysem.objectives.base import registry as objective_registry
+from polysem.objectives.labelled import LabelObjective
 from polysem.recipes.schema import PartConfig, Recipe, Side
 
 PLACES = ("encoder", "project", "pool", "sets")
-SINGLE = ("single", "summary", "classes")
+SINGLE = ("single", "summary", "classes", "common")
+CLASSIFYING = ("classes", "common")
 
 
 def check(recipe: Recipe) -> None:
@@ -23,6 +25,7 @@ def check(recipe: Recipe) -> None:
     _check_part("similarity", similarity, recipe.similarity, complete=True)
     _check_part("objective", objectives, recipe.objective, complete=True)
     _check_roles(recipe)
+    _check_labels(recipe)
     _check_sets(recipe)
     _check_training(recipe)
 
@@ -92,7 +95,7 @@ def _check_augment(name: str, side: Side) -> None:
 
 
 def _check_roles(recipe: Recipe) -> None:
-    if not issubclass(objective_registry.find(recipe.objective["name"]), Objective):
+    if not issubclass(objective_registry.find(recipe.objective["name"]), (Objective, LabelObjective)):
         raise ConfigError(
             f"objective: {recipe.objective['name']!r} is a regulariser; it goes with a weight into `regularisers`."
         )
@@ -100,6 +103,39 @@ def _check_roles(recipe: Recipe) -> None:
         _check_part(f"regularisers.{place}", objectives, {"name": entry.name, **entry.knobs}, complete=True)
         if not issubclass(objective_registry.find(entry.name), RegulariserPart):
             raise ConfigError(f"regularisers.{place}: {entry.name!r} is an objective, not a regulariser.")
+
+
+def _check_labels(recipe: Recipe) -> None:
+    """What learns labels has to predict them; what guesses hidden tokens has to see them and what they were."""
+    objective, image = recipe.objective["name"], recipe.image.sets
+    text = image if recipe.text.sets["name"] == "shared" else recipe.text.sets
+    if recipe.dim == "labels" and (image["name"] != "classes" or image.get("embed", "classes") != "classes"):
+        raise ConfigError(
+            f"dim=labels is for vectors of class probabilities: image.sets.name=classes. Here image.sets is "
+            f"{image['name']!r}: give dim a number."
+        )
+    part = objectives.build(**recipe.objective)
+    if not isinstance(part, LabelObjective):
+        return
+    for side, sets_ in (("image", image), ("text", text)):
+        if sets_["name"] not in CLASSIFYING:
+            raise ConfigError(
+                f"objective {objective} learns labels, and {side}.sets {sets_['name']!r} predicts none. "
+                f"Take {' or '.join(CLASSIFYING)}."
+            )
+        if part.hidden_weight and sets_["name"] != "classes":
+            raise ConfigError(
+                f"objective.lambda={part.hidden_weight} needs {side}.sets classes, which can guess tokens."
+            )
+    if part.hidden_weight and recipe.text.augment.words:
+        raise ConfigError("objective.lambda and text.augment.words both hide words. Turn one of them off.")
+    fixed = encoder_registry.find(recipe.image.encoder["name"]).takes == "features"
+    if part.hidden_weight and not fixed and (_trainable(recipe.image) != "none" or recipe.image.augment.pixels):
+        raise ConfigError(
+            f"objective.lambda={part.hidden_weight} has hidden regions guessed, and this image encoder's change as it "
+            "trains. Freeze it (--set image.encoder.trainable=none, without augment.pixels), or set "
+            "objective.lambda=0."
+        )
 
 
 def _size(side: Side) -> int:

@@ -121,12 +121,12 @@ class Training(Section):
 
 
 class Recipe(Section):
-    """A row of a paper's table, or a small version of it."""
+    """A row of a paper's table, or a small version of it. dim: of the vectors; "labels" for one number per label."""
 
     name: str
     summary: str
     paper: str = ""
-    dim: PositiveInt
+    dim: PositiveInt | Literal["labels"]
     image: Side
     text: Side
     similarity: PartConfig

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
+from fastapi.telemetry import TelemetryConfig
 
 from polysem._version import __version__
 from polysem.server import errors
@@ -30,6 +31,15 @@ _ABOUT = """Search an index of images and texts, see why something was found, an
 
 Errors are `{"error": {"code", "message"}}`. On loopback, reading needs no token; elsewhere everything needs
 `Authorization: Bearer TOKEN`, and so does writing everywhere."""
+
+# FastAPI would hand requests and stack traces to whatever OpenTelemetry finds configured in the environment.
+_SILENT: TelemetryConfig = {
+    "tracing": False,
+    "metrics": False,
+    "logs": False,
+    "operation_spans": False,
+    "auto_configure": False,
+}
 
 
 def create_app(
@@ -59,6 +69,7 @@ def create_app(
         redoc_url=None,
         openapi_url="/openapi.json",
         redirect_slashes=False,
+        telemetry=_SILENT,
     )
     app.state.polysem, app.state.gate = state, Gate(settings)
     for routes in (health, search, uploads, explain, looking, items, session):

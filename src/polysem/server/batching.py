@@ -20,11 +20,12 @@ log = logging.getLogger("polysem.server")
 
 
 class Batcher(Generic[Given, Made]):
-    """encode: a list to as many results, on one thread. size: of a batch. most: waiting at once; more are refused."""
+    """encode: a list to as many results. size: of a batch. most: waiting at once; more are refused. pool: a thread."""
 
-    def __init__(self, encode: Callable[[Sequence[Given]], Sequence[Made]], size: int, most: int, name: str) -> None:
-        self._encode, self._size, self._most = encode, size, most
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
+    def __init__(
+        self, encode: Callable[[Sequence[Given]], Sequence[Made]], size: int, most: int, pool: ThreadPoolExecutor
+    ) -> None:
+        self._encode, self._size, self._most, self._pool = encode, size, most, pool
         self._waiting: list[tuple[Given, asyncio.Future[Made]]] = []
         self._running: asyncio.Task[None] | None = None
         self.batches = self.items = 0

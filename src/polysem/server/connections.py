@@ -1,5 +1,8 @@
 """Connections that say nothing, or say it a byte at a time, are hung up on; and there are only so many.
 
+When there is no room for a new one, the one that has been silent for longest makes room; if all are being answered, the
+new one is told to come back. So a crowd of silent connections keeps nobody out.
+
 uvicorn gives an idle connection some seconds between two requests, but waits forever for the first one to arrive, and
 for the rest of one that has begun.
 """
@@ -9,7 +12,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from polysem.server.settings import Limits
@@ -22,13 +24,16 @@ _FULL = (
 
 def guarded(limits: Limits) -> type[H11Protocol]:
     """A protocol class with these limits, as uvicorn wants one."""
-    most = min(limits.connections, _files() - 128)
+    most = max(1, min(limits.connections, _files() - 128))
+    silent: dict[Guarded, None] = {}  # the one that has been silent for longest first
 
     class Guarded(H11Protocol):
         _head: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            if len(self.connections) >= most:
+            if len(self.connections) >= most and silent:
+                next(iter(silent))._hang_up()
+            elif len(self.connections) >= most:
                 transport.write(_FULL)
                 transport.close()
                 self.transport = transport
@@ -56,17 +61,23 @@ def guarded(limits: Limits) -> type[H11Protocol]:
 
         def _wait_for_head(self) -> None:
             self._stop_waiting()
+            silent[self] = None
             self._head = self.loop.call_later(limits.header_seconds, self._too_slow)
 
         def _stop_waiting(self) -> None:
+            silent.pop(self, None)
             if self._head is not None:
                 self._head.cancel()
                 self._head = None
 
         def _too_slow(self) -> None:
             if self.cycle is None or self.cycle.response_complete:
-                self.conn.send_failed() if self.conn.our_state is not h11.ERROR else None
-                self.transport.abort()
+                self._hang_up()
+
+        def _hang_up(self) -> None:
+            self._stop_waiting()
+            self.connections.discard(self)  # now, not when the loop comes round to it: its place is needed
+            self.transport.abort()
 
     return Guarded
 

@@ -9,6 +9,7 @@ from polysem.server.batching import Batcher
 from polysem.server.cache import Cache
 from polysem.server.errors import ApiError
 from polysem.server.settings import Limits
+from polysem.server.work import Workers
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,15 +22,24 @@ if TYPE_CHECKING:
 
 
 class Encoding:
-    """Of one model. `await text("a dog")` and `await image(picture)` give (L, D) and (K, D)."""
+    """Of one model. `await text("a dog")` and `await image(picture)` give (L, D) and (K, D).
+
+    beside: one thread for what else takes the model, explaining and adding, one after the other.
+    """
 
     def __init__(self, model: Model, limits: Limits) -> None:
+        from polysem.threads import single_threaded_pool
+
         self._model = model
         self.cache: Cache[str, Set] = Cache(limits.cached)
         # Towers that read padding, as some released code does, would let neighbours change an embedding.
         texts, images = (1 if tower.reads_padding else limits.batch for tower in (model.text, model.image))
-        self.texts: Batcher[str, Set] = Batcher(self._texts, texts, limits.work, "texts")
-        self.images: Batcher[Image, Set] = Batcher(self._images, max(1, images // 4), limits.work // 4 or 1, "images")
+        # Torch on one thread each: clients are served side by side, and a small batch split over busy cores takes
+        # many times as long (20 ms became half a second).
+        self.texts: Batcher[str, Set] = Batcher(self._texts, texts, limits.work, single_threaded_pool(1))
+        few = max(1, images // 4)
+        self.images: Batcher[Image, Set] = Batcher(self._images, few, limits.work // 4 or 1, single_threaded_pool(1))
+        self.beside = Workers(single_threaded_pool(1), limits.work // 4 or 1)
 
     async def text(self, text: str) -> Set:
         known = self.cache.get(text)
@@ -52,6 +62,7 @@ class Encoding:
     def close(self) -> None:
         self.texts.close()
         self.images.close()
+        self.beside.close()
 
 
 def _sets(found: Any) -> list[Set]:

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from polysem.errors import PolysemError
+from polysem.errors import PolysemError, UnknownNameError
 
 log = logging.getLogger("polysem.server")
 
@@ -67,11 +67,11 @@ def from_library(error: PolysemError) -> ApiError:
     """What a client may know of an error of the library, whose own message may name files of this machine."""
     from polysem.search import FilterError, SearchError
 
-    if isinstance(error, FilterError):
+    if isinstance(error, FilterError | UnknownNameError):
         return ApiError(400, str(error))
     if isinstance(error, SearchError):
         log.error("The index refused: %s", error)
-        if "another process" in str(error):
+        if "another process" in str(error).lower():
             return overloaded("The index is being written by another process.")
         return ApiError(500, "The index could not do this. The server's log says why.")
     log.warning("Refused: %s", error)

@@ -104,12 +104,13 @@ def picture(stored: str | None, size: int | None, pixels: int) -> tuple[bytes, s
         kind = format_of(file)
         if size is None and kind in _AS_THEY_ARE:
             return file.read(LARGEST_FILE), FORMATS[kind]
+        wanted = None if size is None else next((each for each in SIZES if each >= size), SIZES[-1])
         try:
-            image = decode_image(file, "picture", pixels, tuple(FORMATS))
+            image = decode_image(file, "picture", pixels, tuple(FORMATS), wanted)
         except PolysemError:
             raise ApiError(404, "The picture of this item cannot be read any more.") from None
-    if size is not None:
-        return thumbnail(image, next((each for each in SIZES if each >= size), SIZES[-1])), "image/jpeg"
+    if wanted is not None:
+        return thumbnail(image, wanted), "image/jpeg"
     out = io.BytesIO()
     image.save(out, "PNG")
     return out.getvalue(), "image/png"

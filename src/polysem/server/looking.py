@@ -25,7 +25,7 @@ _LONG = 60
 def version(index: Index) -> Hashable:
     """Changes with the index: what was worked out for another version is out of date."""
     found = index.stats()
-    return tuple(sorted(found.by_side.items())), found.dead, found.segments
+    return tuple(sorted(found.by_side.items())), found.dead, found.segments, found.bytes
 
 
 def filters(index: Index) -> dict[str, Any]:

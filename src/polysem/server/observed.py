@@ -31,15 +31,13 @@ class Observed:
         try:
             await self._app(scope, receive, watched)
         except ConnectionError as error:  # the client is gone, or was hung up on
-            log.info("Not finished: %s", error)
-            if status:
-                raise
+            log.info("Not finished: %s", error)  # returning without an end makes uvicorn hang up
         except Exception:
             log.exception("An answer failed")
             if status:  # too late for another one
                 raise
             await ApiError(500, "Something went wrong. The server's log says what.").send(scope, receive, watched)
         finally:
-            route = getattr(scope.get("route"), "path", "none")
+            route = getattr(scope.get("route"), "path", "none").replace(":path}", "}")
             method = scope["method"] if scope["method"] in _METHODS else "other"
             self._metrics.answered(route, method, status, time.perf_counter() - start)

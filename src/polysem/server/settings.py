@@ -32,6 +32,8 @@ class Limits:
     """Under way at once; one more is answered 503."""
     work: int = 64
     """Searches, encodings and pictures waiting for a thread or having one; one more is answered 503."""
+    pictures: int = 4
+    """Uploads unfolded in memory at once; the others wait."""
     threads: int = field(default_factory=lambda: max(2, min(8, os.cpu_count() or 2)))
     batch: int = 32
     """Texts encoded together; pictures a quarter of it."""
@@ -43,6 +45,8 @@ class Limits:
     """Wrong tokens of one client in a minute; after that it has to wait."""
     cached: int = 4096
     """Embeddings of queries that are kept."""
+    thumbnails: int = 1024
+    """Of items' pictures, that are kept."""
     uploads: int = 256
     upload_seconds: float = 3600.0
     shutdown_seconds: int = 30

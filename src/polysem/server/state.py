@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,7 +16,7 @@ from polysem.server.errors import ApiError
 from polysem.server.metrics import Metrics
 from polysem.server.settings import Settings
 from polysem.server.uploads import Uploads
-from polysem.server.work import Workers
+from polysem.server.work import Few, Workers
 
 if TYPE_CHECKING:
     from polysem.models import Model
@@ -34,11 +35,12 @@ class State:
         self.phase: Phase = "starting"
         self.failed: Exception | None = None
         self._index: Index | None = None
-        self._encoding: Encoding | None = None
-        self.workers = Workers(settings.limits.threads, settings.limits.work, "search")
-        # One after the other: an index has one writer. And waiting for a disk must not keep searches waiting.
-        self.writers = Workers(1, 16, "write")
+        self.loaded: Encoding | None = None
+        limits = settings.limits
+        self.workers = Workers(ThreadPoolExecutor(limits.threads, thread_name_prefix="search"), limits.work)
         self.uploads = Uploads(settings.limits)
+        self.pictures = Few(limits.pictures, limits.work)
+        self.thumbnails: Cache[tuple[str | None, str], bytes] = Cache(limits.thumbnails)
         self.jobs = Jobs()
         self.kept: Cache[Hashable, Any] = Cache(8)
         """What was worked out for a version of the index."""
@@ -52,15 +54,18 @@ class State:
 
     @property
     def model(self) -> Model:
-        if self._encoding is None:
-            raise _not_yet()
+        self.check_ready()
         return self.index.model
 
     @property
     def encoding(self) -> Encoding:
-        if self._encoding is None:
+        if self.loaded is None:
             raise _not_yet()
-        return self._encoding
+        return self.loaded
+
+    def check_ready(self) -> None:
+        """Turn a request away until the model is loaded."""
+        _ = self.encoding
 
     @property
     def writable(self) -> bool:
@@ -74,7 +79,7 @@ class State:
                 loop = asyncio.get_running_loop()
                 self._index = await loop.run_in_executor(None, self._open)
                 await loop.run_in_executor(None, self._warm_up, self._index)
-                self._encoding = Encoding(self._index.model, self.settings.limits)
+                self.loaded = Encoding(self._index.model, self.settings.limits)
                 if self.phase == "starting":
                     self.phase = "ready"
             except Exception as error:
@@ -105,8 +110,8 @@ class State:
         if self._loading is not None and not self._loading.done():
             await asyncio.wait([self._loading])
         loop = asyncio.get_running_loop()
-        closing = [self.workers.close, self.writers.close, self.jobs.close]
-        closing += [] if self._encoding is None else [self._encoding.close]
+        closing = [self.workers.close, self.jobs.close]
+        closing += [] if self.loaded is None else [self.loaded.close]
         for close in closing:
             await loop.run_in_executor(None, close)
         if self._index is not None:

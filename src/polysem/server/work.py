@@ -18,9 +18,9 @@ class Workers:
     A request may give up; its thread cannot, so its place is free only when the thread is.
     """
 
-    def __init__(self, threads: int, most: int, name: str) -> None:
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
-        self._most, self.busy, self.refused = most, 0, 0
+    def __init__(self, pool: ThreadPoolExecutor, most: int) -> None:
+        self._pool, self._most = pool, most
+        self.busy = self.refused = 0
 
     async def run(self, work: Callable[..., T], *given: Any, **named: Any) -> T:
         if self.busy >= self._most:
@@ -38,6 +38,30 @@ class Workers:
     def close(self) -> None:
         """Wait for what runs; what only waits is dropped."""
         self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+class Few:
+    """`async with few:` lets so many in at a time; some may wait, the rest are refused at once.
+
+    For what holds much memory: a picture of ten kilobytes can unfold to a hundred megabytes.
+    """
+
+    def __init__(self, at_once: int, most: int) -> None:
+        self._room, self._most, self._inside = asyncio.Semaphore(at_once), most, 0
+
+    async def __aenter__(self) -> None:
+        if self._inside >= self._most:
+            raise overloaded()
+        self._inside += 1
+        try:
+            await self._room.acquire()
+        except BaseException:
+            self._inside -= 1
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._inside -= 1
+        self._room.release()
 
 
 def _tell(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:

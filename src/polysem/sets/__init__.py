@@ -2,6 +2,7 @@
 
 from polysem.sets.base import SetPrediction, SetPredictor, TokenSum, registry
 from polysem.sets.classes import Classes
+from polysem.sets.common import Common
 from polysem.sets.pie_net import PIENet
 from polysem.sets.single import Single
 from polysem.sets.slots import Slots
@@ -15,6 +16,7 @@ describe = registry.describe
 
 __all__ = [
     "Classes",
+    "Common",
     "PIENet",
     "SetPrediction",
     "SetPredictor",

@@ -23,12 +23,16 @@ class SetPrediction:
     attention: (B, K, N) what each element took from each token (mean over heads, last iteration); 0 at padding.
     residual: (B, K, D) the elements before the global feature joined them, not normalised: what regularisers spread.
     attention_steps: (T, B, H, K, N) the same for every iteration and head, where the predictor iterates.
+    logits: (B, C) how far the item speaks for each class, where the predictor classifies: see `probabilities`.
+    states: (B, N, input_dim) what the predictor's own encoder made of each token, where it has one.
     """
 
     vectors: Tensor
     attention: Tensor | None
     residual: Tensor
     attention_steps: Tensor | None = None
+    logits: Tensor | None = None
+    states: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +53,8 @@ class SetPredictor(Part):
     needs_global = True
     works_on_tokens = True
     """Whether most of its work is done token by token, so that padding costs as much as tokens do."""
+    labels: tuple[str, ...] | None = None
+    """The names of the classes, where it classifies."""
 
     def __init__(self, dim: PositiveInt, k: PositiveInt, input_dim: PositiveInt | None) -> None:
         super().__init__()
@@ -77,6 +83,14 @@ class SetPredictor(Part):
         Sums to 1 over the tokens. None where the elements have no attention.
         """
         return None if prediction.attention is None else prediction.attention[None]
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """(B, C) logits of a prediction -> how probable it holds each class to be, from 0 to 1."""
+        return logits.sigmoid()
+
+    def start_at(self, frequencies: Tensor) -> None:
+        """Let an untrained classifier begin by saying of every item what is true of most. frequencies: (C,), of each
+        class among the training items."""
 
     def as_sum(self, features: LocalFeatures) -> TokenSum | None:
         """The only vector of a set as a sum over the tokens; None where it is no such sum."""

@@ -2,18 +2,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from polysem import masked
 from polysem.errors import unknown
 from polysem.features import LocalFeatures
+from polysem.registry import Config
+from polysem.sets import borrowed
 from polysem.sets.base import SetPrediction, SetPredictor, TokenSum, registry
 from polysem.sets.slots import Dropout
+from polysem.sets.token_layers import Layer, SpreadNorm
+
+LAYERS, HEADS, FF = 6, 8, 2048
+"""The paper's encoder, where neither the recipe nor a model to start from says otherwise."""
 
 # The released code's names inside one layer, and ours; then those of tensors that no embedding depends on: the heads of
 # its masked-word and masked-region tasks, and a second classifier that it builds and never calls.
@@ -31,54 +36,24 @@ _UNUSED = ("head.fc_MLM.", "head.fc_MOC.", "transformer.fc_predict.")
 _LEAVES = {"a_2": "weight", "b_2": "bias"}
 
 
-class SpreadNorm(nn.Module):
-    """weight * (x - mean) / (std + 1e-6) + bias, with the unbiased deviation: not nn.LayerNorm's."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.weight, self.bias = nn.Parameter(torch.ones(dim)), nn.Parameter(torch.zeros(dim))
-
-    def forward(self, x: Tensor) -> Tensor:
-        centred = x - x.mean(-1, keepdim=True)
-        return self.weight * centred / (x.std(-1, keepdim=True) + 1e-6) + self.bias
-
-
-class Layer(nn.Module):
-    """Pre-norm self-attention and feed-forward, each added to what it read."""
-
-    def __init__(self, dim: int, heads: int, ff: int, dropout: float) -> None:
-        super().__init__()
-        self.heads, self.rate = heads, dropout
-        self.attention_norm, self.feed_norm = SpreadNorm(dim), SpreadNorm(dim)
-        self.query, self.key, self.value, self.out = (nn.Linear(dim, dim) for _ in range(4))
-        self.expand, self.contract = nn.Linear(dim, ff), nn.Linear(ff, dim)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x: Tensor, real: Tensor | None) -> Tensor:
-        """(B, N, D) -> (B, N, D). real: (B, 1, 1, N) the tokens to attend to; None for all."""
-        normed = self.attention_norm(x)
-        query, key, value = (self._split(part(normed)) for part in (self.query, self.key, self.value))
-        rate = self.rate if self.training else 0.0
-        read = F.scaled_dot_product_attention(query, key, value, attn_mask=real, dropout_p=rate)
-        x = x + self.dropout(self.out(read.transpose(1, 2).flatten(2)))
-        result: Tensor = x + self.dropout(self.contract(self.dropout(self.expand(self.feed_norm(x)).relu())))
-        return result
-
-    def _split(self, x: Tensor) -> Tensor:
-        return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
-
-
 @registry.register("classes")
 class Classes(SetPredictor):
     """Label-wise semantic sharing: an item as the mean of what its tokens say of each class. `dim` counts the classes.
 
-    h = ReLU(norm(transformer(x))); p = unit(sigmoid(W h)) for each token; vector = mean of p over the tokens.
-    Made to be shared: both towers end in it, text["sets"] = "shared", and read it at width `input_dim`.
+    h = ReLU(norm(transformer(x))); p = sigmoid(W h) for each token; vector = unit(mean of p over the tokens).
+    Made to be shared: both towers end in it, text["sets"] = "shared", and read it at width `input_dim`. A part of its
+    own in each tower is the baseline of independent classifiers.
 
-    The mean of unit vectors is shorter than 1. `normalise` makes it a unit vector like any other set element; without
-    it, embeddings are those of the released code, which compares them by cosine, or on COCO by their plain product.
-
-    variant "official" has no padding mask, as the released code: padded tokens attend, are attended to and counted.
+    labels     the names of the classes, in order; training takes them from the data
+    read       what speaks for the item: all its "tokens", averaged, or a learned "cls" token before them
+    embed      the vector: the "classes" as the paper has it, or the encoder's "state" (dim = input_dim)
+    scaled     each token's p is scaled to length 1 before the mean, as the released head does; without it the mean is
+               the class-probability vector
+    normalise  the vector has length 1 like any other set element; without it embeddings are those of the released
+               code, which compares them by cosine, or on COCO by their plain product
+    start      a text model (minilm, a folder, a name on the hub) whose first `layers` the encoder is and starts from;
+               its width must be `input_dim`, and it brings `heads` and `ff`
+    variant    "official" has no padding mask, as the released code: padded tokens attend, are attended to and counted
     """
 
     needs_global = False
@@ -87,48 +62,121 @@ class Classes(SetPredictor):
         self,
         dim: PositiveInt,
         input_dim: Annotated[int, Field(ge=2)],
-        layers: PositiveInt = 6,
-        heads: PositiveInt = 8,
-        ff: PositiveInt = 2048,
+        layers: PositiveInt | None = None,
+        heads: PositiveInt | None = None,
+        ff: PositiveInt | None = None,
         dropout: Dropout = 0.0,
+        labels: list[str] | None = None,
+        read: Literal["tokens", "cls"] = "tokens",
+        embed: Literal["classes", "state"] = "classes",
+        scaled: bool = True,
         normalise: bool = True,
+        start: str | None = None,
+        backbone_config: dict[str, Any] | None = None,
         variant: Literal["paper", "official"] = "paper",
     ) -> None:
         super().__init__(dim, 1, input_dim)
-        if input_dim % heads:
-            self.reject_knobs(f"input_dim={input_dim} does not divide into heads={heads}.")
-        self.normalise, self.variant = normalise, variant
-        self.layers = nn.ModuleList(Layer(input_dim, heads, ff, dropout) for _ in range(layers))
-        self.norm = SpreadNorm(input_dim)
-        self.predict_classes = nn.Linear(input_dim, dim)
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
+        self._check(dim, input_dim, labels, embed)
+        self.labels = None if labels is None else tuple(labels)
+        self.read, self.embed, self.scaled, self.normalise, self.variant = read, embed, scaled, normalise, variant
+        self.borrowed: borrowed.Borrowed | None = None
+        if start is not None or backbone_config is not None:
+            self.borrowed = borrowed.Borrowed(start, backbone_config, input_dim, layers, heads, ff, dropout)
+        else:
+            if input_dim % (heads or HEADS):
+                self.reject_knobs(f"input_dim={input_dim} does not divide into heads={heads or HEADS}.")
+            sizes = input_dim, heads or HEADS, ff or FF, dropout
+            self.layers = nn.ModuleList(Layer(*sizes) for _ in range(layers or LAYERS))
+            self.norm = SpreadNorm(input_dim)
+        self.predict_classes = nn.Linear(input_dim, dim if labels is None else len(labels))
+        self.cls = nn.Parameter(0.02 * torch.randn(input_dim)) if read == "cls" else None
+        for name, module in self.named_modules():
+            if isinstance(module, nn.Linear) and not name.startswith("borrowed."):
                 nn.init.xavier_uniform_(module.weight)
 
-    def predict(self, features: LocalFeatures, global_feature: Tensor | None) -> SetPrediction:
-        weights, said = self._said(features)
-        residual = weights[:, None] @ said
-        return SetPrediction(masked.unit(residual) if self.normalise else residual, weights[:, None], residual)
+    def _check(self, dim: int, input_dim: int, labels: list[str] | None, embed: str) -> None:
+        if labels is not None and len(set(labels)) != len(labels):
+            self.reject_knobs("a name stands twice among the labels.")
+        if embed == "classes" and labels is not None and len(labels) != dim:
+            self.reject_knobs(f"dim={dim} counts the classes, and there are {len(labels)} labels.")
+        if embed == "state" and labels is None:
+            self.reject_knobs("embed='state' leaves dim to the encoder's state: name the classes with labels=[…].")
+        if embed == "state" and dim != input_dim:
+            self.reject_knobs(f"embed='state' gives vectors of width input_dim={input_dim}, not dim={dim}.")
 
-    def as_sum(self, features: LocalFeatures) -> TokenSum:
-        weights, said = self._said(features)
+    # A model folder has to be built again where the model it started from does not exist.
+    @property
+    def config(self) -> Config:
+        return self._config
+
+    @config.setter
+    def config(self, knobs: Config) -> None:
+        self._config = Config({**knobs, **({} if self.borrowed is None else self.borrowed.settled())})
+
+    # ------------------------------------------------------------------------------------------------ what it computes
+
+    def predict(self, features: LocalFeatures, global_feature: Tensor | None) -> SetPrediction:
+        states, summary = self._encode(features)
+        if summary is not None:
+            logits = self.predict_classes(summary)
+            said, weights = self._token_vector(logits), None
+            residual = (said if self.embed == "classes" else summary)[:, None]
+        else:
+            weights = self._weights(features)
+            of_tokens = self.predict_classes(states)
+            said = self._token_vector(of_tokens) if self.embed == "classes" else states
+            residual = weights[:, None] @ said
+            logits = None if self.labels is None else _mean_logits(of_tokens, weights)
+        return SetPrediction(
+            masked.unit(residual) if self.normalise else residual,
+            None if weights is None else weights[:, None],
+            residual,
+            logits=None if self.labels is None else logits,
+            states=states,
+        )
+
+    def as_sum(self, features: LocalFeatures) -> TokenSum | None:
+        if self.read == "cls":
+            return None
+        states, weights = self._encode(features)[0], self._weights(features)
+        said = self._token_vector(self.predict_classes(states)) if self.embed == "classes" else states
         return TokenSum(weights[..., None] * said, weights)
 
-    def _said(self, features: LocalFeatures) -> tuple[Tensor, Tensor]:
-        """(B, N) the weight of each token, (B, N, C) what it says."""
-        official = self.variant == "official"
-        counted = torch.ones_like(features.mask) if official else features.mask
-        said = self.token_classes(features if official else features.zero_padded())
-        return counted.to(said.dtype) / counted.sum(1, keepdim=True), said
-
     def token_classes(self, features: LocalFeatures) -> Tensor:
-        """(B, N, C): how much each token speaks for each class, as unit vectors."""
+        """(B, N, C): how much each token speaks for each class."""
+        return self._token_vector(self.predict_classes(self._encode(features)[0]))
+
+    def _token_vector(self, logits: Tensor) -> Tensor:
+        return masked.unit(logits.sigmoid()) if self.scaled else logits.sigmoid()
+
+    def _weights(self, features: LocalFeatures) -> Tensor:
+        """(B, N): the say of each token."""
+        counted = torch.ones_like(features.mask) if self.variant == "official" else features.mask
+        return counted.to(features.values.dtype) / counted.sum(1, keepdim=True)
+
+    def _encode(self, features: LocalFeatures) -> tuple[Tensor, Tensor | None]:
+        """The state of each token (B, N, D), and of the cls token (B, D) if that is what speaks."""
+        x, real = features.values, features.mask
+        if self.variant == "paper":
+            x = features.zero_padded().values
+        if self.cls is not None:
+            x = torch.cat([self.cls.expand(len(x), 1, -1), x], 1)
+            real = torch.cat([real.new_ones(len(x), 1), real], 1)
         # Without padding no mask is needed, and attention without one is faster.
-        plain = self.variant == "official" or bool(features.mask.all())
-        x = features.values
-        for layer in self.layers:
-            x = layer(x, None if plain else features.mask[:, None, None])
-        return masked.unit(self.predict_classes(self.norm(x).relu()).sigmoid())
+        plain = self.variant == "official" or bool(real.all())
+        if self.borrowed is not None:
+            states = self.borrowed(x, None if plain else real)
+        else:
+            for layer in self.layers:
+                x = layer(x, None if plain else real[:, None, None])
+            states = self.norm(x).relu()
+        return (states, None) if self.cls is None else (states[:, 1:], states[:, 0])
+
+    @torch.no_grad()
+    def start_at(self, frequencies: Tensor) -> None:
+        self.predict_classes.bias.copy_(torch.logit(frequencies, eps=1e-4))
+
+    # ------------------------------------------------------------------------------------------- the released weights
 
     def translate_official(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The names of the released transformer and head, as `transformer.*` and `head.*`. Other heads are dropped."""
@@ -148,3 +196,11 @@ class Classes(SetPredictor):
         if match is None or match[2] not in _LAYER_KEYS:
             raise unknown("tensor of the released label-wise model", name, [*known, "transformer.encoder.layers.<i>.*"])
         return f"layers.{match[1]}.{_LAYER_KEYS[match[2]]}.{leaf}"
+
+
+def _mean_logits(of_tokens: Tensor, weights: Tensor) -> Tensor:
+    """(B, N, C), (B, N) -> (B, C): the logit of the mean probability. Both tails are summed: 1 - p would round to 0."""
+    with torch.autocast(of_tokens.device.type, enabled=False):
+        precise = of_tokens if of_tokens.dtype == torch.float64 else of_tokens.float()
+        yes, no = (weights[:, None].to(precise) @ side.sigmoid() for side in (precise, -precise))
+        return (yes.clamp(min=1e-30).log() - no.clamp(min=1e-30).log())[:, 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,6 +16,8 @@ from polysem.errors import ConfigError, InputError
 from polysem.models import Model
 from polysem.models import build as build_model
 from polysem.recipes import Recipe
+from polysem.sets import describe as describe_sets
+from polysem.training.labels import label_flags, label_names, learns_labels
 
 
 def assemble(recipe: Recipe, train: Collection) -> Model:
@@ -28,18 +31,33 @@ def assemble(recipe: Recipe, train: Collection) -> Model:
                 f"image.encoder.input_dim={image['encoder']['input_dim']}, but the features of {train.name} have width "
                 f"{width}. Leave it out: it is read from the data."
             )
+    dim = recipe.dim
+    classifying = [side["sets"] for side in (image, text) if side["sets"] != "shared" and _classifies(side["sets"])]
+    if classifying:
+        names = classifying[0].get("labels") or label_names(train)
+        for sets in classifying:
+            sets.setdefault("labels", names)
+        dim = len(names) if dim == "labels" else dim
     vocabulary = None
     if text["encoder"]["name"] == "bigru":
         vocabulary = Vocabulary.build(train.captions, recipe.data.min_count)
         text["encoder"].setdefault("vocab_size", len(vocabulary))
     torch.manual_seed(recipe.training.seed)
-    model = build_model(recipe.dim, image, text, recipe.similarity)
+    model = build_model(int(dim), image, text, recipe.similarity)
+    if learns_labels(recipe) and recipe.objective.get("variant", "paper") == "paper" and model.labels:
+        # Labels are rare: from even odds, the first epochs would teach that and nothing else.
+        for tower in (model.image, model.text):
+            tower.sets.start_at(label_flags(train, model.labels).mean(0))
     encoder = model.text.encoder
     if vocabulary is not None and isinstance(encoder, BiGRU):
         encoder.vocabulary = vocabulary
         if recipe.data.glove is not None:
             start_from_glove(encoder, vocabulary, recipe.data.glove)
     return model
+
+
+def _classifies(sets: dict[str, Any]) -> bool:
+    return any(knob.name == "labels" for knob in describe_sets(sets["name"]).knobs)
 
 
 def start_from_glove(encoder: BiGRU, vocabulary: Vocabulary, source: str) -> None:

@@ -7,7 +7,7 @@ Memory holds the graph of one chunk, and the loss still sees every negative of t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +18,7 @@ from polysem import processes
 from polysem.encoders import Tokens
 from polysem.features import LocalFeatures
 from polysem.models import Model, Tower
-from polysem.models.tower import Inputs
+from polysem.models.tower import Hidden, Inputs
 from polysem.objectives import Loss
 from polysem.sets import SetPrediction
 from polysem.training.criterion import Criterion, Embedded, Verdict
@@ -53,7 +53,7 @@ def run(
 
 def _whole(model: Model, criterion: Criterion, batch: Fed, accelerator: Accelerator, scale: float) -> Outcome:
     with accelerator.autocast():
-        images, texts = model(batch.images, batch.texts, (batch.image_keep, batch.text_keep))
+        images, texts = model(batch.images, batch.texts, (batch.image_keep, batch.text_keep), _hidden(criterion, batch))
     own = _embedded(images, criterion), _embedded(texts, criterion)
     for side in own:
         if side.vectors.requires_grad:  # a side may have nothing to learn, for an epoch or for good
@@ -64,10 +64,11 @@ def _whole(model: Model, criterion: Criterion, batch: Fed, accelerator: Accelera
 def _cached(
     model: Model, criterion: Criterion, batch: Fed, accelerator: Accelerator, chunk: int, scale: float
 ) -> Outcome:
-    share = len(batch.texts) / len(batch.images)
+    captions = max(1, round(chunk * len(batch.texts) / len(batch.images)))
+    hidden = _hidden(criterion, batch)
     sides = [
-        _CachedSide(model.image, batch.images, batch.image_keep, chunk, accelerator, criterion),
-        _CachedSide(model.text, batch.texts, batch.text_keep, max(1, round(chunk * share)), accelerator, criterion),
+        _CachedSide(model.image, batch.images, batch.image_keep, hidden[0], chunk, accelerator, criterion),
+        _CachedSide(model.text, batch.texts, batch.text_keep, hidden[1], captions, accelerator, criterion),
     ]
     leaves = sides[0].embed(), sides[1].embed()
     outcome = _loss(model, criterion, batch, accelerator, leaves, scale)
@@ -86,7 +87,7 @@ def _loss(
 ) -> Outcome:
     images, texts = (_gathered(side, sizes) for side, sizes in zip(own, batch.sizes, strict=True))
     with accelerator.autocast():
-        loss, verdict = criterion(images, texts, batch.positives, model.similarity)
+        loss, verdict = criterion(images, texts, batch.positives, model.similarity, batch.labels, batch.blanks)
     accelerator.backward(loss.total * scale)
     return Outcome(
         Loss(loss.total.detach(), {name: part.detach() for name, part in loss.parts.items()}, loss.info),
@@ -106,6 +107,7 @@ class _CachedSide:
         tower: Tower,
         inputs: Inputs,
         keep: Tensor | None,
+        hidden: Hidden | None,
         chunk: int,
         accelerator: Accelerator,
         criterion: Criterion,
@@ -115,14 +117,18 @@ class _CachedSide:
         if has_batch_statistics(tower):
             # Batch norm looks at the whole batch: what comes before it cannot be cut. It is the cheap part.
             with accelerator.autocast():
-                encoded, projected = (self._leaf(features) for features in tower.encode(inputs, keep))
+                encoded, projected = (self._leaf(features) for features in tower.encode(inputs, keep, hidden))
 
             def cut(rows: slice) -> SetPrediction:
                 return tower.embed(take_features(encoded, rows), take_features(projected, rows))
         else:
 
             def cut(rows: slice) -> SetPrediction:
-                prediction: SetPrediction = tower(take(inputs, rows), None if keep is None else keep[rows])
+                prediction: SetPrediction = tower(
+                    take(inputs, rows),
+                    None if keep is None else keep[rows],
+                    None if hidden is None else hidden.rows(rows),
+                )
                 return prediction
 
         self.cut: Callable[[slice], SetPrediction] = cut
@@ -151,10 +157,10 @@ class _CachedSide:
                 parts.append(_embedded(self.cut(rows), self.criterion))
         return Embedded(
             torch.cat([part.vectors for part in parts]).requires_grad_(),
-            torch.cat([part.residual for part in parts if part.residual is not None]).requires_grad_()
-            if self.criterion.needs_residual
-            else None,
+            _together([part.residual for part in parts]),
             sum(part.length for part in parts) / len(parts),
+            _together([part.logits for part in parts]),
+            _together([part.states for part in parts]),
         )
 
     def push(self, leaf: Embedded) -> None:
@@ -197,12 +203,27 @@ def take_features(features: LocalFeatures, rows: slice) -> LocalFeatures:
 
 def _embedded(prediction: SetPrediction, criterion: Criterion) -> Embedded:
     length = float(prediction.residual.detach().norm(dim=-1).mean())
-    return Embedded(prediction.vectors, prediction.residual if criterion.needs_residual else None, length)
+    needs = criterion.needs_residual
+    states = None if criterion.guessing is None else prediction.states
+    return Embedded(
+        prediction.vectors, prediction.residual if needs else None, length, prediction.logits if needs else None, states
+    )
+
+
+def _hidden(criterion: Criterion, batch: Fed) -> tuple[Hidden | None, Hidden | None]:
+    return (None, None) if criterion.guessing is None else criterion.guessing.hidden(batch.blanks)
+
+
+def _together(parts: Sequence[Tensor | None]) -> Tensor | None:
+    """The chunks of a tensor as a leaf; None where there is none."""
+    there = [part for part in parts if part is not None]
+    return torch.cat(there).requires_grad_() if there else None
 
 
 def _gathered(side: Embedded, sizes: list[int]) -> Embedded:
-    residual = None if side.residual is None else processes.gather(side.residual, sizes)
-    return Embedded(processes.gather(side.vectors, sizes), residual, side.length)
+    """Of all processes. States stay: each process guesses what is hidden of its own tokens."""
+    residual, logits = (None if own is None else processes.gather(own, sizes) for own in (side.residual, side.logits))
+    return Embedded(processes.gather(side.vectors, sizes), residual, side.length, logits, side.states)
 
 
 def _detached(side: Embedded) -> Embedded:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from polysem.errors import PolysemError
 from polysem.models import Model
@@ -84,11 +84,19 @@ class Checkpoints:
         return sorted(self.folder.glob(f"{kind}-*")) if self.folder.is_dir() else []
 
 
-def collect(model: Model, optimiser: torch.optim.Optimizer | None, resting: frozenset[str]) -> dict[str, Tensor]:
-    """The tensors of a checkpoint. resting: places whose weights never change, such as "image.encoder"."""
+def collect(
+    model: Model,
+    optimiser: torch.optim.Optimizer | None,
+    resting: frozenset[str],
+    beside: nn.Module | None = None,
+) -> dict[str, Tensor]:
+    """The tensors of a checkpoint. resting: places whose weights never change, such as "image.encoder". beside: what
+    trains with the model and is no part of it."""
     tensors = {f"model/{name}": tensor for name, tensor in _changing(model, resting).items()}
+    if beside is not None:
+        tensors |= {f"beside/{name}": tensor for name, tensor in beside.state_dict().items()}
     if optimiser is not None:
-        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        names = {id(parameter): name for name, parameter in _parameters(model, beside).items()}
         for parameter, memory in optimiser.state.items():
             for slot, value in memory.items():
                 tensors[f"optimiser/{names[id(parameter)]}/{slot}"] = torch.as_tensor(value)
@@ -96,7 +104,11 @@ def collect(model: Model, optimiser: torch.optim.Optimizer | None, resting: froz
 
 
 def restore(
-    model: Model, optimiser: torch.optim.Optimizer | None, tensors: Mapping[str, Tensor], resting: frozenset[str]
+    model: Model,
+    optimiser: torch.optim.Optimizer | None,
+    tensors: Mapping[str, Tensor],
+    resting: frozenset[str],
+    beside: nn.Module | None = None,
 ) -> None:
     """Put the tensors of a checkpoint back where `collect` took them from."""
     expected = unshared(_changing(model, resting)).keys()
@@ -108,9 +120,11 @@ def restore(
             "Was it written by another version? Train into another folder."
         )
     model.load_state_dict(found, strict=False)
+    if beside is not None:
+        beside.load_state_dict({name: tensors[f"beside/{name}"] for name in beside.state_dict()})
     if optimiser is None:
         return
-    parameters = dict(model.named_parameters())
+    parameters = _parameters(model, beside)
     optimiser.state.clear()
     for name, tensor in tensors.items():
         if name.startswith("optimiser/"):
@@ -118,6 +132,12 @@ def restore(
             parameter = parameters[owner]
             # All of it lies beside its weight: a fused optimiser counts its steps there too.
             optimiser.state[parameter][slot] = tensor.to(parameter.device, copy=True)
+
+
+def _parameters(model: Model, beside: nn.Module | None) -> dict[str, nn.Parameter]:
+    """By name; of what is beside the model, after "beside."."""
+    own = dict(model.named_parameters())
+    return own if beside is None else {**own, **{f"beside.{name}": p for name, p in beside.named_parameters()}}
 
 
 def _changing(model: Model, resting: frozenset[str]) -> dict[str, Tensor]:

@@ -54,12 +54,14 @@ def with_features(collection: Collection, store: FeatureStore | None) -> Collect
     return collection.where([i for i, item in enumerate(collection) if item.id in store])
 
 
-def digest(splits: Splits) -> str:
-    """Changes when an id, a caption or a split does."""
+def digest(splits: Splits, labels: bool = False) -> str:
+    """Changes when an id, a caption or a split does; and, for a run that learns them, a label."""
     found = hashlib.sha256()
     for name, part in (("train", splits.train), ("val", splits.val)):
         for item in part:
             found.update("\0".join([name, item.id, *item.captions]).encode() + b"\n")
+            if labels:
+                found.update("\0".join(["", *item.labels]).encode() + b"\n")
     return found.hexdigest()[:16]
 
 

@@ -27,6 +27,7 @@ from polysem.models import Model, Tower
 from polysem.models.encoding import move
 from polysem.models.tower import Inputs
 from polysem.recipes import Side
+from polysem.training.blanks import Blanking, Blanks
 
 AHEAD = 2
 """Batches made ready while one trains."""
@@ -37,7 +38,8 @@ class Fed:
     """A process's share of a batch, ready for its towers.
 
     keep: (B, N), False where size augmentation drops a token. positives: of the whole batch. sizes: images and
-    captions of each process.
+    captions of each process. labels: of the images and of the captions of the whole batch, (I, C) and (T, C). blanks:
+    what is hidden, for the model to guess.
     """
 
     images: Inputs
@@ -46,6 +48,8 @@ class Fed:
     text_keep: Tensor | None
     positives: Tensor
     sizes: tuple[list[int], list[int]]
+    labels: tuple[Tensor, Tensor] | None = None
+    blanks: Blanks | None = None
 
 
 class Source:
@@ -158,13 +162,24 @@ def text_source(tower: Tower, collection: Collection, store: FeatureStore | None
 
 
 class Feeder:
-    """The batches of an epoch, each made ready in the background while the one before it trains."""
+    """The batches of an epoch, each made ready in the background while the one before it trains.
+
+    labels: (items, classes) of the collection, for an objective that learns them. blanking: hides tokens.
+    """
 
     def __init__(
-        self, model: Model, images: Source, texts: Source, batches: Batches, rank: int = 0, world_size: int = 1
+        self,
+        model: Model,
+        images: Source,
+        texts: Source,
+        batches: Batches,
+        rank: int = 0,
+        world_size: int = 1,
+        labels: Tensor | None = None,
+        blanking: Blanking | None = None,
     ) -> None:
         self.model, self.images, self.texts, self.batches = model, images, texts, batches
-        self.rank, self.world_size = rank, world_size
+        self.rank, self.world_size, self.labels, self.blanking = rank, world_size, labels, blanking
         smallest = min(batches.batch, len(batches.collection)) // 2  # a visit may end with half a batch
         if world_size > 1 and smallest < world_size:
             raise ConfigError(
@@ -198,6 +213,14 @@ class Feeder:
         )
         image_keep = self.images.keep(images, pictures, epoch, tokens)
         text_keep = self.texts.keep(texts, captions, epoch)
+        blanks = None
+        if self.blanking is not None:
+            image_keys, text_keys = (
+                [source.keys(place) for place in places.tolist()]
+                for source, places in ((self.images, pictures), (self.texts, captions))
+            )
+            texts, blanks = self.blanking.hide(images, image_keys, texts, captions, text_keys, epoch)
+            blanks = blanks.among(image_keep, text_keep)
         device = self.model.device
         return Fed(
             move(images, device),
@@ -206,4 +229,13 @@ class Feeder:
             None if text_keep is None else text_keep.to(device),
             torch.from_numpy(batch.positives).to(device),
             ([s.stop - s.start for s, _ in shares], [s.stop - s.start for _, s in shares]),
+            self._labels(batch, device),
+            None if blanks is None else blanks.to(device),
         )
+
+    def _labels(self, batch: Batch, device: torch.device) -> tuple[Tensor, Tensor] | None:
+        """Of images and of captions: a caption has those of the image it came with."""
+        if self.labels is None:
+            return None
+        of_images = self.labels[torch.from_numpy(batch.images)].to(device)
+        return of_images, of_images[torch.from_numpy(batch.owner_rows).to(device)]

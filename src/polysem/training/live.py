@@ -136,7 +136,8 @@ class Live:
         if self._validation:
             yield "validation", _recalls(self._validation)
         if self._best.get("rsum") is not None:
-            yield "best", f"RSUM {self._best['rsum']:.1f} at step {self._best['step']:,}"
+            what = _labels(self._best) or f"RSUM {self._best['rsum']:.1f}"
+            yield "best", f"{what} at step {self._best['step']:,}"
 
 
 def _recalls(record: Mapping[str, Any]) -> str:
@@ -145,6 +146,15 @@ def _recalls(record: Mapping[str, Any]) -> str:
         values = [f"{value:.1f}" for value in (record.get(way) or {}).values()]
         if values:
             found.append(f"{way} {' / '.join(values)}")
+    return ", ".join([*found, *filter(None, [_labels(record)])])
+
+
+def _labels(record: Mapping[str, Any]) -> str:
+    """What picks the checkpoint of a run that learns labels, and how it classifies; nothing for other runs."""
+    found = []
+    for name, values in (record.get("labels") or {}).items():
+        if name != "map":
+            found.append(f"{name} {' / '.join(f'{value:.1f}' for value in values.values())}")
     return ", ".join(found)
 
 

@@ -22,8 +22,10 @@ from polysem.training.checkpoints import Checkpoint, Checkpoints
 from polysem.training.criterion import Criterion
 from polysem.training.diagnosis import Finding, Monitor, StepFacts, circular_variance, supervision
 from polysem.training.feeding import Fed, Feeder
+from polysem.training.guessing import Guessing
 from polysem.training.interrupts import Interrupts
 from polysem.training.records import Records
+from polysem.training.validation import merit
 
 SAVE_SECONDS = 120.0
 """A checkpoint at least so often: what a kill can cost."""
@@ -57,12 +59,13 @@ class Loop:
         accelerator: Accelerator,
         watcher: Watcher,
         on_collapse: OnCollapse = "warn",
+        guessing: Guessing | None = None,
     ) -> None:
         self.recipe, self.model, self.feeder, self.validate = recipe, model, feeder, validate
         self.kept, self.records, self.accelerator, self.watcher = kept, records, accelerator, watcher
         self.on_collapse = on_collapse
-        self.criterion = Criterion(recipe)
-        self.optimiser = optimiser.build(model, recipe.optimiser)
+        self.criterion = Criterion(recipe, guessing)
+        self.optimiser = optimiser.build(model, recipe.optimiser, guessing)
         self.stepper = accelerator.prepare_optimizer(self.optimiser, device_placement=False)
         self.trained = [p for group in self.optimiser.param_groups for p in group["params"]]
         self.accumulate = recipe.training.accumulate
@@ -93,7 +96,7 @@ class Loop:
         if found is None:
             self.records.resume(-1)
             return False
-        checkpoints.restore(self.model, self.optimiser, found.tensors, self.resting)
+        checkpoints.restore(self.model, self.optimiser, found.tensors, self.resting, self.criterion.guessing)
         self.step, self.seconds = int(found.state["step"]), float(found.state["seconds"])
         self.best, self.validated = found.state["best"], int(found.state["validated"])
         if self.accelerator.scaler is not None and found.state.get("scaler"):
@@ -113,8 +116,9 @@ class Loop:
             "monitor": self.monitor.state(),
             "scaler": self.accelerator.scaler.state_dict() if self.accelerator.scaler is not None else None,
         }
-        memory = self.optimiser if kind == "last" else None
-        self.kept.save(kind, Checkpoint(checkpoints.collect(self.model, memory, self.resting), state))
+        # What a run goes on from; the best one becomes a model, which needs neither.
+        memory, beside = (self.optimiser, self.criterion.guessing) if kind == "last" else (None, None)
+        self.kept.save(kind, Checkpoint(checkpoints.collect(self.model, memory, self.resting, beside), state))
 
     # ---------------------------------------------------------------------------------------------------- the run
 
@@ -173,7 +177,7 @@ class Loop:
         scale = schedule.loss_factor(self.recipe.schedule, self.step, self.steps_per_epoch) / self.accumulate
         for batch in batches:
             outcome = self.learn(batch, scale)
-        towers = [*self.model.image.parameters(), *self.model.text.parameters()]
+        towers = [*self.model.image.parameters(), *self.model.text.parameters(), *self.criterion.parameters()]
         processes.add_gradients(towers, self.model.similarity.parameters())
         clip = self.recipe.optimiser.clip
         norm = float(self.accelerator.clip_grad_norm_(self.trained, math.inf if clip is None else clip))
@@ -257,7 +261,7 @@ class Loop:
         found: dict[str, Any] = {}
         if self.accelerator.is_main_process:
             found = self.validate()
-            best = self.best is None or found["rsum"] > self.best["rsum"]
+            best = self.best is None or merit(found) > merit(self.best)
             record = {"kind": "validation", "step": self.step, "epoch": epoch, **found, "best": best}
             record["seconds"] = self.seconds
             if best:

@@ -5,14 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 
 from polysem.models import Model
 from polysem.recipes.schema import Optimiser
 
 
-def build(model: Model, recipe: Optimiser) -> torch.optim.Optimizer:
-    """Groups are named by place ("image.sets") and remember their full rate as `full_lr`."""
+def build(model: Model, recipe: Optimiser, beside: nn.Module | None = None) -> torch.optim.Optimizer:
+    """Groups are named by place ("image.sets") and remember their full rate as `full_lr`. beside: what trains with the
+    model and is no part of it."""
     groups = named_groups(model, recipe)
+    if beside is not None:
+        rates = {"lr": recipe.lr, "full_lr": recipe.lr, "weight_decay": recipe.weight_decay}
+        groups.append({"name": "guessing", "params": list(beside.parameters()), **rates})
     kind = torch.optim.AdamW if recipe.name == "adamw" else torch.optim.Adam
     # One fused pass over all weights: several times as fast as the default.
     return kind(groups, lr=recipe.lr, fused=True)

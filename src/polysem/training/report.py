@@ -17,6 +17,7 @@ import yaml
 from polysem.training.curves import Axes, Curve, draw
 from polysem.training.folder import RUN
 from polysem.training.records import METRICS, read
+from polysem.training.validation import CUT, merit
 
 REPORT = "report.html"
 
@@ -156,7 +157,7 @@ def duration(seconds: float) -> str:
 
 
 def _best(validations: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
-    return max((v for v in validations if _is_number(v.get("rsum"))), key=lambda v: float(v["rsum"]), default={})
+    return max((v for v in validations if _is_number(v.get("rsum"))), key=merit, default={})
 
 
 # ------------------------------------------------------------------------------------------------------------ curves
@@ -169,6 +170,11 @@ def _curves(steps: list[dict[str, Any]], validations: list[dict[str, Any]]) -> l
         for way in ("i2t", "t2i")
         for name in ("r1", "r5", "r10")
     ]
+    by_labels = [
+        _curve(validations, ("labels", name, side), f"{name} {side}")
+        for name, sides in ((f"ndcg{CUT}", ("i2t", "t2i")), ("micro_f1", ("image", "text")))
+        for side in sides
+    ]
     variances = [
         *(_logarithm(curve, f"{curve.name}s, training") for curve in _below(steps, "variance")),
         *(_curve(validations, ("log_variance", side), f"{side}s, validation") for side in ("image", "text")),
@@ -178,6 +184,7 @@ def _curves(steps: list[dict[str, Any]], validations: list[dict[str, Any]]) -> l
         Axes("Loss", "loss", (total, *_below(steps, "parts")), log=_spans_orders(total)),
         Axes("Validation RSUM", "RSUM", (_curve(validations, ("rsum",), "RSUM"),)),
         Axes("Validation recalls", "recall, %", tuple(recalls)),
+        Axes("Validation by labels", "%", tuple(by_labels)),
         Axes("Learning rates", "learning rate", _merged(_below(steps, "lr")), log=True),
         Axes("Active triplets", "share of pairs", tuple(c for c in infos if c.name.startswith("active"))),
         Axes("Negatives per match, K", "K", tuple(c for c in infos if c.name in ("k", "k_i2t", "k_t2i"))),

@@ -22,7 +22,7 @@ from polysem.data.overlap import sketch
 from polysem.data.store import FeatureStore
 from polysem.encoders.pipeline import Progress
 from polysem.environment.hardware import machine
-from polysem.errors import ConfigError
+from polysem.errors import ConfigError, InputError
 from polysem.evaluation import Stamp
 from polysem.models import Model, Tower
 from polysem.recipes import Recipe, Side
@@ -31,10 +31,12 @@ from polysem.training.assembly import assemble
 from polysem.training.checkpoints import Checkpoints
 from polysem.training.data import Splits, digest, split, with_features
 from polysem.training.diagnosis import Finding
+from polysem.training.hiding import hiding
+from polysem.training.labels import label_flags, learns_labels
 from polysem.training.leaks import leaks
 from polysem.training.loop import Loop, OnCollapse, StoppedError, Watcher
 from polysem.training.records import Records
-from polysem.training.validation import validate
+from polysem.training.validation import CUT, validate
 
 
 class Silent:
@@ -83,7 +85,7 @@ def train(
     accelerator = _accelerator(recipe, run, tracker)
     collection = data if isinstance(data, Collection) else open_collection(data)
     splits = split(collection, recipe.data)
-    described = _describe(collection, splits)
+    described = _describe(collection, splits, recipe)
     resolved = recipe.model_dump(mode="json")
     earlier = folder.check(run, resolved, described)
     if earlier is not None and earlier.get("status") == "finished":
@@ -98,7 +100,7 @@ def train(
         content = {
             "recipe": resolved,
             "data": described,
-            "protocol": protocol(collection, splits),
+            "protocol": protocol(collection, splits, recipe),
             "selected_on": splits.how,
             "status": "running",
             "precision": accelerator.mixed_precision,
@@ -207,15 +209,22 @@ def _loop(
         )
 
     batches = Batches(splits.train, recipe.training.batch, recipe.training.captions, seed)
-    feeder = feeding.Feeder(model, *sources(splits.train), batches, processes.rank(), processes.world_size())
+    learns = learns_labels(recipe)
+    labels = label_flags(splits.train, model.labels or ()) if learns else None
+    if learns and not splits.val.label_names:
+        raise InputError(f"The validation items of {splits.val.name} have no labels, and {recipe.name} learns them.")
+    blanking, guessing = hiding(recipe, model, splits.train, images=stores[0])
+    feeder = feeding.Feeder(
+        model, *sources(splits.train), batches, processes.rank(), processes.world_size(), labels, blanking
+    )
     val_images, val_texts = sources(splits.val)
     owners = splits.val.caption_items
 
     def judged() -> dict[str, Any]:
-        return validate(model, val_images, len(splits.val), val_texts, owners)
+        return validate(model, val_images, len(splits.val), val_texts, owners, splits.val if learns else None)
 
     records = Records(run, accelerator.is_main_process)
-    return Loop(recipe, model, feeder, judged, Checkpoints(run), records, accelerator, Silent(), on_collapse)
+    return Loop(recipe, model, feeder, judged, Checkpoints(run), records, accelerator, Silent(), on_collapse, guessing)
 
 
 def _finish(loop: Loop, run: Path, content: dict[str, Any]) -> None:
@@ -240,20 +249,25 @@ def _figures(best: dict[str, Any]) -> dict[str, float]:
     found = {"step": best.get("step"), "rsum": best.get("rsum")}
     for way in ("i2t", "t2i"):
         found |= {f"{way}_{name}": value for name, value in best.get(way, {}).items()}
+    for name, values in best.get("labels", {}).items():
+        found |= {f"{side}_{name}": value for side, value in values.items()}
     return {name: value for name, value in found.items() if value is not None}
 
 
-def protocol(collection: Collection, splits: Splits) -> str:
+def protocol(collection: Collection, splits: Splits, recipe: Recipe) -> str:
     """What the validation figures mean."""
     images, texts = len(splits.val), len(splits.val.captions)
+    if learns_labels(recipe):
+        measure = f"hit rate of pairs, NDCG@{CUT} by shared labels"
+        return str(Stamp("labels", collection.name, splits.how, images, texts, measure=measure, selected_on=splits.how))
     return str(Stamp("pairs", collection.name, splits.how, images, texts, selected_on=splits.how))
 
 
-def _describe(collection: Collection, splits: Splits) -> dict[str, Any]:
+def _describe(collection: Collection, splits: Splits, recipe: Recipe) -> dict[str, Any]:
     return {
         "name": collection.name,
         **counts(splits),
-        "digest": digest(splits),
+        "digest": digest(splits, learns_labels(recipe)),
         "items": sketch(splits.train),
     }
 

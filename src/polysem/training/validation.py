@@ -1,38 +1,72 @@
-"""Validation: recalls of the validation split, both ways, and how far its sets spread."""
+"""Validation: recalls of the validation split, both ways, how far its sets spread, and how its labels are met."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from polysem.data.collection import Collection
 from polysem.evaluation import retrieval
+from polysem.evaluation.protocols import Subject
+from polysem.evaluation.protocols.labels import Labels
+from polysem.evaluation.sources import Matrix
 from polysem.models import Model, Tower
-from polysem.models.encoding import move
+from polysem.models.encoding import Reading, move, vectors, vectors_and_probabilities
 from polysem.training.diagnosis import circular_variance
 from polysem.training.feeding import Source
 
 BATCH = 128
+CUT = 50
+"""Of NDCG: validation splits are small."""
 
 
-def validate(model: Model, images: Source, image_count: int, texts: Source, owners: np.ndarray) -> dict[str, Any]:
-    """owners: the image of each caption. Changes nothing of the model, and draws no random number."""
-    pictures, captions = embed(model.image, images, image_count), embed(model.text, texts, len(owners))
+def validate(
+    model: Model,
+    images: Source,
+    image_count: int,
+    texts: Source,
+    owners: np.ndarray,
+    labelled: Collection | None = None,
+) -> dict[str, Any]:
+    """owners: the image of each caption. labelled: the items, of a run that learns their labels. Changes nothing of the
+    model, and draws no random number."""
+    read = vectors_and_probabilities if labelled is not None else vectors
+    pictures, *image_classes = embed(model.image, images, image_count, read)
+    captions, *text_classes = embed(model.text, texts, len(owners), read)
     with torch.inference_mode():
         scores = model.similarity.scores(pictures.to(model.device), captions.to(model.device)).cpu()
     found = retrieval(scores, owners)
-    for name, vectors in (("image", pictures), ("text", captions)):
-        if vectors.shape[1] > 1:
-            spread = circular_variance(vectors)
+    for name, sets in (("image", pictures), ("text", captions)):
+        if sets.shape[1] > 1:
+            spread = circular_variance(sets)
             found.setdefault("log_variance", {})[name] = math.log(max(spread, 1e-12))
+    if labelled is not None:
+        predictions = {"image": image_classes[0], "text": text_classes[0], "classes": model.labels}
+        found["labels"] = by_labels(scores, labelled, predictions)
     return found
 
 
-def embed(tower: Tower, source: Source, count: int) -> Tensor:
-    """(count, K, D) on the CPU: every item of a source as it is, without augmentation."""
+def by_labels(scores: Tensor, items: Collection, predictions: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """NDCG and mAP both ways, and micro-F1 of each side, as the protocol `labels` measures them."""
+    protocol = Labels("labels", "", k=CUT)
+    measured = protocol.measure(Subject("", Matrix(scores), predictions=predictions), items, "").metrics
+    found = {name: {way: float(measured[way][name]) for way in ("i2t", "t2i")} for name in (f"ndcg{CUT}", "map")}
+    return {**found, "micro_f1": dict(measured["micro_f1"])}
+
+
+def merit(found: Mapping[str, Any]) -> float:
+    """What picks the checkpoint: NDCG by labels, both ways, of a run that learns them; else RSUM."""
+    labels = found.get("labels")
+    return float(sum(labels[f"ndcg{CUT}"].values())) if labels else float(found["rsum"])
+
+
+def embed(tower: Tower, source: Source, count: int, read: Reading) -> list[Tensor]:
+    """(count, …) on the CPU: what `read` takes of every item of a source as it is, without augmentation."""
     training, device = tower.training, next(tower.parameters()).device
     tower.eval()
     parts = []
@@ -40,7 +74,8 @@ def embed(tower: Tower, source: Source, count: int) -> Tensor:
         with torch.inference_mode():
             for first in range(0, count, BATCH):
                 places = np.arange(first, min(count, first + BATCH))
-                parts.append(tower(move(source.load(places, None), device)).vectors.float().cpu())
+                prediction = tower(move(source.load(places, None), device))
+                parts.append([tensor.float().cpu() for tensor in read(tower, prediction)])
     finally:
         tower.train(training)
-    return torch.cat(parts)
+    return [torch.cat(column) for column in zip(*parts, strict=True)]

@@ -42,4 +42,4 @@ def page(chromium: webdriver.Chrome, collection: Collection, _served: tuple[Coll
     complaints = [each for each in made.console() if not (collection.expected and "status of" in each)]
     assert complaints == []
     assert made.asked_hosts() <= {made.origin}
-    chromium.get("about:blank")
+    made.leave()

@@ -58,6 +58,10 @@ class Page:
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
         self.driver.get(f"{self.origin}{path}")
 
+    def leave(self) -> None:
+        self.js("sessionStorage.clear()")  # it belongs to the tab, which the next test goes on with
+        self.driver.get("about:blank")
+
     # ------------------------------------------------------------------------------------------ looking
     def all(self, css: str) -> list[WebElement]:
         return self.driver.find_elements(By.CSS_SELECTOR, css)
@@ -81,7 +85,7 @@ class Page:
             except StaleElementReferenceException:
                 pass  # drawn anew meanwhile: look again
             assert time.monotonic() < end, f"it did not come about: {what}\n{self.console()}"
-            time.sleep(0.02)
+            time.sleep(0.03)
 
     @property
     def address(self) -> str:

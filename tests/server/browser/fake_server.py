@@ -13,6 +13,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from email.parser import BytesParser
+from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,7 @@ def make_items(count: int) -> list[Item]:
     return items
 
 
+@lru_cache(maxsize=4096)
 def draw(item: Item, size: int) -> bytes:
     """A picture of the item, 4 : 3, drawn twice as large and made smaller for soft edges."""
     wide, high = 2 * size, 3 * size // 2
@@ -131,6 +133,7 @@ class Collection:
     reads_need_token: bool = False
     map_asked: int = 0
     expected: bool = False
+    detail: int = 120  # pixels across: tests need not wait for fine pictures
 
     def reset(self) -> None:
         self.faults, self.delays, self.asked = {}, {}, []
@@ -417,11 +420,11 @@ class Handler(BaseHTTPRequestHandler):
         elif path.startswith("uploads/"):
             self._send(200, "image/png", had.uploads[path.split("/")[1]])
         elif path.startswith("items/"):
-            self._item(method, unquote(path.removeprefix("items/")), query)
+            self._item(method, unquote(path.removeprefix("items/")))
         else:
             self._error(404, "not_found", "There is nothing here.")
 
-    def _item(self, method: str, path: str, query: dict[str, list[str]]) -> None:
+    def _item(self, method: str, path: str) -> None:
         item = self.collection.by_id.get(path.removesuffix("/image").partition("#")[0])
         if item is None:
             self._error(404, "not_found", "The index has no such item.")
@@ -429,7 +432,7 @@ class Handler(BaseHTTPRequestHandler):
             self.collection.items = [each for each in self.collection.items if each.id != item.id]
             self._json({"removed": 1})
         elif path.endswith("/image"):
-            self._send(200, "image/png", draw(item, int(query.get("size", ["960"])[0])))
+            self._send(200, "image/png", draw(item, self.collection.detail))
         else:
             self._json(
                 {
@@ -498,5 +501,5 @@ def serve(collection: Collection, port: int = 0) -> Server:
 
 
 if __name__ == "__main__":
-    serve(Collection(), 8123)
+    serve(Collection(detail=720), 8123)
     threading.Event().wait()

@@ -23,7 +23,7 @@ def real(chromium: webdriver.Chrome, place: Path, model: Model) -> Iterator[Page
         yield made
         assert made.console() == []
         assert made.asked_hosts() <= {made.origin}
-        chromium.get("about:blank")
+        made.leave()
 
 
 def test_search_why_like_upload_map_and_model(real: Page, photos: Path) -> None:

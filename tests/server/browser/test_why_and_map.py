@@ -11,7 +11,8 @@ from server.browser.driving import Page
 from server.browser.fake_server import Collection
 
 BRIGHTEST = """
-const { width, height } = arguments[0], pen = new OffscreenCanvas(width, height).getContext("2d", { willReadFrequently: true });
+const { width, height } = arguments[0], copy = new OffscreenCanvas(width, height);
+const pen = copy.getContext("2d", { willReadFrequently: true });
 pen.drawImage(arguments[0], 0, 0);
 const { data } = pen.getImageData(0, 0, width, height);
 let best = 0, place = 0;
@@ -149,27 +150,34 @@ def test_the_map_is_walked_with_keys_and_coloured_by_label(page: Page, collectio
     page.until(lambda: page.focused() == "Search words")
 
 
+def work(page: Page) -> float:
+    """Milliseconds that the page's own thread has worked, whatever else the machine does."""
+    metrics = page.driver.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+    return 1000 * next(each["value"] for each in metrics if each["name"] == "TaskDuration")
+
+
 def test_five_thousand_points_are_drawn_well_within_a_frame(page: Page) -> None:
     open_map(page)
-    page.js("document.querySelector('#view-map').plot.frames.length = 0")
-    between = page.driver.execute_async_script(
-        """
+    page.driver.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
+    pan = """
         const done = arguments[0], plot = document.querySelector("#view-map").plot, times = [];
         function step(now) {
           times.push(now);
           plot.pan(Math.sin(times.length / 5), 1);
-          if (times.length < 60) requestAnimationFrame(step);
+          if (times.length <= 40) requestAnimationFrame(step);
           else done(times.slice(1).map((time, i) => time - times[i]));
         }
         requestAnimationFrame(step);
-        """
-    )
-    drawing = page.js("return document.querySelector('#view-map').plot.frames")
-    print(f"drawing {statistics.median(drawing):.1f} ms, frames {statistics.median(between):.1f} ms apart")
-    assert len(drawing) >= 55
-    # A frame at 60 per second is 16.7 ms. The best quarter tells of the drawing, the rest of what else the machine does.
-    assert statistics.quantiles(drawing, n=4)[0] < 10
-    assert statistics.quantiles(between, n=4)[0] < 34
+    """
+    took = []
+    for _ in range(3):  # the first goes while the code is still being compiled
+        before = work(page)
+        between = page.driver.execute_async_script(pan)
+        took.append((work(page) - before) / len(between))
+    page.driver.execute_cdp_cmd("Performance.disable", {})
+    assert page.js("return document.querySelector('#view-map').plot.frames.length") >= 100
+    # Smooth at 60 frames a second, even where there is no graphics card.
+    assert min(took) < 1000 / 60, f"frames {statistics.median(between):.1f} ms apart"
 
 
 def test_the_model_is_told_in_figures_with_their_stamp(page: Page) -> None:

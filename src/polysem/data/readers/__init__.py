@@ -10,6 +10,7 @@ from typing import Any
 from polysem.data.collection import Collection
 from polysem.data.problems import DataError, Problems
 from polysem.data.readers.coco import read_coco
+from polysem.data.readers.flickr_tags import read_mirflickr, read_nus_wide
 from polysem.data.readers.folder import read_folder
 from polysem.data.readers.karpathy import read_karpathy
 from polysem.data.readers.precomp import read_precomp
@@ -17,7 +18,16 @@ from polysem.data.readers.text import read_json
 from polysem.data.readers.video import read_video
 from polysem.errors import unknown
 
-__all__ = ["open_collection", "read_coco", "read_folder", "read_karpathy", "read_precomp", "read_video"]
+__all__ = [
+    "open_collection",
+    "read_coco",
+    "read_folder",
+    "read_karpathy",
+    "read_mirflickr",
+    "read_nus_wide",
+    "read_precomp",
+    "read_video",
+]
 
 
 def open_collection(path: str | Path, problems: Problems | None = None, **options: Any) -> Collection:
@@ -52,6 +62,10 @@ def _recognise(path: Path) -> tuple[Callable[..., Collection], Any]:
         coco = sorted([*folder.glob("captions_*.json"), *folder.glob("instances_*.json")])
         if coco:
             return read_coco, coco
+    if (path / "meta" / "tags").is_dir():
+        return read_mirflickr, path
+    if (path / "ImageList").is_dir() and (path / "Groundtruth").is_dir():
+        return read_nus_wide, path
     if (path / "captions.json").is_file() and (path / "features").is_dir():
         return read_video, path / "captions.json"
     return read_folder, path

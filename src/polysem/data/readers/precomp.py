@@ -1,4 +1,4 @@
-"""SCAN's precomputed regions: `{split}_ims.npy`, `{split}_caps.txt`, `{split}_ids.txt`."""
+"""SCAN's precomputed regions: `{split}_ims.npy`, `{split}_caps.txt`, `{split}_ids.txt`, and labels if there are any."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from polysem.data.arrays import open_features
 from polysem.data.collection import Collection, Item, Media
 from polysem.data.problems import DataError, Problems
+from polysem.data.readers.label_matrix import read_labels
 from polysem.data.readers.text import clean_captions, split_name
 
 
@@ -21,6 +22,7 @@ def read_precomp(
 ) -> Collection:
     """The features stay on disk, memory-mapped. splits: as the files are called (`dev`, `testall` …); all if not given.
 
+    Labels, if there are any, stand in `{split}_labels.npy` or `.txt`: see `label_matrix`.
     A file that repeats each image once per caption, as the released dev and test files do, gives each image once.
     """
     problems = problems or Problems()
@@ -72,13 +74,15 @@ def _read_split(folder: Path, split: str, repair_bytes: bool, problems: Problems
             f"{len(ids)} ids for {rows} rows of images and {captions} captions; expected as many as one of them.",
         )
         ids = None
+    labels = read_labels(folder, split, rows // repeats)
     items = []
     for image in range(rows // repeats if step else 0):
         own = ids[image * len(ids) // (rows // repeats)].strip() if ids else f"{split}-{image}"
         texts = clean_captions(
             lines[image * step : (image + 1) * step], f"{split} image {image}", problems, repair_bytes
         )
-        items.append(Item(own, Media(folder, name, image * repeats), texts, (), split_name(split)))
+        known = () if labels is None else labels[image]
+        items.append(Item(own, Media(folder, name, image * repeats), texts, known, split_name(split)))
     return items
 
 

@@ -10,10 +10,13 @@ from polysem.errors import UnknownNameError, unknown
 from polysem.models import Model, build, load
 from polysem.models.folder import CONFIG
 from polysem.recipes import Recipe
+from polysem.sets import describe as describe_sets
 
 FROM_DATA = {"vocab_size": 10_000, "input_dim": 2048}
 """Knobs that training reads from the data, and what is assumed without: about the words of COCO's captions that occur
 four times, and the width of bottom-up attention's regions."""
+LABELS = 80
+"""Classes, where data would tell: COCO's."""
 
 
 def find_model(name: str) -> Model:
@@ -39,8 +42,13 @@ def untrained(recipe: Recipe) -> Model:
             encoder[knob] = assumed[f"{side}.encoder.{knob}"] = FROM_DATA[knob]
         if "pretrained" in known:
             encoder["pretrained"] = False
+        sets = tower["sets"]
+        if sets != "shared" and any(knob.name == "labels" for knob in describe_sets(sets["name"]).knobs):
+            sets.setdefault("labels", [f"class {number}" for number in range(LABELS)])
+            assumed[f"{side}.sets.labels"] = len(sets["labels"])
+    dim = assumed["image.sets.labels"] if recipe.dim == "labels" else recipe.dim
     try:
-        model = build(recipe.dim, similarity=recipe.similarity, **towers)
+        model = build(dim, similarity=recipe.similarity, **towers)
     except SourceError as error:
         raise SourceError(f"The recipe {recipe.name} cannot be built. {error} Or give a model trained by it.") from None
     model.provenance = {"recipe": recipe.model_dump(mode="json"), "assumed": assumed}

@@ -10,6 +10,10 @@ function element(name, text, ...children) {
   return made;
 }
 
+function plain(text) {
+  return (text || "").replaceAll("`", "");
+}
+
 function table(head, rows) {
   const body = rows.map((row) => element("tr", null, ...row.map((cell) => element("td", cell))));
   const top = element("tr", null, ...head.map((cell) => element("th", cell)));
@@ -48,7 +52,7 @@ class Reference {
       name + (needed.has(name) ? " *" : ""),
       this.kind(own),
       [own.description, own.default !== undefined ? `Default: ${JSON.stringify(own.default)}.` : ""]
-        .filter(Boolean).join(" "),
+        .filter(Boolean).map(plain).join(" "),
     ]);
     return rows.length ? table(["name", "type", "meaning"], rows) : element("p", this.kind(schema));
   }
@@ -67,13 +71,14 @@ class Reference {
   }
 
   operation(method, path, operation) {
-    const inside = element("div", null, element("p", operation.description || operation.summary || ""));
+    const said = plain(operation.description || operation.summary);
+    const inside = element("div", null);
     inside.append(this.curl(method, path, operation));
     const parameters = operation.parameters || [];
     if (parameters.length) {
       inside.append(element("h3", "Parameters"), table(["name", "in", "type", "meaning"], parameters.map((each) => [
         each.name + (each.required ? " *" : ""), each.in, this.kind(each.schema),
-        each.description || (each.schema && each.schema.description) || "",
+        plain(each.description || (each.schema && each.schema.description)),
       ])));
     }
     for (const [kind, body] of Object.entries(operation.requestBody ? operation.requestBody.content : {})) {
@@ -89,7 +94,7 @@ class Reference {
     const failures = Object.entries(operation.responses).filter(([status]) => !status.startsWith("2"));
     inside.append(element("h3", "Otherwise"), table(["status", "meaning"], failures.map(
       ([status, answer]) => [status, answer.description])));
-    const title = element("summary", null, element("code", method.toUpperCase()), ` ${path} — ${operation.summary || ""}`);
+    const title = element("summary", null, element("code", method.toUpperCase()), ` ${path} — ${said}`);
     title.firstChild.className = "method";
     return element("details", null, title, inside);
   }
@@ -103,7 +108,7 @@ class Reference {
         groups.get(tag).push(this.operation(method, path, methods[method]));
       }
     }
-    place.replaceChildren(...(this.document.info.description || "").split("\n\n").map((text) => element("p", text)));
+    place.replaceChildren(...(this.document.info.description || "").split("\n\n").map((text) => element("p", plain(text))));
     for (const [tag, operations] of groups) place.append(element("h2", tag), ...operations);
     place.removeAttribute("aria-busy");
   }

@@ -16,8 +16,7 @@ router = APIRouter(prefix=BASE, tags=["inspection"], dependencies=[Reading, Json
 @router.post("/explain", response_model=ExplainAnswer)
 async def explain(state: Shared, asked: ExplainRequest) -> ExplainAnswer:
     """The elements of an image, where each looks, and what each contributes to its score with a text."""
-    state.encoding  # noqa: B018 - not before the model is loaded
-    index = state.index
+    index, threads = state.index, state.encoding.beside
     items = await state.workers.run(index.items, [asked.item], "image")
     if not items:
         raise ApiError(404, "The index holds no such image.")
@@ -27,5 +26,5 @@ async def explain(state: Shared, asked: ExplainRequest) -> ExplainAnswer:
         text = said[0].caption if said else None
         if not text:
             raise ApiError(404, "The index holds no such text.")
-    found = await state.workers.run(explained, index, items[0].path, text, state.settings.limits.pixels)
+    found = await threads.run(explained, index, items[0].path, text, state.settings.limits.pixels)
     return ExplainAnswer(**found)

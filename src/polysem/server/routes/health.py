@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi import APIRouter, Response
 
 from polysem.server.auth import Reading
@@ -10,7 +12,7 @@ from polysem.server.routes.shared import Shared
 from polysem.server.schemas import ERRORS, Health, of_kind
 
 router = APIRouter(tags=["health"])
-_NARROW = {status: ERRORS[status] for status in (400, 403, 408, 413, 500, 504)}
+_NARROW: dict[int | str, dict[str, Any]] = {status: ERRORS[status] for status in (400, 403, 408, 413, 500, 504)}
 
 
 @router.get(
@@ -32,7 +34,7 @@ async def health(state: Shared, response: Response) -> Health:
 )
 async def metrics(state: Shared) -> Response:
     """Counters and times for Prometheus."""
-    encoding = state._encoding
+    encoding = state.loaded
     gauges = {
         "polysem_ready": ("1 when the model is loaded.", float(state.phase == "ready")),
         "polysem_requests_under_way": ("Requests being answered.", state.metrics.under_way),

@@ -45,7 +45,12 @@ async def item_image(
     headers = {"Cache-Control": "private, max-age=300", "ETag": tag}
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
+    small = None if size is None else state.thumbnails.get((found.path, tag))
+    if small is not None:
+        return Response(small, media_type="image/jpeg", headers=headers)
     data, kind = await state.workers.run(images.picture, found.path, size, state.settings.limits.pixels)
+    if size is not None:
+        state.thumbnails.put((found.path, tag), data)
     return Response(data, media_type=kind, headers=headers)
 
 
@@ -72,7 +77,7 @@ async def add(
     item: Annotated[str, Form(description="What is said of it, as JSON: id, captions, labels, metadata.")] = "{}",
 ) -> Added:
     """Add a picture; under an id that is there, it takes the old one's place."""
-    state.encoding  # noqa: B018 - not before the model is loaded
+    threads = state.encoding.beside  # an index has one writer: changes come one after the other
     try:
         about = NewItem.model_validate_json(item)
     except ValidationError as error:
@@ -81,11 +86,9 @@ async def add(
         raise ApiError(400, f"{place}: {first['msg'].removeprefix('Value error, ')}.") from None
     if state.model.image.encoder.takes == "features":
         raise ApiError(400, "This index's model reads precomputed features, not pictures.")
-    data = await file.read()
-    done = await state.writers.run(
-        writing.add,
-        *(state.index, data, about.id, about.captions, about.labels, about.metadata, state.settings.limits.pixels),
-    )
+    said = (about.id, about.captions, about.labels, about.metadata)
+    async with state.pictures:
+        done = await threads.run(writing.add, state.index, await file.read(), *said, state.settings.limits.pixels)
     return Added(**done)
 
 
@@ -93,7 +96,7 @@ async def add(
 async def remove(state: Shared, id: Id, side: OfSide = None) -> Removed:  # noqa: A002
     """Remove an item, and the captions that came with it."""
     found = await _item(state, id, side)
-    return Removed(removed=await state.writers.run(writing.remove, state.index, found.id, side))
+    return Removed(removed=await state.encoding.beside.run(writing.remove, state.index, found.id, side))
 
 
 async def _item(state: State, raw: str, side: Side | None) -> Item:

@@ -49,7 +49,7 @@ async def space(
     limit: Annotated[int, Query(ge=2, le=20_000, description="Elements to show at most.")] = 5000,
 ) -> MapAnswer | Response:
     """Every element of every set in the plane. Made in the background: ask again until it is ready."""
-    state.encoding  # noqa: B018 - torch is loaded in the background, not here
+    state.check_ready()
     index = state.index
     key = ("map", method, limit, await state.workers.run(looking.version, index))
     job = state.jobs.get(key, partial(looking.space, index, method, limit))

@@ -17,10 +17,10 @@ router = APIRouter(prefix=BASE, tags=["search"], dependencies=[Reading], respons
 async def upload(state: Shared, file: UploadFile) -> UploadAnswer:
     """A picture to search with. Its embedding and a thumbnail are kept for an hour, the picture is not."""
     encoding = state.encoding
-    data = await file.read()
-    image = await state.workers.run(decoded, data, state.settings.limits.pixels)
-    small = await state.workers.run(thumbnail, image, THUMBNAIL)
-    embedding = await encoding.image(image)
+    async with state.pictures:
+        image = await state.workers.run(decoded, await file.read(), state.settings.limits.pixels)
+        small = await state.workers.run(thumbnail, image, THUMBNAIL)
+        embedding = await encoding.image(image)
     return UploadAnswer(image=state.uploads.put(Upload(embedding, small)), expires=state.uploads.seconds)
 
 

@@ -3,12 +3,28 @@ const FLAGS = ["relevant", "dedupe"];
 
 /** Nothing searched yet. why: the result whose explanation is open. */
 export const NOTHING = Object.freeze({
-  text: "", item: null, side: "image", image: null, find: "image", filter: "", mode: "exact", relevant: true, dedupe: true, why: null,
+  text: "",
+  item: null,
+  side: "image",
+  image: null,
+  find: "image",
+  filter: "",
+  mode: "exact",
+  relevant: true,
+  dedupe: true,
+  why: null,
 });
 
 export function fromAddress(address = location.search) {
   const given = new URLSearchParams(address);
-  const query = { ...NOTHING, text: given.get("q") ?? "", item: given.get("item"), image: given.get("image"), filter: given.get("filter") ?? "", why: given.get("why") };
+  const query = {
+    ...NOTHING,
+    text: given.get("q") ?? "",
+    item: given.get("item"),
+    image: given.get("image"),
+    filter: given.get("filter") ?? "",
+    why: given.get("why"),
+  };
   if (given.get("find") === "text") query.find = "text";
   if (given.get("side") === "text") query.side = "text";
   if (given.get("mode") === "fast") query.mode = "fast";
@@ -35,8 +51,21 @@ export const isEmpty = (query) => query.item === null && query.image === null &&
 
 /** The body of POST /search. */
 export function toBody(query, offset, k) {
-  const asked = query.item !== null ? { item: query.item, side: query.side } : query.image !== null ? { image: query.image } : { text: query.text.trim() };
-  const body = { ...asked, find: query.find, k, offset, mode: query.mode, relevant: query.relevant, dedupe: query.dedupe };
+  const asked =
+    query.item !== null
+      ? { item: query.item, side: query.side }
+      : query.image !== null
+        ? { image: query.image }
+        : { text: query.text.trim() };
+  const body = {
+    ...asked,
+    find: query.find,
+    k,
+    offset,
+    mode: query.mode,
+    relevant: query.relevant,
+    dedupe: query.dedupe,
+  };
   if (query.filter) body.filter = query.filter;
   return body;
 }

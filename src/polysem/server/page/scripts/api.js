@@ -12,7 +12,9 @@ export class ApiError extends Error {
 let token = null;
 try {
   token = sessionStorage.getItem(KEPT);
-} catch { /* storage is forbidden: it holds until the page is left */ }
+} catch {
+  /* storage is forbidden: it holds until the page is left */
+}
 
 export const hasToken = () => token !== null;
 
@@ -21,7 +23,9 @@ export function setToken(given) {
   try {
     if (token === null) sessionStorage.removeItem(KEPT);
     else sessionStorage.setItem(KEPT, token);
-  } catch { /* as above */ }
+  } catch {
+    /* as above */
+  }
 }
 
 /** A response that is not an error. */
@@ -31,7 +35,12 @@ export async function request(address, { method = "GET", body, form, signal } = 
   if (body !== undefined) headers["Content-Type"] = "application/json";
   let response;
   try {
-    response = await fetch(address, { method, headers, signal, body: form ?? (body === undefined ? undefined : JSON.stringify(body)) });
+    response = await fetch(address, {
+      method,
+      headers,
+      signal,
+      body: form ?? (body === undefined ? undefined : JSON.stringify(body)),
+    });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new ApiError(0, "unreachable", "");
@@ -40,8 +49,15 @@ export async function request(address, { method = "GET", body, form, signal } = 
   let said = {};
   try {
     said = (await response.json()).error ?? {};
-  } catch { /* a proxy's page, or nothing */ }
-  throw new ApiError(response.status, said.code ?? "internal", said.message ?? "", Number(response.headers.get("Retry-After")) || null);
+  } catch {
+    /* a proxy's page, or nothing */
+  }
+  throw new ApiError(
+    response.status,
+    said.code ?? "internal",
+    said.message ?? "",
+    Number(response.headers.get("Retry-After")) || null,
+  );
 }
 
 async function json(path, options) {
@@ -56,7 +72,8 @@ export const model = (signal) => json("/model", { signal });
 export const search = (body, signal) => json("/search", { method: "POST", body, signal });
 export const explain = (body, signal) => json("/explain", { method: "POST", body, signal });
 export const item = (id, side, signal) => json(`${itemPath(id)}?side=${side}`, { signal });
-export const map = (colour, method, signal) => json(`/map?${new URLSearchParams({ colour, method, limit: 5000 })}`, { signal });
+export const map = (colour, method, signal) =>
+  json(`/map?${new URLSearchParams({ colour, method, limit: 5000 })}`, { signal });
 export const removeItem = (id, side) => request(`${BASE}${itemPath(id)}?side=${side}`, { method: "DELETE" });
 
 export function upload(file, signal) {

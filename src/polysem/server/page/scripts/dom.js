@@ -15,7 +15,8 @@ export function make(tag, attributes = {}, ...children) {
 }
 
 export function icon(name) {
-  const drawn = document.createElementNS(SVG, "svg"), use = document.createElementNS(SVG, "use");
+  const drawn = document.createElementNS(SVG, "svg"),
+    use = document.createElementNS(SVG, "use");
   drawn.setAttribute("aria-hidden", "true");
   use.setAttribute("href", `/static/icons.svg#${name}`);
   drawn.append(use);
@@ -24,12 +25,18 @@ export function icon(name) {
 
 /** A small drawn mark: shape is "circle", "triangle" or "square". */
 export function mark(shape, fill) {
-  const drawn = document.createElementNS(SVG, "svg"), path = document.createElementNS(SVG, "path");
+  const drawn = document.createElementNS(SVG, "svg"),
+    path = document.createElementNS(SVG, "path");
   drawn.setAttribute("viewBox", "0 0 14 14");
   drawn.setAttribute("aria-hidden", "true");
-  path.setAttribute("d", {
-    circle: "M7 2a5 5 0 1 0 0 10a5 5 0 1 0 0-10Z", triangle: "M7 1.5 13 12 1 12Z", square: "M2 2H12V12H2Z",
-  }[shape]);
+  path.setAttribute(
+    "d",
+    {
+      circle: "M7 2a5 5 0 1 0 0 10a5 5 0 1 0 0-10Z",
+      triangle: "M7 1.5 13 12 1 12Z",
+      square: "M2 2H12V12H2Z",
+    }[shape],
+  );
   path.setAttribute("fill", fill);
   drawn.append(path);
   return drawn;

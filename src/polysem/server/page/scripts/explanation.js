@@ -5,7 +5,8 @@ import { picture } from "./images.js";
 import { chooseRow, matrix } from "./matrix.js";
 
 const PLACED = new Set(["grid", "boxes"]);
-const SIGN = /^(\[[A-Z]+\]|<\/?[a-z]+>)$/; // of a tokenizer, such as the start of a sentence: it is read like a word, but is none
+// Signs of a tokenizer, such as the start of a sentence, are read like words but are none.
+const SIGN = /^(\[[A-Z]+\]|<\/?[a-z]+>)$/;
 const HOW = {
   attention: "Bright is what the element reads most: its attention.",
   pooling: "Bright is what the vector is made of: its pooling weights.",
@@ -21,16 +22,28 @@ export function explanation(told, stand, address) {
   stand.style.aspectRatio = ratio;
   const placed = told.elements.some((element) => PLACED.has(element.attention?.kind));
   stand.classList.toggle("on", placed);
-  let chosen = 0, step = null; // step: an iteration; null is the last, which made the embedding
-  const attentionOf = (element) => (step === null ? element.attention : element.iterations[step] ?? element.attention);
+  let chosen = 0,
+    step = null; // step: an iteration; null is the last, which made the embedding
+  const attentionOf = (element) =>
+    step === null ? element.attention : (element.iterations[step] ?? element.attention);
   const small = told.elements.map(() => canvasOf(ratio));
 
-  const buttons = told.elements.map((element, i) => make("button", { type: "button", class: "element", "aria-pressed": "false", vars: { ratio }, onclick: () => choose(i) },
-    make("span", { class: placed ? "heat on" : "heat" }, picture(address, { size: 480, lazy: false }), small[i]),
-    make("span", { class: "name" }, `Element ${i + 1}`, make("small", {}, share(told, i))),
-    element.words?.length ? wordsOf(element.words) : null,
-    element.nearest_caption && make("span", { class: "near" }, make("small", {}, "nearest caption"), `“${element.nearest_caption.text}”`)));
-  const table = matrix({ contributions: told.contributions, score: told.score, columns: (told.text?.elements ?? []).map((each) => strongest(each.words)) });
+  const buttons = told.elements.map((element, i) =>
+    make(
+      "button",
+      { type: "button", class: "element", "aria-pressed": "false", vars: { ratio }, onclick: () => choose(i) },
+      make("span", { class: placed ? "heat on" : "heat" }, picture(address, { size: 480, lazy: false }), small[i]),
+      make("span", { class: "name" }, `Element ${i + 1}`, make("small", {}, share(told, i))),
+      element.words?.length ? wordsOf(element.words) : null,
+      element.nearest_caption &&
+        make("span", { class: "near" }, make("small", {}, "nearest caption"), `“${element.nearest_caption.text}”`),
+    ),
+  );
+  const table = matrix({
+    contributions: told.contributions,
+    score: told.score,
+    columns: (told.text?.elements ?? []).map((each) => strongest(each.words)),
+  });
 
   function choose(number) {
     chosen = number;
@@ -44,17 +57,43 @@ export function explanation(told, stand, address) {
     choose(chosen);
   }
 
-  const bar = make("canvas", { role: "img", "aria-label": "Colours from little to much" }), named = make("strong", {});
+  const bar = make("canvas", { role: "img", "aria-label": "Colours from little to much" }),
+    named = make("strong", {});
   drawScale(bar);
-  const reading = make("div", { class: "reading" }, placed
-    ? [make("div", { class: "scale" }, named, share3(told.scale.min), bar, share3(told.scale.max)), steps(told, (place) => { step = place; draw(); }), make("p", { class: "small" }, HOW[told.how])]
-    : make("p", { class: "small" }, "Where the elements look is not known: these features carry no places."));
+  const reading = make(
+    "div",
+    { class: "reading" },
+    placed
+      ? [
+          make("div", { class: "scale" }, named, share3(told.scale.min), bar, share3(told.scale.max)),
+          steps(told, (place) => {
+            step = place;
+            draw();
+          }),
+          make("p", { class: "small" }, HOW[told.how]),
+        ]
+      : make("p", { class: "small" }, "Where the elements look is not known: these features carry no places."),
+  );
   draw();
   return {
     reading,
     sections: [
-      make("section", {}, make("h3", {}, told.elements.length > 1 ? `The ${told.elements.length} elements of this picture` : "The one vector of this picture"),
-        make("ul", { class: "elements" }, buttons.map((button) => make("li", {}, button)))),
+      make(
+        "section",
+        {},
+        make(
+          "h3",
+          {},
+          told.elements.length > 1
+            ? `The ${told.elements.length} elements of this picture`
+            : "The one vector of this picture",
+        ),
+        make(
+          "ul",
+          { class: "elements" },
+          buttons.map((button) => make("li", {}, button)),
+        ),
+      ),
       table,
     ],
   };
@@ -70,11 +109,30 @@ const share = (told, i) => {
 /** The words of the query, each as strong as the element answers to it. */
 function wordsOf(words) {
   const most = Math.max(1e-9, ...words.map((each) => each.weight));
-  return make("span", { class: "words" }, words.map(({ word, weight }) => make("span", { class: weight === most ? "strong" : null, vars: { share: Math.max(0, weight / most).toFixed(3) }, title: `${word}: ${weight.toFixed(3)}` }, SIGN.test(word) ? "·" : word)));
+  return make(
+    "span",
+    { class: "words" },
+    words.map(({ word, weight }) =>
+      make(
+        "span",
+        {
+          class: weight === most ? "strong" : null,
+          vars: { share: Math.max(0, weight / most).toFixed(3) },
+          title: `${word}: ${weight.toFixed(3)}`,
+        },
+        SIGN.test(word) ? "·" : word,
+      ),
+    ),
+  );
 }
 
 function strongest(words = []) {
-  return words.filter(({ word }) => !SIGN.test(word)).sort((a, b) => b.weight - a.weight).slice(0, 2).map((each) => each.word).join(", ");
+  return words
+    .filter(({ word }) => /[\p{L}\p{N}]/u.test(word) && !SIGN.test(word))
+    .sort((a, b) => b.weight - a.weight)
+    .slice(0, 2)
+    .map((each) => each.word)
+    .join(", ");
 }
 
 /** A slider over the iterations, where slots compete in several. */
@@ -82,9 +140,21 @@ function steps(told, moved) {
   const last = (told.elements[0]?.iterations?.length ?? 1) - 1;
   if (last < 1) return null;
   const said = make("span", { class: "number" }, `${last + 1} of ${last + 1}`);
-  return make("label", { class: "steps" }, "Iteration", make("input", { type: "range", min: 0, max: last, value: last, oninput: (event) => {
-    const place = Number(event.target.value);
-    said.textContent = `${place + 1} of ${last + 1}`;
-    moved(place === last ? null : place);
-  } }), said);
+  return make(
+    "label",
+    { class: "steps" },
+    "Iteration",
+    make("input", {
+      type: "range",
+      min: 0,
+      max: last,
+      value: last,
+      oninput: (event) => {
+        const place = Number(event.target.value);
+        said.textContent = `${place + 1} of ${last + 1}`;
+        moved(place === last ? null : place);
+      },
+    }),
+    said,
+  );
 }

@@ -10,8 +10,9 @@ export const nothing = () => ({ labels: [], every: true, numbers: {}, texts: {} 
 const quote = (text) => `'${text.replaceAll("'", "''")}'`;
 
 function field(name) {
-  const parts = name.split(".").map((part) => (PLAIN.test(part) && !WORDS.has(part.toLowerCase()) ? part : `"${part.replaceAll('"', '""')}"`));
-  return (TAKEN.has(name) ? "metadata." : "") + parts.join(".");
+  // A dot is part of the name here: unquoted it would go inside a value.
+  const written = PLAIN.test(name) && !WORDS.has(name.toLowerCase()) ? name : `"${name.replaceAll('"', '""')}"`;
+  return TAKEN.has(name) ? `metadata.${written}` : written;
 }
 
 export function compose({ labels, every, numbers, texts }) {
@@ -28,6 +29,7 @@ export function compose({ labels, every, numbers, texts }) {
   return clauses.join(" and ");
 }
 
+const NAME = '(?:metadata\\.)?(?:"(?:[^"]|"")*"|\\S+)';
 const TEXT = "'(?:[^']|'')*'";
 const unquote = (text) => text.slice(1, -1).replaceAll("''", "'");
 const list = (text) => [...text.matchAll(new RegExp(TEXT, "g"))].map(([each]) => unquote(each));
@@ -36,7 +38,9 @@ const list = (text) => [...text.matchAll(new RegExp(TEXT, "g"))].map(([each]) =>
 export function parse(text, { metadata = [] } = {}) {
   const choices = nothing();
   const named = new Map(metadata.map((each) => [field(each.name), each]));
-  const clause = new RegExp(`^(?:label = (${TEXT})|(\\S+|"[^"]+") (>=|<=) (-?[0-9.eE+]+)|(\\S+|"[^"]+") in \\((${TEXT}(?:, ${TEXT})*)\\))(?: and |$)`);
+  const clause = new RegExp(
+    `^(?:label = (${TEXT})|(${NAME}) (>=|<=) (-?[0-9.eE+]+)|(${NAME}) in \\((${TEXT}(?:, ${TEXT})*)\\))(?: and |$)`,
+  );
   for (let rest = text.trim(); rest;) {
     const found = clause.exec(rest);
     if (!found) return null;

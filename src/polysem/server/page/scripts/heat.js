@@ -1,11 +1,22 @@
 // Heat maps over a picture: where an element of its set looks. One colour scale for all that are shown together.
 
 // Magma: even steps for the eye, in grey too, and for colour-blind readers.
-const STOPS = [[0, 0, 4], [28, 16, 68], [79, 18, 123], [129, 37, 129], [181, 54, 122], [229, 80, 100], [251, 135, 97], [254, 194, 135], [252, 253, 191]];
+const STOPS = [
+  [0, 0, 4],
+  [28, 16, 68],
+  [79, 18, 123],
+  [129, 37, 129],
+  [181, 54, 122],
+  [229, 80, 100],
+  [251, 135, 97],
+  [254, 194, 135],
+  [252, 253, 191],
+];
 
 /** [r, g, b] for a share from 0 to 1. */
 export function colour(share) {
-  const at = Math.min(1, Math.max(0, share)) * (STOPS.length - 1), low = Math.min(STOPS.length - 2, Math.floor(at));
+  const at = Math.min(1, Math.max(0, share)) * (STOPS.length - 1),
+    low = Math.min(STOPS.length - 2, Math.floor(at));
   return STOPS[low].map((value, i) => Math.round(value + (STOPS[low + 1][i] - value) * (at - low)));
 }
 
@@ -15,7 +26,8 @@ const shareOf = (value, { min, max }) => (max > min ? (value - min) / (max - min
 
 /** Draws an element's attention on a canvas that lies over its picture. */
 export function drawHeat(canvas, attention, scale) {
-  const wide = 240, high = Math.max(1, Math.round(wide / (canvas.ratio || 1)));
+  const wide = 240,
+    high = Math.max(1, Math.round(wide / (canvas.ratio || 1)));
   canvas.width = wide;
   canvas.height = high;
   const pen = canvas.getContext("2d");
@@ -31,7 +43,8 @@ export function drawHeat(canvas, attention, scale) {
     pen.fillRect(0, 0, wide, high);
     // The weakest first: a box over another shows the stronger of the two.
     for (const [x0, y0, x1, y1, weight] of [...attention.boxes].sort((a, b) => a[4] - b[4])) {
-      const share = shareOf(weight, scale), place = [x0 * wide, y0 * high, (x1 - x0) * wide, (y1 - y0) * high];
+      const share = shareOf(weight, scale),
+        place = [x0 * wide, y0 * high, (x1 - x0) * wide, (y1 - y0) * high];
       if (share < 0.02) continue;
       pen.clearRect(...place);
       pen.fillStyle = shade(share);
@@ -46,9 +59,12 @@ const shade = (share) => `rgb(${colour(share)} / ${opacity(share)})`.replaceAll(
 
 /** Cells as one pixel each, enlarged smoothly. The outermost are repeated, else they would fade out at the border. */
 function drawCells(pen, values, scale, x, y, wide, high) {
-  const rows = values.length, columns = values[0]?.length ?? 0;
+  const rows = values.length,
+    columns = values[0]?.length ?? 0;
   if (!rows || !columns) return;
-  const small = new OffscreenCanvas(columns + 2, rows + 2), paper = small.getContext("2d"), image = paper.createImageData(columns + 2, rows + 2);
+  const small = new OffscreenCanvas(columns + 2, rows + 2),
+    paper = small.getContext("2d"),
+    image = paper.createImageData(columns + 2, rows + 2);
   const inside = (place, size) => Math.min(size - 1, Math.max(0, place - 1));
   for (let row = 0; row < rows + 2; row++) {
     for (let column = 0; column < columns + 2; column++) {

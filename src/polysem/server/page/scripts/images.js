@@ -4,7 +4,9 @@ import { make } from "./dom.js";
 /** An <img> of a picture of the index; size is its longer side in pixels. What cannot be shown is said. */
 export function picture(address, { size = null, alt = "", lazy = true } = {}) {
   const shown = make("img", { alt, decoding: "async", draggable: "false" });
-  shown.addEventListener("error", () => shown.replaceWith(make("span", { class: "lost" }, alt || "no picture")), { once: true });
+  shown.addEventListener("error", () => shown.replaceWith(make("span", { class: "lost" }, alt || "no picture")), {
+    once: true,
+  });
   if (lazy) shown.loading = "lazy"; // before src: afterwards the picture is already being fetched
   shown.src = size === null ? address : `${address}${address.includes("?") ? "&" : "?"}size=${size}`;
   return shown;

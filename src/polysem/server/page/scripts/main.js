@@ -9,6 +9,7 @@ import { startSearch } from "./search.js";
 import { startTheme } from "./theme.js";
 import { showToken } from "./token.js";
 
+const HOW = "by words, by a picture, or by something you found.";
 const VIEWS = ["search", "map", "model"];
 const views = {};
 let current = null;
@@ -26,14 +27,21 @@ function showView(name = VIEWS.find((view) => location.hash === `#${view}`) ?? "
   }
   scrollTo(0, 0);
   if (!Object.keys(views).length) return;
-  views[name].show?.();
+  if (name !== "search") document.title = `${byId(`view-${name}`).dataset.title} · polysem`;
+  views[name].show();
   // So that the keyboard, and a screen reader, go on from the top of what is new.
-  if (!first && !document.querySelector("dialog[open]")) byId(`view-${name}`).querySelector("h1")?.focus({ preventScroll: true });
+  if (!first && !document.querySelector("dialog[open]"))
+    byId(`view-${name}`).querySelector("h1")?.focus({ preventScroll: true });
 }
 
 function welcome({ items, filters }) {
-  const pictures = items.image ?? 0, texts = items.text ?? 0;
-  byId("welcome-text").textContent = pictures ? `Search ${count(pictures)} pictures${texts ? ` and ${count(texts)} captions` : ""} by words, by a picture, or by something you found.` : texts ? `Search ${count(texts)} captions.` : "This index is empty. Add pictures with polysem index.";
+  const pictures = items.image ?? 0,
+    texts = items.text ?? 0;
+  byId("welcome-text").textContent = pictures
+    ? `Search ${count(pictures)} pictures${texts ? ` and ${count(texts)} captions` : ""} ${HOW}`
+    : texts
+      ? `Search ${count(texts)} captions.`
+      : "This index is empty. Add pictures with polysem index.";
   examples(filters.labels.slice(0, 6).map(([name]) => name));
 }
 
@@ -41,22 +49,36 @@ function welcome({ items, filters }) {
 function examples(names) {
   const used = new Set();
   byId("examples").hidden = !names.length;
-  byId("examples").replaceChildren(...names.map((name) => {
-    const shot = make("span", { class: "shot" });
-    if (current === "search" && location.search === "") {
-      api.search({ text: name, k: names.length }).then(({ results }) => {
-        const own = results.find((each) => each.image && !used.has(each.id));
-        if (!own) return;
-        used.add(own.id);
-        shot.append(picture(own.image, { size: 320 }));
-      }, () => {}); // a beginning without pictures is one all the same
-    }
-    return make("a", { class: "example", href: `/?${new URLSearchParams({ q: name })}`, onclick: (event) => {
-      if (event.ctrlKey || event.metaKey || event.shiftKey) return;
-      event.preventDefault();
-      views.search.go({ text: name });
-    } }, shot, name);
-  }));
+  byId("examples").replaceChildren(
+    ...names.map((name) => {
+      const shot = make("span", { class: "shot" });
+      if (current === "search" && location.search === "") {
+        api.search({ text: name, k: names.length }).then(
+          ({ results }) => {
+            const own = results.find((each) => each.image && !used.has(each.id));
+            if (!own) return;
+            used.add(own.id);
+            shot.append(picture(own.image, { size: 320 }));
+          },
+          () => {},
+        ); // a beginning without pictures is one all the same
+      }
+      return make(
+        "a",
+        {
+          class: "example",
+          href: `/?${new URLSearchParams({ q: name })}`,
+          onclick: (event) => {
+            if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+            event.preventDefault();
+            views.search.go({ text: name });
+          },
+        },
+        shot,
+        name,
+      );
+    }),
+  );
 }
 
 /** `/#token=…` opens the page with the token; it does not stay in the address, nor in the history. */
@@ -81,24 +103,37 @@ async function start() {
   }
   known.filters = { labels: known.filters?.labels ?? [], metadata: known.filters?.metadata ?? [] };
   welcome(known);
-  views.search = { ...startSearch(known, showView) };
+  views.search = startSearch(known, showView);
   views.map = startMap((point) => views.search.go({ item: point.id, side: point.side }));
   views.model = startModel(known);
-  views.search.take();
-  views[current].show?.();
-  window.addEventListener("popstate", () => { showView(); if (current === "search") views.search.take(); });
+  views[current].show();
+  addEventListener("popstate", () => {
+    showView();
+    if (current === "search") views.search.show();
+  });
   if (current === "search" && matchMedia("(pointer: fine)").matches && location.search === "") views.search.focus();
 }
 
 document.addEventListener("keydown", (event) => {
-  if (event.key !== "/" || typing() || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  if (
+    event.key !== "/" ||
+    typing() ||
+    event.ctrlKey ||
+    event.metaKey ||
+    event.altKey ||
+    document.querySelector("dialog[open]")
+  )
+    return;
   event.preventDefault();
   if (current !== "search") location.hash = "#search";
   showView("search");
   views.search?.focus();
 });
 addEventListener("scroll", () => document.body.classList.toggle("scrolled", scrollY > 8), { passive: true });
-document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); byId("content").focus(); });
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  byId("content").focus();
+});
 startTheme(byId("theme-button"));
 showToken();
 showView();

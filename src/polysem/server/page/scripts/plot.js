@@ -1,5 +1,5 @@
-// Points on a canvas that is dragged, zoomed and walked. Markers are drawn once for each colour and shape and then copied,
-// and what follows the pointer lies on a canvas of its own: moving over the map redraws none of the points.
+// Points on a canvas that is dragged, zoomed and walked. Markers are drawn once for each colour and shape and then
+// copied, and what follows the pointer lies on a canvas of its own: moving over the map redraws none of the points.
 import { listen } from "./plot_input.js";
 import { lay, stampOf } from "./stamps.js";
 import { isDark } from "./theme.js";
@@ -18,10 +18,15 @@ export class Plot {
   }
 
   set(points) {
-    let left = Infinity, right = -Infinity, top = Infinity, bottom = -Infinity;
+    let left = Infinity,
+      right = -Infinity,
+      top = Infinity,
+      bottom = -Infinity;
     for (const { x, y } of points) {
-      left = Math.min(left, x); right = Math.max(right, x);
-      top = Math.min(top, y); bottom = Math.max(bottom, y);
+      left = Math.min(left, x);
+      right = Math.max(right, x);
+      top = Math.min(top, y);
+      bottom = Math.max(bottom, y);
     }
     const size = Math.max(right - left, bottom - top) || 1;
     this.points = points.map((each) => ({ ...each, x: (each.x - left) / size, y: (each.y - top) / size }));
@@ -38,17 +43,30 @@ export class Plot {
     this.showAll();
   }
 
-  cell(x, y) { return Math.floor(x * CELLS) * (CELLS + 1) + Math.floor(y * CELLS); }
-  fit() { return 0.9 * Math.min(this.width / this.extent[0], this.height / this.extent[1]); }
-  at(i) { return [this.points[i].x * this.scale + this.left, this.points[i].y * this.scale + this.top]; }
+  cell(x, y) {
+    return Math.floor(x * CELLS) * (CELLS + 1) + Math.floor(y * CELLS);
+  }
+  fit() {
+    return 0.9 * Math.min(this.width / this.extent[0], this.height / this.extent[1]);
+  }
+  at(i) {
+    return [this.points[i].x * this.scale + this.left, this.points[i].y * this.scale + this.top];
+  }
 
   resize() {
-    const { width, height } = this.canvas.getBoundingClientRect(), first = !this.width;
+    const { width, height } = this.canvas.getBoundingClientRect(),
+      first = !this.width;
     if (!width || !height) return;
     const ratio = devicePixelRatio || 1;
-    if (!first && this.scale) { this.left += (width - this.width) / 2; this.top += (height - this.height) / 2; }
+    if (!first && this.scale) {
+      this.left += (width - this.width) / 2;
+      this.top += (height - this.height) / 2;
+    }
     Object.assign(this, { width, height, ratio });
-    for (const each of [this.canvas, this.overlay]) { each.width = Math.round(width * ratio); each.height = Math.round(height * ratio); }
+    for (const each of [this.canvas, this.overlay]) {
+      each.width = Math.round(width * ratio);
+      each.height = Math.round(height * ratio);
+    }
     this.image = this.pen.createImageData(this.canvas.width, this.canvas.height);
     if (this.points.length) first || !this.scale ? this.showAll() : this.restyle();
   }
@@ -74,11 +92,14 @@ export class Plot {
   stamp(point) {
     const key = 2 * point.group + (point.text ? 1 : 0);
     if (!this.stamps.has(key)) {
-      this.stamps.set(key, stampOf(Math.ceil(2 * (this.radius + 2) * this.ratio), (pen) => {
-        pen.scale(this.ratio, this.ratio);
-        pen.globalAlpha = 0.85;
-        this.drawMarker(pen, this.radius + 2, this.radius + 2, point);
-      }));
+      this.stamps.set(
+        key,
+        stampOf(Math.ceil(2 * (this.radius + 2) * this.ratio), (pen) => {
+          pen.scale(this.ratio, this.ratio);
+          pen.globalAlpha = 0.85;
+          this.drawMarker(pen, this.radius + 2, this.radius + 2, point);
+        }),
+      );
     }
     return this.stamps.get(key);
   }
@@ -95,18 +116,28 @@ export class Plot {
   redraw() {
     if (this.waiting) return;
     this.waiting = true;
-    requestAnimationFrame(() => { this.waiting = false; this.draw(); });
+    requestAnimationFrame(() => {
+      this.waiting = false;
+      this.draw();
+    });
   }
 
   draw() {
     if (!this.points.length || !this.scale) return;
-    const start = performance.now(), { image, ratio } = this;
+    const start = performance.now(),
+      { image, ratio, scale, left, top } = this;
     image.data.fill(0);
     for (const i of this.order) {
       const point = this.points[i];
       if (!this.shown(point)) continue;
-      const [x, y] = this.at(i), stamp = this.stamp(point);
-      lay(stamp, image, Math.round(x * ratio - stamp.side / 2), Math.round(y * ratio - stamp.side / 2));
+      const stamp = this.stamp(point),
+        half = stamp.side / 2;
+      lay(
+        stamp,
+        image,
+        Math.round((point.x * scale + left) * ratio - half),
+        Math.round((point.y * scale + top) * ratio - half),
+      );
     }
     this.pen.putImageData(image, 0, 0);
     this.drawOver();
@@ -120,19 +151,25 @@ export class Plot {
     pen.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
     pen.clearRect(0, 0, this.width, this.height);
     if (this.over < 0) return;
-    const { item } = this.points[this.over], [x0, y0] = this.at(this.over);
+    const { item } = this.points[this.over],
+      [x0, y0] = this.at(this.over);
     this.points.forEach((point, i) => {
       if (point.item !== item || !this.shown(point)) return;
       const [x, y] = this.at(i);
       pen.strokeStyle = isDark() ? "#fff" : "#1e1c22";
       pen.lineWidth = 1;
       pen.globalAlpha = 0.45;
-      pen.beginPath(); pen.moveTo(x0, y0); pen.lineTo(x, y); pen.stroke();
+      pen.beginPath();
+      pen.moveTo(x0, y0);
+      pen.lineTo(x, y);
+      pen.stroke();
       pen.globalAlpha = 1;
       this.drawMarker(pen, x, y, point);
       pen.strokeStyle = isDark() ? "#fff" : "#1e1c22";
       pen.lineWidth = i === this.over ? 2.5 : 1.5;
-      pen.beginPath(); pen.arc(x, y, this.radius + (i === this.over ? 5 : 3), 0, 2 * Math.PI); pen.stroke();
+      pen.beginPath();
+      pen.arc(x, y, this.radius + (i === this.over ? 5 : 3), 0, 2 * Math.PI);
+      pen.stroke();
     });
   }
 
@@ -145,13 +182,20 @@ export class Plot {
   }
 
   nearest(px, py) {
-    const reach = (this.radius + 5) / this.scale, x = (px - this.left) / this.scale, y = (py - this.top) / this.scale, step = 1 / CELLS;
-    let best = -1, least = reach * reach;
+    const reach = (this.radius + 5) / this.scale,
+      x = (px - this.left) / this.scale,
+      y = (py - this.top) / this.scale,
+      step = 1 / CELLS;
+    let best = -1,
+      least = reach * reach;
     for (let cx = Math.max(0, x - reach); cx <= Math.min(1, x + reach + step); cx += step) {
       for (let cy = Math.max(0, y - reach); cy <= Math.min(1, y + reach + step); cy += step) {
         for (const i of this.cells.get(this.cell(cx, cy)) ?? []) {
           const far = (this.points[i].x - x) ** 2 + (this.points[i].y - y) ** 2;
-          if (far <= least && this.shown(this.points[i])) { least = far; best = i; }
+          if (far <= least && this.shown(this.points[i])) {
+            least = far;
+            best = i;
+          }
         }
       }
     }
@@ -176,16 +220,25 @@ export class Plot {
   /** To the next point in the direction of (x, y), or to the one in the middle if there is none yet. */
   walk(x, y) {
     const from = this.over < 0 ? [this.width / 2, this.height / 2] : this.at(this.over);
-    let best = -1, least = Infinity;
+    let best = -1,
+      least = Infinity;
     this.points.forEach((point, i) => {
       if (i === this.over || !this.shown(point)) return;
-      const [px, py] = this.at(i), dx = px - from[0], dy = py - from[1], along = dx * x + dy * y, aside = Math.abs(dx * y - dy * x);
+      const [px, py] = this.at(i),
+        dx = px - from[0],
+        dy = py - from[1],
+        along = dx * x + dy * y,
+        aside = Math.abs(dx * y - dy * x);
       const far = this.over < 0 ? Math.hypot(dx, dy) : along + 2 * aside;
-      if ((this.over < 0 || along > aside) && far < least) { least = far; best = i; }
+      if ((this.over < 0 || along > aside) && far < least) {
+        least = far;
+        best = i;
+      }
     });
     if (best < 0) return;
     const [px, py] = this.at(best);
-    if (px < 20 || py < 20 || px > this.width - 20 || py > this.height - 20) this.pan(this.width / 2 - px, this.height / 2 - py);
+    if (px < 20 || py < 20 || px > this.width - 20 || py > this.height - 20)
+      this.pan(this.width / 2 - px, this.height / 2 - py);
     this.point(best);
   }
 }

@@ -6,10 +6,16 @@ import { picture } from "./images.js";
 /** acts: { why(result), like(result), end() }; end is called when the keyboard walks past the last result. */
 export function startResults(acts) {
   const grid = byId("results");
-  let best = 1, wasRelevant = null;
+  let best = 1,
+    wasRelevant = null;
 
   function act(name, short, long, drawn, does) {
-    return make("button", { type: "button", class: "act", "data-act": name, tabindex: "-1", onclick: does }, icon(drawn), make("span", {}, short, long && make("span", { class: "long" }, long)));
+    return make(
+      "button",
+      { type: "button", class: "act", "data-act": name, tabindex: "-1", onclick: does },
+      icon(drawn),
+      make("span", {}, short, long && make("span", { class: "long" }, long)),
+    );
   }
 
   function folded(result) {
@@ -18,8 +24,19 @@ export function startResults(acts) {
       strip.hidden = !strip.hidden;
       button.setAttribute("aria-expanded", String(!strip.hidden));
       if (!strip.firstChild) {
-        strip.append(...result.duplicates.map((id) => make("li", {}, make("button", { type: "button", title: id, onclick: () => acts.like({ id, side: result.side }) },
-          result.side === "image" ? picture(imageOf(id), { size: 160, alt: `More like ${id}` }) : id))));
+        strip.append(
+          ...result.duplicates.map((id) =>
+            make(
+              "li",
+              {},
+              make(
+                "button",
+                { type: "button", title: id, onclick: () => acts.like({ id, side: result.side }) },
+                result.side === "image" ? picture(imageOf(id), { size: 160, alt: `More like ${id}` }) : id,
+              ),
+            ),
+          ),
+        );
       }
     });
     button.setAttribute("aria-expanded", "false");
@@ -28,18 +45,57 @@ export function startResults(acts) {
   }
 
   function card(result, canExplain) {
-    const said = result.caption || result.id, does = () => acts.why(result);
-    const main = result.side === "image"
-      ? make("button", { type: "button", class: "shot", tabindex: "-1", "data-main": "", onclick: does, "aria-label": `${result.rank}. ${said}` }, picture(result.image ?? imageOf(result.id), { size: 480, alt: said }))
-      : make("button", { type: "button", class: "saying", tabindex: "-1", "data-main": "", onclick: does }, make("span", { class: "caption" }, said));
+    const said = result.caption || result.id,
+      does = () => acts.why(result);
+    const main =
+      result.side === "image"
+        ? make(
+            "button",
+            {
+              type: "button",
+              class: "shot",
+              tabindex: "-1",
+              "data-main": "",
+              onclick: does,
+              "aria-label": `${result.rank}. ${said}`,
+            },
+            picture(result.image ?? imageOf(result.id), { size: 480, alt: said }),
+          )
+        : make(
+            "button",
+            { type: "button", class: "saying", tabindex: "-1", "data-main": "", onclick: does },
+            make("span", { class: "caption" }, said),
+          );
     const [fold, strip] = result.duplicates?.length ? folded(result) : [];
-    return make("li", { class: result.relevant === false ? "card below" : "card", "data-id": result.id },
+    return make(
+      "li",
+      { class: result.relevant === false ? "card below" : "card", "data-id": result.id },
       main,
-      make("div", { class: "about" },
+      make(
+        "div",
+        { class: "about" },
         result.side === "image" && make("p", { class: "caption" }, said),
-        make("div", { class: "score", title: "score" }, make("span", { class: "unseen" }, "score "), score(result.score), make("span", { class: "bar", "aria-hidden": "true", vars: { share: Math.min(1, Math.max(0, result.score / best)) } }, make("i"))),
-        make("div", { class: "acts" }, act("why", canExplain ? "Why" : "Details", canExplain && " this?", "why", does), act("like", "More", " like this", "like", () => acts.like(result)), fold),
-        strip));
+        make(
+          "div",
+          { class: "score", title: "score" },
+          make("span", { class: "unseen" }, "score "),
+          score(result.score),
+          make(
+            "span",
+            { class: "bar", "aria-hidden": "true", vars: { share: Math.min(1, Math.max(0, result.score / best)) } },
+            make("i"),
+          ),
+        ),
+        make(
+          "div",
+          { class: "acts" },
+          act("why", canExplain ? "Why" : "Details", canExplain && " this?", "why", does),
+          act("like", "More", " like this", "like", () => acts.like(result)),
+          fold,
+        ),
+        strip,
+      ),
+    );
   }
 
   /** Adds the results of an answer; the line is drawn where relevance ends. */
@@ -60,7 +116,9 @@ export function startResults(acts) {
 
   function line(cut, first) {
     const doubt = cut && !cut.reliable ? " (a guess: there are few items)" : "";
-    const text = first ? "Nothing stands out: these score like unrelated items" : `${cut ? `${cut.count} relevant above` : "Relevant above"} · below, scores are like those of unrelated items`;
+    const text = first
+      ? "Nothing stands out: these score like unrelated items"
+      : `${cut ? `${cut.count} relevant above` : "Relevant above"} · below, scores are like those of unrelated items`;
     return make("li", { class: "cut", title: cut?.explained ?? null }, make("span", {}, text + doubt));
   }
 
@@ -76,14 +134,20 @@ export function startResults(acts) {
   grid.addEventListener("keydown", (event) => {
     const from = event.target.closest(".card");
     if (!from || event.ctrlKey || event.metaKey || event.altKey) return;
-    const all = cards(), place = all.indexOf(from);
+    const all = cards(),
+      place = all.indexOf(from);
     const across = getComputedStyle(grid).gridTemplateColumns.split(" ").length;
     const column = from.offsetLeft;
     const inColumn = (rest) => rest.find((each) => Math.abs(each.offsetLeft - column) < 4);
     const goals = {
-      ArrowRight: () => all[place + 1], ArrowLeft: () => all[place - 1], Home: () => all[0], End: () => all.at(-1),
-      ArrowDown: () => inColumn(all.slice(place + 1)), ArrowUp: () => inColumn(all.slice(0, place).reverse()),
-      PageDown: () => all[Math.min(all.length - 1, place + 3 * across)], PageUp: () => all[Math.max(0, place - 3 * across)],
+      ArrowRight: () => all[place + 1],
+      ArrowLeft: () => all[place - 1],
+      Home: () => all[0],
+      End: () => all.at(-1),
+      ArrowDown: () => inColumn(all.slice(place + 1)),
+      ArrowUp: () => inColumn(all.slice(0, place).reverse()),
+      PageDown: () => all[Math.min(all.length - 1, place + 3 * across)],
+      PageUp: () => all[Math.max(0, place - 3 * across)],
     };
     if (event.key in goals) {
       event.preventDefault();
@@ -97,14 +161,21 @@ export function startResults(acts) {
 
   return {
     add,
-    clear: () => { grid.replaceChildren(); wasRelevant = null; },
-    waiting: (on) => { grid.classList.toggle("waiting", on); grid.setAttribute("aria-busy", String(on)); },
+    clear: () => {
+      grid.replaceChildren();
+      wasRelevant = null;
+    },
+    waiting: (on) => {
+      grid.classList.toggle("waiting", on);
+      grid.setAttribute("aria-busy", String(on));
+    },
     /** Grey places while the first answer is awaited. */
     shades: (find) => {
       grid.className = find === "text" ? "grid texts" : "grid";
       grid.replaceChildren(...Array.from({ length: 12 }, () => make("li", { class: "shade", "aria-hidden": "true" })));
     },
-    nothing: (title, text) => grid.replaceChildren(make("li", { class: "nothing" }, make("h2", {}, title), make("p", {}, text))),
+    nothing: (title, text) =>
+      grid.replaceChildren(make("li", { class: "nothing" }, make("h2", {}, title), make("p", {}, text))),
     focus: (id) => grid.querySelector(`.card[data-id="${CSS.escape(id)}"] [data-main]`)?.focus(),
   };
 }

@@ -9,20 +9,47 @@ import { notice } from "./problems.js";
 import { startResults } from "./results.js";
 import { startWhy } from "./why.js";
 
-const PAGE = 24, MOST = 1000;
+const PAGE = 24,
+  MOST = 1000;
+const AHEAD = 600; // pixels before the end at which more is fetched
 const SETTLED = 1500; // typing that pauses this long begins a new entry in the history
 
 export function startSearch(known, showView) {
-  let query = { ...NOTHING }, asked = 0, controller = null;
-  let offset = 0, of = 0, shown = new Map(), loading = false, lastTyped = 0, opened = false;
+  let query = { ...NOTHING },
+    asked = 0,
+    controller = null;
+  let offset = 0,
+    of = 0,
+    shown = new Map(),
+    loading = false,
+    lastTyped = 0,
+    opened = false;
 
-  const results = startResults({ why: openWhy, like: (result) => go({ ...fresh(), item: result.id, side: result.side, find: query.find }), end: more });
-  const why = startWhy(known, { closed: closeWhy, like: (result) => { opened = false; go({ ...fresh(), item: result.id, side: result.side }); } });
-  const box = startBox({ typed, given, cleared: () => { go({ ...query, ...fresh() }); } });
+  const results = startResults({
+    why: openWhy,
+    like: (result) => go({ ...fresh(), item: result.id, side: result.side, find: query.find }),
+    end: more,
+  });
+  const why = startWhy(known, {
+    closed: closeWhy,
+    like: (result) => {
+      opened = false;
+      go({ ...fresh(), item: result.id, side: result.side });
+    },
+  });
+  const box = startBox({
+    typed,
+    given,
+    cleared: () => {
+      go({ ...query, ...fresh() });
+    },
+  });
   const filters = startFilters(known.filters, (filter) => go({ ...query, filter }));
   const sides = Object.keys(known.items).filter((side) => known.items[side]);
   const showOptions = startOptions({ modes: known.modes, sides }, (part) => go({ ...query, ...part }), filters.toggle);
-  const status = byId("status"), problem = byId("notice"), foot = byId("more");
+  const status = byId("status"),
+    problem = byId("notice"),
+    foot = byId("more");
 
   /** The same search with nothing asked. */
   const fresh = () => ({ ...query, text: "", item: null, image: null, side: "image", why: null });
@@ -62,7 +89,8 @@ export function startSearch(known, showView) {
   async function run(first) {
     controller?.abort();
     controller = new AbortController();
-    const mine = ++asked, from = first ? 0 : offset;
+    const mine = ++asked,
+      from = first ? 0 : offset;
     loading = true;
     if (first) {
       problem.replaceChildren();
@@ -76,11 +104,18 @@ export function startSearch(known, showView) {
       takeIn(answer, first, from);
     } catch (error) {
       if (mine !== asked || error.name === "AbortError") return;
-      if (first) { results.clear(); shown = new Map(); status.textContent = ""; }
+      if (first) {
+        results.clear();
+        shown = new Map();
+        status.textContent = "";
+      }
       foot.replaceChildren();
       problem.replaceChildren(notice(error, () => run(first)));
     } finally {
-      if (mine === asked) { loading = false; results.waiting(false); }
+      if (mine === asked) {
+        loading = false;
+        results.waiting(false);
+      }
     }
   }
 
@@ -94,21 +129,43 @@ export function startSearch(known, showView) {
     results.add(found, { cut: answer.cut, canExplain: explains(), fresh: first });
     tell(answer);
     if (first && !found.length) {
-      results.nothing("Nothing found", query.filter ? "No item passes the filter. Take a part of it away." : "There is nothing to search on this side of the index.");
+      results.nothing(
+        "Nothing found",
+        query.filter
+          ? "No item passes the filter. Take a part of it away."
+          : "There is nothing to search on this side of the index.",
+      );
     }
     const last = !answer.results.length || offset >= Math.min(of, MOST);
-    foot.replaceChildren(...(!shown.size ? [] : last
-      ? [of > MOST && offset >= MOST ? `The first ${count(MOST)} are shown. Filters reach the others.` : shown.size > PAGE / 2 ? "That is all." : ""]
-      : [make("button", { type: "button", class: "button", onclick: more }, "More results")]));
-    if (!first) announce(`${many(found.length, "more result")}`);
+    foot.replaceChildren(
+      ...(!shown.size
+        ? []
+        : last
+          ? [
+              of > MOST && offset >= MOST
+                ? `The first ${count(MOST)} are shown. Filters reach the others.`
+                : shown.size > PAGE / 2
+                  ? "That is all."
+                  : "",
+            ]
+          : [make("button", { type: "button", class: "button", onclick: more }, "More results")]),
+    );
+    if (!first) announce(many(found.length, "more result"));
+    fill();
     syncWhy();
   }
 
   function tell(answer) {
+    const { cut } = answer;
     const things = query.find === "image" ? ["picture"] : ["caption"];
     const time = answer.milliseconds ? Object.values(answer.milliseconds).reduce((a, b) => a + (b ?? 0), 0) : null;
     const parts = [many(answer.of, ...things)];
-    if (answer.cut) parts.push(answer.cut.threshold === null && !answer.cut.count ? "none stands out" : `${count(answer.cut.count)}${answer.cut.complete === false ? "+" : ""} relevant${answer.cut.doubtful ? ", perhaps none" : ""}`);
+    if (cut)
+      parts.push(
+        cut.threshold === null && !cut.count
+          ? "none stands out"
+          : `${count(cut.count)}${cut.complete === false ? "+" : ""} relevant${cut.doubtful ? ", perhaps none" : ""}`,
+      );
     parts.push(answer.mode === "fast" ? `fast: ${count(answer.scored)} compared in full` : "exact");
     if (time !== null) parts.push(`${time < 10 ? time.toFixed(1) : count(Math.round(time))} ms`);
     status.textContent = parts.join(" · ");
@@ -117,12 +174,27 @@ export function startSearch(known, showView) {
   function more() {
     if (!loading && shown.size && offset < Math.min(of, MOST)) run(false);
   }
-  new IntersectionObserver((seen) => { if (seen.at(-1).isIntersecting) more(); }, { rootMargin: "600px" }).observe(foot);
+  let inSight = false;
+  new IntersectionObserver(
+    (seen) => {
+      inSight = seen.at(-1).isIntersecting;
+      if (inSight) more();
+    },
+    { rootMargin: `${AHEAD}px` },
+  ).observe(foot);
+
+  /** On a large screen the end may still be in sight when more has come, and nothing would tell of it. */
+  function fill() {
+    requestAnimationFrame(() => {
+      if (inSight && foot.getBoundingClientRect().top < innerHeight + AHEAD) more();
+    });
+  }
 
   function typed(text, finished) {
-    const now = performance.now(), going = now - lastTyped < SETTLED && !finished;
+    const now = performance.now(),
+      going = now - lastTyped < SETTLED && !finished;
     lastTyped = finished ? 0 : now;
-    if (!text.trim() && (query.item !== null || query.image !== null)) return; // spaces beside a picture ask for nothing
+    if (!text.trim() && (query.item !== null || query.image !== null)) return; // spaces ask for nothing
     if (text.trim() === query.text.trim() && query.item === null && query.image === null && !isEmpty(query)) {
       if (finished && problem.firstChild) run(true);
       return;
@@ -141,7 +213,10 @@ export function startSearch(known, showView) {
     results.shades(query.find);
     try {
       const answer = await api.upload(file, controller.signal);
-      if (mine === asked) { shown = new Map(); go({ ...fresh(), image: answer.image }); }
+      if (mine === asked) {
+        shown = new Map();
+        go({ ...fresh(), image: answer.image });
+      }
     } catch (error) {
       if (mine !== asked || error.name === "AbortError") return;
       results.clear();
@@ -152,7 +227,10 @@ export function startSearch(known, showView) {
   }
 
   // ---------------------------------------------------------------------------------------------- why this?
-  const explains = () => (query.find === "image" ? query.image === null && !(query.item !== null && query.side === "image") : query.item !== null && query.side === "image");
+  const explains = () =>
+    query.find === "image"
+      ? query.image === null && !(query.item !== null && query.side === "image")
+      : query.item !== null && query.side === "image";
 
   function openWhy(result) {
     opened = true;
@@ -174,5 +252,5 @@ export function startSearch(known, showView) {
     requestAnimationFrame(() => results.focus(id));
   }
 
-  return { take: () => take(fromAddress()), focus: box.focus, go: (change) => go({ ...NOTHING, ...change }) };
+  return { show: () => take(fromAddress()), focus: box.focus, go: (change) => go({ ...NOTHING, ...change }) };
 }

@@ -27,7 +27,9 @@ export function startTheme(button) {
     else document.documentElement.dataset.theme = next;
     try {
       localStorage.setItem("polysem-theme", next);
-    } catch { /* it holds until the page is left */ }
+    } catch {
+      /* it holds until the page is left */
+    }
     show();
   });
   system.addEventListener("change", show);

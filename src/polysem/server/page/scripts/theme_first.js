@@ -2,4 +2,6 @@
 try {
   const kept = localStorage.getItem("polysem-theme");
   if (kept === "light" || kept === "dark") document.documentElement.dataset.theme = kept;
-} catch { /* storage is forbidden: the system's choice holds */ }
+} catch {
+  /* storage is forbidden: the system's choice holds */
+}

@@ -9,19 +9,38 @@ import { askForToken } from "./token.js";
 /** acts: { closed(), like(result) }. Returns { open(result, query), close() }. */
 export function startWhy(known, acts) {
   const dialog = byId("why");
-  let current = null, controller = null;
+  let current = null,
+    controller = null;
 
-  dialog.addEventListener("close", () => { if (current) { current = null; controller?.abort(); acts.closed(); } });
-  dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
+  dialog.addEventListener("close", () => {
+    if (current) {
+      current = null;
+      controller?.abort();
+      acts.closed();
+    }
+  });
+  dialog.addEventListener("click", (event) => {
+    if (event.target === dialog) dialog.close();
+  });
 
   function open(result, query) {
     if (current?.id === result.id && dialog.open) return;
     current = result;
-    const body = make("div", { class: "why-body" }), line = make("p", {}, result.id);
+    const body = make("div", { class: "why-body" }),
+      line = make("p", {}, result.id);
     dialog.replaceChildren(
-      make("header", { class: "why-head" }, make("div", {}, make("h2", { id: "why-title", tabindex: "-1" }, "Why this?"), line),
-        make("button", { type: "button", class: "icon", "aria-label": "Close", title: "Close", onclick: () => dialog.close() }, icon("close"))),
-      body);
+      make(
+        "header",
+        { class: "why-head" },
+        make("div", {}, make("h2", { id: "why-title", tabindex: "-1" }, "Why this?"), line),
+        make(
+          "button",
+          { type: "button", class: "icon", "aria-label": "Close", title: "Close", onclick: () => dialog.close() },
+          icon("close"),
+        ),
+      ),
+      body,
+    );
     if (!dialog.open) dialog.showModal();
     dialog.scrollTop = 0;
     byId("why-title").focus();
@@ -35,14 +54,16 @@ export function startWhy(known, acts) {
       if (query.item !== null && query.side === "text") return { item: result.id, with: query.item };
       return result.caption ? { item: result.id, text: result.caption } : null;
     }
-    return query.item !== null && query.side === "image" ? { item: query.item, with: result.id } : null;
+    if (query.item !== null && query.side === "image") return { item: query.item, with: result.id };
+    return typeof result.metadata?.item === "string" ? { item: result.metadata.item, with: result.id } : null;
   }
 
   async function fill(result, query, body, line) {
     controller?.abort();
     controller = new AbortController();
     const { signal } = controller;
-    if (result.score === undefined) { // opened from a link: the result is not on the page
+    if (result.score === undefined) {
+      // opened from a link: the result is not on the page
       try {
         result = { ...(await api.item(result.id, result.side, signal)), side: result.side };
       } catch (error) {
@@ -51,27 +72,73 @@ export function startWhy(known, acts) {
       }
     }
     const request = asked(result, query);
-    const pictured = result.side === "image" ? result.id : request?.item ?? null;
-    const right = make("div", {}), left = make("div", { class: "why-left" });
+    const pictured = result.side === "image" ? result.id : (request?.item ?? null);
+    const right = make("div", {}),
+      left = make("div", { class: "why-left" });
     body.replaceChildren(left, right);
-    const stand = make("div", { class: "heat" }, pictured === null ? null : picture(api.imageOf(pictured), { size: 960, alt: result.caption || result.id, lazy: false }));
+    const stand = make(
+      "div",
+      { class: "heat" },
+      pictured === null
+        ? null
+        : picture(api.imageOf(pictured), { size: 960, alt: result.caption || result.id, lazy: false }),
+    );
     left.append(...(pictured === null ? [] : [stand]), facts(result), deeds(result));
     if (request === null) {
-      right.append(make("section", {}, make("h3", {}, result.caption || result.id), make("p", { class: "small" }, "An explanation needs a picture of the index and words. Search by words, or from a picture of the index, to see one.")));
+      byId("why-title").textContent = "Details";
+      right.append(
+        make(
+          "section",
+          {},
+          make("h3", {}, result.caption || result.id),
+          make(
+            "p",
+            { class: "small" },
+            "An explanation needs a picture and words. Search pictures by words to see one.",
+          ),
+        ),
+      );
       return;
     }
-    const other = pictured === result.id && !query.text && request.text;
+    const note =
+      pictured === result.id && !query.text && request.text
+        ? "This was found by a picture. Here it is against its own caption."
+        : result.side === "text" && pictured !== query.item
+          ? "This was found among captions. Here it is against its own picture."
+          : null;
     line.textContent = request.text ? `“${request.text}”` : `${result.caption || result.id}`;
-    const words = make("input", { class: "entry", value: "", placeholder: "other words", "aria-label": "Explain with other words", maxlength: "1000" });
+    const words = make("input", {
+      class: "entry",
+      value: "",
+      placeholder: "other words",
+      "aria-label": "Explain with other words",
+      maxlength: "1000",
+    });
     const place = make("div", {});
-    right.append(...(other ? [make("p", { class: "small" }, "This was found by a picture. Here it is against its own caption.")] : []), place,
-      make("section", {}, make("h3", {}, "Against other words"), make("form", { class: "ask", onsubmit: (event) => {
-        event.preventDefault();
-        if (!words.value.trim()) return;
-        line.textContent = `“${words.value.trim()}”`;
-        tell({ item: request.item, text: words.value.trim() });
-        dialog.scrollTo({ top: 0 });
-      } }, words, make("button", { type: "submit", class: "button" }, "Explain"))));
+    right.append(
+      ...(note ? [make("p", { class: "small" }, note)] : []),
+      place,
+      make(
+        "section",
+        {},
+        make("h3", {}, "Against other words"),
+        make(
+          "form",
+          {
+            class: "ask",
+            onsubmit: (event) => {
+              event.preventDefault();
+              if (!words.value.trim()) return;
+              line.textContent = `“${words.value.trim()}”`;
+              tell({ item: request.item, text: words.value.trim() });
+              dialog.scrollTo({ top: 0 });
+            },
+          },
+          words,
+          make("button", { type: "submit", class: "button" }, "Explain"),
+        ),
+      ),
+    );
 
     async function tell(asking) {
       place.replaceChildren(make("p", { class: "small", role: "status" }, "Looking inside…"));
@@ -90,15 +157,49 @@ export function startWhy(known, acts) {
   }
 
   function facts(result) {
-    const rows = [["id", result.id], ["caption", result.side === "image" ? result.caption : null], ["labels", (result.labels ?? []).join(", ")],
-      ...Object.entries(result.metadata ?? {}).map(([name, value]) => [name, typeof value === "object" ? JSON.stringify(value) : String(value)])];
-    return make("dl", { class: "facts" }, rows.filter(([, value]) => value).flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]));
+    const rows = [
+      ["id", result.id],
+      ["caption", result.side === "image" ? result.caption : null],
+      ["labels", (result.labels ?? []).join(", ")],
+      ...Object.entries(result.metadata ?? {}).map(([name, value]) => [
+        name,
+        typeof value === "object" ? JSON.stringify(value) : String(value),
+      ]),
+    ];
+    return make(
+      "dl",
+      { class: "facts" },
+      rows.filter(([, value]) => value).flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]),
+    );
   }
 
   function deeds(result) {
-    const row = make("div", { class: "chips" },
-      make("button", { type: "button", class: "button small", onclick: () => { current = null; dialog.close(); acts.like(result); } }, icon("like"), "More like this"));
-    if (known.writable) row.append(make("button", { type: "button", class: "button small", onclick: (event) => remove(result, row, event.target) }, "Remove…"));
+    const row = make(
+      "div",
+      { class: "chips" },
+      make(
+        "button",
+        {
+          type: "button",
+          class: "button small",
+          onclick: () => {
+            current = null;
+            dialog.close();
+            acts.like(result);
+          },
+        },
+        icon("like"),
+        "More like this",
+      ),
+    );
+    if (known.writable)
+      row.append(
+        make(
+          "button",
+          { type: "button", class: "button small", onclick: (event) => remove(result, row, event.target) },
+          "Remove…",
+        ),
+      );
     return row;
   }
 
@@ -109,11 +210,26 @@ export function startWhy(known, acts) {
       button.textContent = "Remove from the index for good";
       return;
     }
-    const attempt = () => api.removeItem(result.id, result.side).then(
-      () => { row.replaceChildren(make("p", { class: "small", role: "status" }, "Removed. Search again to see the results without it.")); },
-      (error) => (error.status === 401 ? askForToken(attempt) : row.after(notice(error, attempt))));
+    const attempt = () =>
+      api.removeItem(result.id, result.side).then(
+        () => {
+          row.replaceChildren(
+            make("p", { class: "small", role: "status" }, "Removed. Search again to see the results without it."),
+          );
+        },
+        (error) => (error.status === 401 ? askForToken(attempt) : row.after(notice(error, attempt))),
+      );
     attempt();
   }
 
-  return { open, close: () => { if (dialog.open) { current = null; controller?.abort(); dialog.close(); } } };
+  return {
+    open,
+    close: () => {
+      if (dialog.open) {
+        current = null;
+        controller?.abort();
+        dialog.close();
+      }
+    },
+  };
 }

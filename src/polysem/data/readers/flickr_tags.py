@@ -1,0 +1,120 @@
+"""Pictures with tags for text and a list of labels: MIRFLICKR-25K and NUS-WIDE as their authors pack them."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PureWindowsPath
+
+from polysem.data.collection import Collection, Item, Media
+from polysem.data.images import is_image
+from polysem.data.problems import DataError, Problems
+from polysem.data.readers.text import clean_captions
+
+_PICTURE = re.compile(r"im(\d+)\.\w+")
+
+
+def read_mirflickr(
+    folder: Path, annotations: Path | None = None, relevant: bool = False, problems: Problems | None = None
+) -> Collection:
+    """MIRFLICKR-25K: im<n>.jpg, meta/tags/tags<n>.txt with a tag per line, and a file of picture numbers per label.
+
+    The tags of a picture are one text, in their order. annotations: the folder of the label files, looked for inside if
+    not given. relevant: also take the stricter *_r1 files, as labels of their own. It has no splits.
+    """
+    problems = problems or Problems()
+    pictures = {int(match[1]): path for path in folder.iterdir() if (match := _PICTURE.fullmatch(path.name))}
+    if not pictures:
+        raise DataError(f"{folder}: no pictures im1.jpg, im2.jpg, … here.")
+    files = sorted(annotations.glob("*.txt")) if annotations else _annotation_files(folder)
+    labels: dict[int, list[str]] = defaultdict(list)
+    for path in files:
+        name = path.stem
+        if name.lower().startswith("readme") or (name.endswith("_r1") and not relevant):
+            continue
+        for line in _lines(path):
+            if not line.isdecimal():
+                raise DataError(f"{path}: expected a picture's number on each line, got {line[:40]!r}.")
+            labels[int(line)].append(name)
+    items = []
+    for number, path in sorted(pictures.items()):
+        tags = folder / "meta" / "tags" / f"tags{number}.txt"
+        text = [" ".join(_lines(tags))] if tags.is_file() else []
+        captions = clean_captions([one for one in text if one], path.name, problems)
+        items.append(Item(path.name, Media(folder, path.name), captions, tuple(labels[number])))
+    return Collection(folder.name, "image", items, problems.skipped)
+
+
+def _annotation_files(folder: Path) -> list[Path]:
+    """In the folder whose name says so, else beside the pictures."""
+    named = sorted(path for path in folder.rglob("*annotations*") if path.is_dir())
+    found = [path for place in (named or [folder]) for path in sorted(place.glob("*.txt"))]
+    if not found:
+        raise DataError(f"{folder}: no label files (animals.txt, baby.txt, …). Name their folder with annotations=….")
+    return found
+
+
+def read_nus_wide(folder: Path, images: Path | None = None, problems: Problems | None = None) -> Collection:
+    """NUS-WIDE: ImageList/, Groundtruth/ with a 0 or 1 per picture and label, and the list of all tags.
+
+    The tags of a picture are one text. images: the folder of the pictures, by default Flickr/. Pictures that are not
+    there, and there are many, are left out. The authors' train and test lists are the splits.
+    """
+    problems = problems or Problems()
+    root = images or folder / "Flickr"
+    names = [_portable(line) for line in _lines(_one(folder, "ImageList/[Ii]mage[Ll]ist.txt"))]
+    labels: list[list[str]] = [[] for _ in names]
+    for path in sorted(folder.glob("Groundtruth/AllLabels/Labels_*.txt")):
+        flags = _lines(path)
+        if len(flags) != len(names) or not set(flags) <= {"0", "1"}:
+            raise DataError(f"{path}: expected {len(names)} lines of 0 or 1, one per picture; got {len(flags)}.")
+        for own, flag in zip(labels, flags, strict=True):
+            if flag == "1":
+                own.append(path.stem.removeprefix("Labels_"))
+    if not any(labels):
+        raise DataError(f"{folder}: no Groundtruth/AllLabels/Labels_*.txt here, or all of them are empty.")
+    tags = dict(_tags(folder))
+    splits = {name: split for split in ("train", "test") for name in _listed(folder, split)}
+    items = []
+    for name, own in zip(names, labels, strict=True):
+        if not is_image(Path(name)) or not (root / name).is_file():
+            problems.skip("missing picture", name, f"is not in {root}.")
+            continue
+        number = Path(name).stem.rpartition("_")[2]
+        captions = clean_captions([tags[number]] if tags.get(number) else [], name, problems)
+        items.append(Item(name, Media(root, name), captions, tuple(own), splits.get(name)))
+    if not items:
+        raise DataError(f"{root}: none of the {len(names)} pictures is here. Name their folder with images=….")
+    return Collection("nus-wide", "image", items, problems.skipped)
+
+
+def _tags(folder: Path) -> Iterator[tuple[str, str]]:
+    """The number of each photo on Flickr, and its tags."""
+    for line in _lines(_one(folder, "*[Tt]ags*/All_Tags.txt")):
+        number, *tags = line.split()
+        yield number, " ".join(tags)
+
+
+def _listed(folder: Path, split: str) -> Iterable[str]:
+    found = sorted(folder.glob(f"ImageList/{split.capitalize()}[Ii]mage[Ll]ist.txt"))
+    return [_portable(line) for path in found for line in _lines(path)]
+
+
+def _one(folder: Path, pattern: str) -> Path:
+    found = sorted(folder.glob(pattern))
+    if not found:
+        raise DataError(f"{folder}: no {pattern} here, as NUS-WIDE has it.")
+    return found[0]
+
+
+def _portable(line: str) -> str:
+    """actor\\0001_2124494179.jpg with the slash of this system."""
+    return PureWindowsPath(line).as_posix()
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read as UTF-8 text ({error}).") from None

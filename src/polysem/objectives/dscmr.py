@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import NonNegativeFloat
+from torch import Tensor
+from torch.nn import functional as F
+
+from polysem import masked
+from polysem.objectives.base import Loss, registry
+from polysem.objectives.labelled import Labelled, LabelObjective, pairs
+
+
+@registry.register("dscmr")
+class DSCMR(LabelObjective):
+    """DSCMR (CVPR 2019), a baseline of label-wise retrieval: J = J1 + discrimination * J2 + invariance * J3.
+
+    J1, both sides: mean over items of |P u - y|, the linear prediction against the labels.
+    J2: mean over pairs of items of log(1 + e^c) - S c, c = cos / 2, among images, among texts and across; S is 1 for
+    items that share a label.
+    J3: mean over matching pairs of |u - v|, before normalisation.
+
+    variant  "official": S counts the shared labels. The same with one label per item, as its authors' data has.
+    """
+
+    def __init__(
+        self,
+        discrimination: NonNegativeFloat = 1e-3,
+        invariance: NonNegativeFloat = 0.1,
+        variant: Literal["paper", "official"] = "paper",
+    ) -> None:
+        super().__init__()
+        self.discrimination, self.invariance, self.variant = discrimination, invariance, variant
+
+    def loss(self, images: Labelled, texts: Labelled, positives: Tensor) -> Loss:
+        if images.logits is None or texts.logits is None:
+            self.reject_knobs("the sets of this model name no labels. Take sets.name=common or classes.")
+        label = _lengths(images.logits - images.labels).mean() + _lengths(texts.logits - texts.labels).mean()
+        sides = ((images, images), (images, texts), (texts, texts))
+        alike = torch.stack([self._alike(*both) for both in sides]).sum()
+        first, second = pairs(positives)
+        apart = _lengths(images.residual[first, 0] - texts.residual[second, 0]).mean()
+        total = label + self.discrimination * alike + self.invariance * apart
+        return Loss(total, {"label": label, "discrimination": alike, "invariance": apart})
+
+    def _alike(self, one: Labelled, other: Labelled) -> Tensor:
+        half = masked.unit(one.residual[:, 0]) @ masked.unit(other.residual[:, 0]).t() / 2
+        shared = one.labels @ other.labels.t()
+        if self.variant == "paper":
+            shared = (shared > 0).to(half)
+        return (F.softplus(half) - shared * half).mean()
+
+
+def _lengths(rows: Tensor) -> Tensor:
+    """The length of each row. A little under the root: without, the gradient of a row of zeros is not a number."""
+    return (rows.square().sum(-1) + 1e-12).sqrt()

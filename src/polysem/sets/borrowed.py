@@ -1,0 +1,106 @@
+"""The layers of a Hugging Face text model as a shared encoder: tokens of any kind in, states out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from polysem.encoders import backbones
+from polysem.errors import ConfigError, InputError
+
+_DROPOUTS = (
+    *("hidden_dropout_prob", "attention_probs_dropout_prob"),
+    *("dropout", "attention_dropout", "embedding_dropout", "mlp_dropout"),
+)
+"""What the families call it."""
+
+
+class Borrowed(nn.Module):
+    """A text model without its words: it reads vectors of its own width, and adds its positions to them.
+
+    start: where its weights come from; stored: its config, of a part that is built again, whose weights come later.
+    layers: so many of the first; None for all.
+    """
+
+    def __init__(
+        self,
+        start: str | None,
+        stored: Mapping[str, Any] | None,
+        width: int,
+        layers: int | None,
+        heads: int | None,
+        ff: int | None,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+
+        def choose(config: Any) -> tuple[Any, Any]:
+            config = getattr(config, "text_config", None) or config
+            _check_fit(config, str(start), width, layers, heads, ff)
+            if layers is not None:
+                config.num_hidden_layers = layers
+                if getattr(config, "layer_types", None):  # ModernBERT says of each layer how far it looks
+                    config.layer_types = config.layer_types[:layers]
+            for name in _DROPOUTS:
+                if hasattr(config, name):
+                    setattr(config, name, dropout)
+            return backbones.transformers().MODEL_MAPPING[type(config)], config
+
+        found = backbones.load(start or "", stored is None, stored, choose)
+        self.model, self.stored = found.module, found.config
+        settings: Any = found.module.config
+        self.limit = int(getattr(settings, "max_position_embeddings", None) or 2**31)
+        if getattr(settings, "pad_token_id", None) and settings.model_type in _PADDED_POSITIONS:
+            self.limit -= int(settings.pad_token_id) + 1
+        # Nobody gives it words: their table would be most of its weights.
+        self.model.set_input_embeddings(nn.Embedding(1, width))  # type: ignore[operator]
+        self.model.get_input_embeddings().requires_grad_(False)  # type: ignore[operator]
+
+    def forward(self, values: Tensor, real: Tensor | None) -> Tensor:
+        """(B, N, D) -> (B, N, D). real: (B, N) the tokens to attend to; None for all."""
+        if values.shape[1] > self.limit:
+            raise InputError(
+                f"The model that the shared encoder started from has positions for {self.limit} tokens; an item has "
+                f"{values.shape[1]}. Take a coarser grid or shorter texts, or leave sets.start out."
+            )
+        mask = values.new_ones(values.shape[:2]) if real is None else real
+        states: Tensor = self.model(inputs_embeds=values, attention_mask=mask.long()).last_hidden_state
+        return states
+
+    def settled(self) -> dict[str, Any]:
+        """Knobs with which a part is built again without the model's files."""
+        return {"backbone_config": self.stored}
+
+
+# Their positions are counted from the padding id on.
+_PADDED_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet")
+
+
+def _check_fit(config: Any, start: str, width: int, layers: int | None, heads: int | None, ff: int | None) -> None:
+    known = backbones.transformers().MODEL_MAPPING
+    if type(config) not in known or config.is_encoder_decoder or not hasattr(config, "num_attention_heads"):
+        raise ConfigError(
+            f"sets.start={start}: a {config.model_type!r} model has no text layers to start from. "
+            "Give an encoder such as BERT, RoBERTa, MPNet, ModernBERT or MiniLM."
+        )
+    hidden = int(config.hidden_size)
+    if hidden != width:
+        raise ConfigError(
+            f"sets.start={start} has states of width {hidden}, and the shared encoder reads input_dim={width}. "
+            f"Project both sides to it: --set image.sets.input_dim={hidden} --set image.project.dim={hidden} "
+            f"--set text.project.dim={hidden}, or leave sets.start out."
+        )
+    if layers is not None and layers > int(config.num_hidden_layers):
+        raise ConfigError(
+            f"sets.start={start} has {config.num_hidden_layers} layers, and layers={layers} were asked for. "
+            f"Take at most {config.num_hidden_layers}."
+        )
+    theirs = {"heads": config.num_attention_heads, "ff": getattr(config, "intermediate_size", None)}
+    for knob, wanted in (("heads", heads), ("ff", ff)):
+        if wanted is not None and theirs[knob] is not None and wanted != theirs[knob]:
+            raise ConfigError(
+                f"sets.start={start} has {knob}={theirs[knob]}, and {knob}={wanted} was asked for. Leave it out: the "
+                "model brings its own."
+            )

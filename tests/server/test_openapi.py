@@ -102,6 +102,7 @@ CHECKS = [status_code_conformance, content_type_conformance, response_schema_con
 
 @pytest.mark.parametrize("path", sorted(PATHS))
 def test_no_request_is_answered_with_a_500(schema, path):
+    """POLYSEM_FUZZ=300 looks harder."""
     for method in sorted(PATHS[path]):
         operation = schema[path][method.upper()]
 

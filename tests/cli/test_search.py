@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from polysem import models
 from polysem.cli import app
 from polysem.errors import InputError
-from polysem.search import FilterError, SearchError
+from polysem.search import FilterError, Index, SearchError
 from search.photos import make_photos, save, tiny_model
 
 
@@ -102,6 +106,76 @@ def test_unreadable_pictures_are_told(tmp_path, model, photos):
     assert "could not be read" in str(failed.exception)
 
 
+def test_the_same_command_goes_on_where_it_was_stopped(tmp_path, model, photos, index, monkeypatch):
+    save(photos / "grey.png", (128, 128, 128), np.random.default_rng(4))
+    again = call("index", photos, "--model", model, "--out", index)
+    assert again.exit_code == 0, again.output
+    assert "oes on with the index in" in again.stderr
+    assert "1 new, 12 unchanged" in again.stdout
+    assert told("index", photos, "--model", model, "--out", index)["unchanged"] == 13
+    other = tiny_model(tmp_path, seed=5).save(tmp_path / "other")
+    for different in (["--model", other], ["--model", model, "--dtype", "float16"]):
+        refused = call("index", photos, *different, "--out", index)
+        with pytest.raises(SearchError, match="holds an index already"):
+            raise refused.exception
+    assert told("stats", index)["items"] == 13
+
+
+def test_a_folder_given_twice_is_added_once(index, photos):
+    assert told("add", index, photos, photos)["unchanged"] == 12
+    assert told("add", index, photos / "red.png", photos / "red.png")["unchanged"] == 3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
+def test_names_that_are_no_unicode_can_be_told(index, photos):
+    Path(os.fsdecode(os.fsencode(photos) + b"/caf\xe9.png")).write_bytes((photos / "red.png").read_bytes())
+    assert told("add", index, photos)["skipped"][0]["what"] == r"caf\udce9.png"
+    assert r"left out: caf\udce9.png" in call("add", index, photos).stdout
+    assert told("remove", index, "caf\udce9.png") == {"removed": 0, "not_there": [r"caf\udce9.png"]}
+
+
+def test_names_with_brackets_are_shown_as_they_are(tmp_path, model, photos):
+    for name in ("[trip]", "a[/b]"):
+        place = tmp_path / name
+        assert call("index", photos, "--model", model, "--out", place).exit_code == 0
+        shown = call("stats", place)
+        assert shown.exit_code == 0, shown.exception
+        assert name in shown.stdout.replace("\n", "")
+
+
+def test_results_are_shown_before_a_sheet_that_cannot_be(index, tmp_path):
+    done = call("search", index, "something blue", "--find", "texts", "--sheet", tmp_path / "s.png")
+    assert "blue.png#" in done.stdout
+    assert isinstance(done.exception, InputError)
+    assert "no pictures among the results" in str(done.exception)
+
+
+def test_an_item_is_not_counted_among_what_is_like_it(index):
+    found = call("search", index, "--item", "blue.png#0", "--find", "texts")
+    assert "[exact, 7 of 7 texts scored in full" in found.stdout
+
+
+def test_help_tells_both_defaults():
+    assert "exact in a folder, fast in Milvus" in " ".join(call("search", "--help").stdout.replace("│", " ").split())
+
+
+def test_a_sample_of_nobody_is_refused(index):
+    refused = call("verify", index, "--sample", "-3")
+    assert refused.exit_code == 2
+    assert "--sample" in refused.stderr
+
+
+@pytest.mark.parametrize("content", [b"", b"no array", b"PK\x03\x04 no zip", b"\x93NUMPY\x01\x00\x08\x00{'descr'"])
+def test_features_that_cannot_be_read_are_explained(tmp_path, content):
+    (tmp_path / "bad.npy").write_bytes(content)
+    sets = {"name": "slots", "k": 2, "heads": 2, "head_dim": 4, "ff_mult": 2}
+    image = {"encoder": {"name": "region", "input_dim": 6}, "pool": {"name": "max"}, "sets": sets}
+    text = {"encoder": {"name": "bigru", "vocab_size": 9, "word_dim": 6}, "sets": sets}
+    model = models.build(16, image, text, {"name": "smooth_chamfer"}).eval()
+    with Index.create(tmp_path / "index", model) as made, pytest.raises(InputError, match=r"bad\.npy: not a readable"):
+        made.search(image=tmp_path / "bad.npy")
+
+
 def test_damage_is_named_and_the_exit_code_tells(index):
     segment = sorted(index.glob("segment-*.seg"))[0]
     segment.write_bytes(segment.read_bytes()[:-300] + b"x" * 300)
@@ -121,10 +195,11 @@ def test_damage_is_named_and_the_exit_code_tells(index):
         (["search", "{index}", "--image", "nowhere.png"], InputError, "no such picture"),
         (["search", "{index}", "a", "--filter", "label = "], FilterError, "label ="),
         (["search", "{index}", "a", "--k", "0"], InputError, "at least 1"),
+        (["search", "{index}", "a", "--sheet", "nowhere/s.png"], InputError, "--sheet nowhere.*folder that exists"),
+        (["search", "{index}", "a", "--sheet", "{photos}"], InputError, "name of a PNG file"),
         (["search", "{index}", "a", "--find", "videos"], ValueError, "images, texts"),
         (["remove", "{index}"], InputError, "what to remove"),
         (["index", "{photos}", "--model", "nowhere", "--out", "new"], ValueError, "nowhere"),
-        (["index", "{photos}", "--model", "{model}", "--out", "{index}"], SearchError, "holds an index already"),
         (["index", "{photos}", "--model", "{model}", "--out", "new", "--store", "x"], InputError, r"milvus\+"),
         (["index", "nowhere", "--model", "{model}", "--out", "new"], ValueError, "no such file"),
     ],

@@ -12,6 +12,7 @@ SETS = {
     "gpo": {"name": "single", "pooling": "gpo"},
     "slots": {"name": "slots", "head_dim": 4, "position": "sine"},
     "pie_net": {"name": "pie_net"},
+    "classes": {"name": "classes", "layers": 1, "heads": 2, "ff": 6, "labels": [f"label {n}" for n in range(8)]},
 }
 
 
@@ -48,6 +49,9 @@ def test_groups_equal_one_piece_with_gradients_too(sets, monkeypatch):
     cut, cut_gradients = run()
     monkeypatch.setattr(ragged, "groups", lambda mask: [])
     whole, whole_gradients = run()
+    if whole.logits is not None:
+        torch.testing.assert_close(cut.logits, whole.logits)
+        torch.testing.assert_close(cut.states[given.mask], whole.states[given.mask])
     for name in ("vectors", "attention", "residual", "attention_steps"):
         one, other = getattr(cut, name), getattr(whole, name)
         assert (one is None) == (other is None)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from PIL import Image
 
 from polysem.errors import InputError, UnknownNameError
 from polysem.models import Model
-from polysem.search import Batch, Entry, FilterError, Index, SearchError
+from polysem.search import Batch, Entry, FilterError, Index, Manifest, SearchError
 from polysem.search.encoder import manifest_of
 from search.photos import CAPTIONS, COLOURS, make_photos, save, tiny_model
 
@@ -221,8 +223,146 @@ def test_pictures_are_known_by_their_path(index, photos, tmp_path):
     given = index.pictures([photos / "red.png", tmp_path / "new.png"])
     assert [item.id for item in given] == ["red.png", (tmp_path / "new.png").as_posix()]
     report = index.add(given)
-    assert (report.new, report.replaced) == (1, 1)
+    assert (report.new, report.replaced, report.unchanged) == (1, 0, 3)
     assert index.stats().by_side["image"] == 5
+
+
+def test_a_picture_keeps_what_the_index_knows_of_it(tmp_path, model):
+    photos = make_photos(tmp_path / "photos")
+    with Index.create(tmp_path / "index", model) as index:
+        index.add(photos)
+        (before,), texts = index.items(["red.png"]), index.captions("red.png")
+        save(photos / "red.png", (10, 10, 10), np.random.default_rng(1))
+        report = index.add(index.pictures([photos / "red.png"]))
+        assert (report.new, report.replaced, report.removed) == (0, 1, 0)
+        (after,) = index.items(["red.png"])
+        assert after.hash != before.hash
+        said = ("caption", "labels", "metadata", "path")
+        assert [getattr(after, name) for name in said] == [getattr(before, name) for name in said]
+        assert [(text.id, text.caption) for text in index.captions("red.png")] == [
+            (text.id, text.caption) for text in texts
+        ]
+        assert len(texts) == 2
+
+
+def test_more_than_ten_captions_keep_their_order(tmp_path, model):
+    photos = make_photos(tmp_path / "photos")
+    rows = [{"image": "red.png", "caption": f"a red picture {number}"} for number in range(12)]
+    (photos / "captions.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with Index.create(tmp_path / "index", model) as index:
+        index.add(photos)
+        (item,) = index.pictures([photos / "red.png"])
+        assert list(item.captions) == [row["caption"] for row in rows]
+
+
+def test_a_source_without_captions_leaves_those_of_others(tmp_path, model):
+    photos = make_photos(tmp_path / "photos")
+    with Index.create(tmp_path / "index", model) as index:
+        index.add(photos)
+        (photos / "captions.jsonl").unlink()
+        assert index.add(photos).removed == 0
+        assert index.stats().by_side == {"image": 4, "text": 8}
+
+
+def test_a_new_picture_does_not_take_the_name_of_another(index, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    save(tmp_path / "elsewhere" / "red.png", (1, 2, 3), np.random.default_rng(0))
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    (given,) = index.pictures(["red.png"])
+    assert given.id == (tmp_path / "elsewhere" / "red.png").as_posix()
+    assert index.add(index.pictures(["red.png"])).new == 1
+
+
+def test_a_file_that_is_given_twice_is_taken_once(index, photos, monkeypatch):
+    monkeypatch.chdir(photos)
+    given = index.pictures(["red.png", photos / "red.png", f"../{photos.name}/red.png", "blue.png"])
+    assert [item.id for item in given] == ["red.png", "blue.png"]
+    assert [item.id for item in index.pictures([f"../{photos.name}/red.png"])] == ["red.png"]
+
+
+@pytest.mark.parametrize("side", ["image", "text"])
+def test_an_index_of_one_side(tmp_path, side):
+    manifest = Manifest("f", {side: 2}, 16, {"name": "smooth_chamfer"})
+    with Index.create(tmp_path / "index", manifest) as index:
+        assert index.search(vectors=vectors(1)[0]).ids == []
+        index.add(Batch(side, entries(5), vectors(5)))
+        found = index.search(vectors=vectors(5)[3], k=2)
+        assert (found[0].id, found.side, found.of) == ("item 3", side, 5)
+        assert len(index.search(item="item 3", relevant="mark", dedupe=True)) == 4
+        with pytest.raises(InputError, match=f"holds {side}"):
+            index.search(vectors=vectors(1)[0], find="text" if side == "image" else "image")
+
+
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+def test_folding_goes_on_until_there_are_enough(tmp_path, model, mode):
+    """Three hundred copies of each of five items: far more than are looked at first."""
+    items = np.repeat(vectors(5), 300, axis=0)
+    with Index.create(tmp_path / "index", model) as index:
+        index.add(Batch("image", entries(1500), items))
+        found = index.search(vectors=items[0], k=4, dedupe=0.999, mode=mode)
+        assert [result.rank for result in found] == [1, 2, 3, 4]
+        assert found[0].score > found[3].score
+        assert len(found[0].duplicates) == 299
+        assert len(index.search(vectors=items[0], k=9, dedupe=0.999, mode=mode)) == 5
+
+
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+def test_an_item_is_not_counted_among_those_like_it(index, mode):
+    for where, of in [(None, 3), ("label = 'red' or label = 'blue'", 1), ("label = 'red'", 1)]:
+        found = index.search(item="blue.png", k=1, mode=mode, where=where)
+        assert found.of == of
+        assert found.scored <= of
+        assert "blue.png" not in found.ids
+    assert index.search(item="blue.png", find="text", mode=mode).of == 8
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"caption": "red", 'a"b': 1}, "metadata name"),
+        ({"caption": "red", "a\nb": 1}, "metadata name"),
+        ({"caption": "red", "size": float("nan")}, "JSON"),
+        ({"caption": "red", "size": 2**70}, "64 bits"),
+        ({"caption": "red", "note": "a\0b"}, "NUL"),
+        ({"caption": "a\0b"}, "NUL"),
+        ({"caption": "a\ud800b"}, "Unicode"),
+        ({"caption": "red", "labels": ["a\ud800"]}, "Unicode"),
+    ],
+)
+def test_an_item_that_cannot_be_kept_is_left_out_and_named(tmp_path, model, row, words):
+    photos = make_photos(tmp_path / "photos")
+    others = [line for line in (photos / "captions.jsonl").read_text().splitlines() if "red.png" not in line]
+    (photos / "captions.jsonl").write_text("\n".join([*others, json.dumps({"image": "red.png", **row})]))
+    with Index.create(tmp_path / "index", model) as index:
+        report = index.add(photos)
+        assert report.new == 9
+        (left,) = report.skipped
+        assert left.what == "red.png"
+        assert words in left.why
+
+
+def test_a_caption_that_cannot_be_kept_is_left_out_alone(tmp_path, model):
+    photos = make_photos(tmp_path / "photos")
+    with (photos / "captions.jsonl").open("a") as file:
+        file.write(json.dumps({"image": "red.png", "caption": "a\ud800b"}) + "\n")
+        file.write(json.dumps({"image": "red.png", "caption": "the last one"}) + "\n")
+    with Index.create(tmp_path / "index", model) as index:
+        report = index.add(photos)
+        assert report.new == 13
+        assert [each.what for each in report.skipped] == ["red.png#2"]
+        assert [text.id for text in index.captions("red.png")] == ["red.png#0", "red.png#1", "red.png#3"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
+def test_a_file_whose_name_is_no_unicode_is_left_out_and_named(tmp_path, model):
+    photos = make_photos(tmp_path / "photos")
+    odd = Path(os.fsdecode(os.fsencode(photos) + b"/caf\xe9.png"))
+    odd.write_bytes((photos / "red.png").read_bytes())
+    with Index.create(tmp_path / "index", model) as index:
+        for source in (photos, index.pictures([odd])):
+            report = index.add(source)
+            assert ["Unicode" in each.why for each in report.skipped] == [True]
+        assert index.stats().items == 12
 
 
 def test_what_the_camera_wrote_can_be_filtered(tmp_path, model):
@@ -300,7 +440,10 @@ def test_vectors_that_cannot_be_searched_are_refused_and_nothing_is_added(index)
         ({}, "one thing"),
         ({"query": "a", "item": "red.png"}, "one thing"),
         ({"item": "nothing"}, "no item 'nothing'"),
+        ({"item": "a\udc80"}, "no item"),
         ({"query": "a", "k": 0}, "k must be at least 1"),
+        ({"query": "a", "k": 2.5}, "whole number, got 2.5"),
+        ({"query": "a", "k": "3"}, "whole number, got '3'"),
         ({"image": "no such.png"}, "no such.png"),
         ({"vectors": np.zeros((2, 16), np.float32)}, "norm 0"),
         ({"vectors": np.full((2, 16), np.nan, np.float32)}, "NaN"),

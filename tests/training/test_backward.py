@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -20,7 +22,9 @@ def double(inputs):
 
 
 def doubled(batch: Fed) -> Fed:
-    return Fed(double(batch.images), batch.texts, batch.image_keep, batch.text_keep, batch.positives, batch.sizes)
+    labels = None if batch.labels is None else (batch.labels[0].double(), batch.labels[1].double())
+    blanks = None if batch.blanks is None else replace(batch.blanks, regions=batch.blanks.regions.double())
+    return replace(batch, images=double(batch.images), labels=labels, blanks=blanks)
 
 
 RECIPES = {

@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from polysem import processes
 from polysem.training import backward
+from training import labelled
 from training.small import assembled, cpu, gradients, tiny
 from training.test_backward import doubled
 
@@ -20,7 +21,10 @@ from training.test_backward import doubled
 def main(recipe: str, data: str, out: str, chunk: str, *overrides: str) -> None:
     torch.set_num_threads(1)
     accelerator = cpu()
-    model, criterion, _, feeder = assembled(tiny(recipe, *overrides), Path(data))
+    if recipe.startswith("semantic-sharing"):
+        model, criterion, feeder = labelled.assembled(labelled.tiny(recipe, *overrides), Path(data))
+    else:
+        model, criterion, _, feeder = assembled(tiny(recipe, *overrides), Path(data))
     feeder.rank, feeder.world_size = processes.rank(), processes.world_size()
     model.double().train()
     batch = doubled(next(iter(feeder.epoch(0))))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from polysem.data.collection import Collection
+    from polysem.models import Model
     from polysem.search import AddReport, Index
 
 _SHOWN = 10
@@ -50,17 +51,14 @@ def index_command(
     text_features: TextFeatures = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make an index of a collection. Stopped at any moment, `polysem add` goes on from there."""
-    from polysem.search import Index
-
+    """Make an index of a collection. Stopped at any moment, the same command goes on from there."""
     found = _collection(collection, split, folder_labels)
     start = time.perf_counter()
-    with Index.create(out, model, store=store, dtype=dtype) as index, stages(quiet=as_json) as progress:  # type: ignore[arg-type]
+    with _made(out, model, store, dtype) as index, stages(quiet=as_json) as progress:
         report = index.add(found, captions=captions, features=features, text_features=text_features, progress=progress)
-        if not report.new:
-            raise InputError(
-                f"Nothing of {collection} could be indexed: {_why(report.skipped)}. {out} is an empty index; delete it."
-            )
+        if not report.new + report.replaced + report.unchanged:
+            empty = "" if index.stats().items else f" {out} is an empty index; delete it."
+            raise InputError(f"Nothing of {collection} could be indexed: {_why(report.skipped)}.{empty}")
         index.compact(progress)
         _tell(index, [report], out, time.perf_counter() - start, as_json)
 
@@ -84,8 +82,9 @@ def add_command(
     from polysem.search import Index
 
     start = time.perf_counter()
-    pictures = [source for source in sources if _is_picture(source)]
-    found: list[Collection] = [_collection(each, split, folder_labels) for each in sources if each not in pictures]
+    once = dict.fromkeys(sources)
+    pictures = [source for source in once if _is_picture(source)]
+    found: list[Collection] = [_collection(each, split, folder_labels) for each in once if each not in pictures]
     with Index.open(place, write=True, model=model) as index, stages(quiet=as_json) as progress:
         if pictures:
             found.append(index.pictures(pictures))
@@ -94,6 +93,34 @@ def add_command(
             for each in found
         ]
         _tell(index, reports, place, time.perf_counter() - start, as_json)
+
+
+def _made(out: str, model: str, store: str | None, dtype: str) -> Index:
+    """A new index, or the one that this very command has begun."""
+    from polysem.search import Index
+
+    begun = _begun(out, model, store, dtype)
+    if begun is None:
+        return Index.create(out, model, store=store, dtype=dtype)  # type: ignore[arg-type]
+    opened = Index.open(out, write=True, model=begun)
+    typer.echo(f"Goes on with the index in {out}.", err=True)
+    return opened
+
+
+def _begun(out: str, model: str, store: str | None, dtype: str) -> Model | None:
+    """The model, if there is an index of its vectors already, kept in the same place and the same way."""
+    from polysem.errors import PolysemError
+    from polysem.search import Index, places
+    from polysem.search.encoder import manifest_of
+
+    try:
+        if store is not None and not places.points_to(out, store):
+            return None
+        with Index.open(out, model=model) as there:
+            now = manifest_of(there.model)
+            return None if there.manifest.differences(now) or there.manifest.dtype != dtype else there.model
+    except PolysemError:  # there is none, or another model's: making one says what is wrong
+        return None
 
 
 def _collection(source: str, split: list[str] | None, folder_labels: bool) -> Collection:
@@ -122,7 +149,7 @@ def _tell(index: Index, reports: Sequence[AddReport], place: str, seconds: float
             "items": stats.items,
             "by_side": stats.by_side,
             "seconds": seconds,
-            "skipped": [{"what": each.what, "why": each.why} for each in skipped],
+            "skipped": [{"what": printable(each.what), "why": each.why} for each in skipped],
         }
         typer.echo(json.dumps(told, indent=2, ensure_ascii=False))
         return
@@ -130,10 +157,15 @@ def _tell(index: Index, reports: Sequence[AddReport], place: str, seconds: float
     sides = " and ".join(f"{count:,} {side}s" for side, count in stats.by_side.items() if count)
     typer.echo(f"{place}: {counts} in {seconds:.1f} s. It holds {sides or 'nothing'}.")
     for each in skipped[:_SHOWN]:
-        typer.echo(f"  left out: {each.what}: {each.why}")
+        typer.echo(f"  left out: {printable(each.what)}: {each.why}")
     if len(skipped) > _SHOWN:
         typer.echo(f"  … and {len(skipped) - _SHOWN:,} more; --json lists all.")
     typer.echo(f'Search it: polysem search {place} "a dog on a beach"')
+
+
+def printable(name: str) -> str:
+    """A name with what is no Unicode in it, as of files in an old encoding, written out."""
+    return name.encode(errors="backslashreplace").decode()
 
 
 def _why(skipped: Sequence[Any]) -> str:

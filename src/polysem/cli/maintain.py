@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from polysem.cli.index import printable
 from polysem.cli.progress import stages
 from polysem.errors import InputError
 
@@ -38,7 +39,7 @@ def remove_command(
     with Index.open(place, write=True) as index:
         known = {item.id for item in index.items(ids or [])}
         removed = index.remove(ids or []) + (index.remove_where(where) if where is not None else 0)
-    missing = [each for each in ids or [] if each not in known]
+    missing = [printable(each) for each in ids or [] if each not in known]
     if as_json:
         typer.echo(json.dumps({"removed": removed, "not_there": missing}, ensure_ascii=False))
         return
@@ -61,7 +62,7 @@ def stats_command(place: Place, as_json: AsJson = False) -> None:
 
 def verify_command(
     place: Place,
-    sample: Annotated[int, typer.Option(help="Queries to measure the recall of the fast mode with.")] = 100,
+    sample: Annotated[int, typer.Option(min=1, help="Queries to measure the recall of the fast mode with.")] = 100,
     as_json: AsJson = False,
 ) -> None:
     """Check every checksum of an index, and measure recall@10 of its fast mode against the exact one."""
@@ -85,7 +86,9 @@ def verify_command(
                 for each in found.damage
             ],
             "lost": found.lost,
+            "repaired": found.repaired,
             "audit": found.audit,
+            "remark": found.remark,
             "kept": kept,
         }
         typer.echo(json.dumps(told, indent=2, ensure_ascii=False))
@@ -95,7 +98,9 @@ def verify_command(
             concerns = f"; it holds {len(ids):,} items, e.g. {', '.join(ids[:_SHOWN])}" if ids else ""
             typer.echo(f"  damaged: {each.segment}: {each.why}{concerns}")
         typer.echo(f"{place}: {'every checksum is right' if not found.damage else f'{len(found.damage)} damaged'}.")
-        for line in _recalls(found.audit):
+        for name in found.repaired:
+            typer.echo(f"  was damaged, and has been made again: {name}")
+        for line in [*_recalls(found.audit), *([found.remark] if found.remark else [])]:
             typer.echo(f"  {line}")
     if found.damage:
         if not as_json:
@@ -124,9 +129,10 @@ def compact_command(place: Place, as_json: AsJson = False) -> None:
 def _show(place: str, found: IndexStats) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     manifest = found.manifest
-    table = Table(show_header=False, title=place, title_justify="left")
+    table = Table(show_header=False, title=Text(place, style="table.title"), title_justify="left")
     sizes = " / ".join(f"{side} {size}" for side, size in manifest.sets.items())
     rows = {
         "items": ", ".join(f"{count:,} {side}s" for side, count in found.by_side.items()),
@@ -142,7 +148,7 @@ def _show(place: str, found: IndexStats) -> None:
     if found.changed_since_audit:
         rows["fast mode"] += "\n(the index has changed since)"
     for name, value in rows.items():
-        table.add_row(name, value)
+        table.add_row(name, Text(value))
     Console(highlight=False).print(table)
 
 

@@ -37,7 +37,11 @@ def search_command(
     ] = None,
     fast: Annotated[
         bool | None,
-        typer.Option("--fast/--exact", help="By set means first, or exactly.", show_default="the index's: exact"),
+        typer.Option(
+            "--fast/--exact",
+            help="By set means first, or exactly.",
+            show_default="the index's own: exact in a folder, fast in Milvus",
+        ),
     ] = None,
     candidates: Annotated[int, typer.Option(help="How many items --fast scores in full.")] = 200,
     relevant: Annotated[
@@ -61,6 +65,8 @@ def search_command(
         raise InputError('Search for one thing: "a text", --image FILE or --item ID.')
     if image is not None and not image.is_file():
         raise InputError(f"{image}: no such picture.")
+    if sheet is not None and (sheet.is_dir() or not sheet.parent.is_dir()):
+        raise InputError(f"--sheet {sheet}: give the name of a PNG file to write, in a folder that exists.")
     with Index.open(place, model=model) as index:
         found = index.search(
             query,
@@ -74,12 +80,12 @@ def search_command(
             relevant=relevant,
             dedupe=dedupe,
         )
-    if sheet is not None:
-        draw(found, sheet)
     if as_json:
         typer.echo(json.dumps(found.as_dict(), indent=2, ensure_ascii=False))
     else:
         show(found)
+    if sheet is not None:
+        draw(found, sheet)
 
 
 def show(found: Results) -> None:
@@ -123,4 +129,7 @@ def draw(found: Results, out: Path) -> None:
             items.append(Item(name, Media(path.parent, path.name), (result.caption,) if result.caption else ()))
     if not items:
         raise InputError("There are no pictures among the results for --sheet to show.")
-    contact_sheet(Collection("results", "image", items), out, count=len(items))
+    try:
+        contact_sheet(Collection("results", "image", items), out, count=len(items))
+    except OSError as error:
+        raise InputError(f"--sheet {out}: cannot be written ({error.strerror or error}).") from None

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from polysem.search.backend import CANDIDATES, Backend, Mode
+from polysem.search.store import Stats
 from polysem.search.store.entries import SIDES
 
 NOTE = "audit"
@@ -54,4 +55,10 @@ def measure(
             }
     if not found:
         return None
-    return {"recall": found, "candidates": CANDIDATES, "items": counts, "measured": time.time()}
+    items, change = state(backend.stats())
+    return {"recall": found, "candidates": CANDIDATES, "items": items, "change": change, "measured": time.time()}
+
+
+def state(stats: Stats) -> tuple[dict[str, int], int]:
+    """What an audit was made of: another state wants another audit."""
+    return stats.by_side, stats.change

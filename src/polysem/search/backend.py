@@ -48,8 +48,8 @@ class Backend(Protocol):
         A folder adds all of them or none; Milvus whole items, and of an interrupted call perhaps the first ones alone.
         """
 
-    def remove(self, ids: Iterable[str], side: Side | None = None) -> int:
-        """Remove the items with these ids, on one side or both, and say how many there were."""
+    def remove(self, ids: Iterable[str], side: Side | None = None, *, texts: Iterable[str] = ()) -> int:
+        """Remove the items with these ids, on one side or both, and these texts; how many there were. One step."""
 
     def settle(self, progress: Any = None) -> None:
         """After adding: work out what makes searching fast. progress(stage, done, of)."""
@@ -84,6 +84,9 @@ class Backend(Protocol):
     def sample(self, side: Side, count: int, *, where: Filter | None = None, seed: int = 0) -> list[str]:
         """Ids of up to `count` items of a side that pass the filter, drawn at random; the same for the same seed."""
 
+    def matching(self, side: Side, where: Filter) -> list[str]:
+        """The ids of all items of a side that pass the filter, those too whose vectors cannot be read."""
+
     def background(
         self, side: Side, query: NDArray[Any], count: int, *, where: Filter | None = None, seed: int = 0
     ) -> NDArray[np.float64]:
@@ -100,6 +103,9 @@ class Backend(Protocol):
 
     def verify(self, progress: Any = None) -> list[Damage]:
         """Check all that is stored; what is damaged."""
+
+    def repair(self, damage: Sequence[Damage]) -> list[Damage]:
+        """Make again what is damaged and can be made again, where this may write; the damage that is left."""
 
     def among(self, damage: Damage) -> list[str]:
         """The ids of the items that a damage concerns."""

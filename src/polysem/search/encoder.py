@@ -44,6 +44,15 @@ def _learned(model: Model) -> dict[str, Any]:
     return knobs | {name: float(value) for name, value in state.items() if name in knobs and value.numel() == 1}
 
 
+def _features(path: Path) -> NDArray[Any]:
+    try:
+        with path.open("rb") as file:
+            found: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+        return found
+    except Exception as error:  # a damaged header raises almost anything
+        raise InputError(f"{path}: not a readable .npy array of features ({error}).") from None
+
+
 class QueryEncoder:
     """Queries to sets, by the model that the manifest names or by one that is given; another one is refused."""
 
@@ -102,6 +111,6 @@ class QueryEncoder:
                     f"This model reads features of width {model.image.encoder.config.get('input_dim')}, not pictures: "
                     "give a .npy file of them, or search from an item of the index by its id (--item)."
                 )
-            image = np.load(image, allow_pickle=False)
+            image = _features(Path(image))
         found: NDArray[np.float32] = model.encode_images([image])[0].numpy()
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -16,18 +17,18 @@ from PIL import Image
 from polysem.data.collection import Collection, Media
 from polysem.data.collection import Item as DataItem
 from polysem.data.readers import open_collection
-from polysem.errors import InputError, kind, unknown
+from polysem.errors import InputError, PolysemError, kind, unknown
 from polysem.models import Model, load
 from polysem.search import audit, duplicates, places
 from polysem.search.backend import CANDIDATES, Backend, Mode
 from polysem.search.encoder import QueryEncoder, manifest_of
-from polysem.search.filters import And, Compare, Field, Filter, parse
+from polysem.search.filters import And, Compare, Field, Filter, In, matches, parse
 from polysem.search.reading import Reader
 from polysem.search.relevance import relevant as judge
 from polysem.search.reports import AddReport, IndexStats, Verified
 from polysem.search.results import Result, Results
 from polysem.search.store import Batch, Compacted, Item, Manifest, Side
-from polysem.search.store.entries import SIDES
+from polysem.search.store.entries import SIDES, is_unicode
 from polysem.search.store.manifest import Dtype
 
 Progress = Callable[[str, int, int], None]
@@ -102,8 +103,9 @@ class Index:
         """Add a collection, or whatever `polysem data check` can read, or a `Batch` of vectors made elsewhere.
 
         Pictures go to the side "image"; with `captions` their captions go to the side "text", as id#0, id#1 and so on.
-        An id that is there is replaced if its content has changed, else left as it is. What is added is committed chunk
-        by chunk: an interrupted call can be repeated, and goes on from there.
+        An id that is there is replaced if its content has changed, else left as it is; captions that its item no longer
+        has are removed, unless it comes without any. Items that cannot be kept are left out and named in the report.
+        What is added is committed chunk by chunk: an interrupted call can be repeated, and goes on from there.
         """
         if isinstance(source, Batch):
             added = self._backend.add(source)
@@ -129,19 +131,15 @@ class Index:
         """Remove items by id, on one side or both, and the captions that came with an image; how many there were."""
         if isinstance(ids, str):
             raise InputError(f"Give a list of ids, got the text {ids!r}.")
-        wanted = list(ids)
-        captions = [] if side == "text" else self._backend.captions_of(wanted)
-        return self._backend.remove(captions, "text") + self._backend.remove(wanted, side)
+        wanted = [key for key in ids if is_unicode(key)]
+        return self._backend.remove(wanted, side, texts=() if side == "text" else self._backend.captions_of(wanted))
 
     def remove_where(self, where: str | Filter) -> int:
         """Remove every item that passes the filter, and the captions that came with an image."""
         condition = parse(where) if isinstance(where, str) else where
-        removed = 0
-        for side in SIDES:
-            if side in self.manifest.sets:
-                everyone = self._backend.count(side, condition)
-                removed += self.remove(self._backend.sample(side, everyone, where=condition), side)
-        return removed
+        found = {side: self._backend.matching(side, condition) for side in SIDES if side in self.manifest.sets}
+        images, texts = found.get("image", []), found.get("text", [])
+        return self._backend.remove(images, "image", texts={*texts, *self._backend.captions_of(images)})
 
     def compact(self, progress: Progress | None = None) -> Compacted:
         """Give back the space of removed items and merge small segments."""
@@ -173,8 +171,8 @@ class Index:
         relevant: leave out what the query's own score distribution says is irrelevant, or "mark" it.
         dedupe: fold near-duplicates into the best of them; a number is the cosine from which items count as such.
         """
-        if k < 1:
-            raise InputError(f"k must be at least 1, got {k}.")
+        if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
+            raise InputError(f"k must be at least 1 and a whole number, got {k!r}.")
         if mode is not None and mode not in self._backend.modes:
             raise unknown("mode of search", mode, self._backend.modes)
         condition = parse(where) if isinstance(where, str) else where
@@ -182,15 +180,19 @@ class Index:
         start = time.perf_counter()
         side = self._target(find)
         of = self._backend.count(side, condition)
-        alone = int(excluded is not None and excluded[0] == side)
+        alone = self._among(excluded, side, condition)
         wanted = (_FOLDED * k if dedupe else k) + alone
-        ranked = self._backend.search(
-            side, sought, min(wanted, max(of, 1)), where=condition, mode=mode, candidates=candidates
-        )
-        others = [place for place, each in enumerate(ranked.items) if (side, each.id) != excluded]
-        found = [Result.of(ranked.items[place], float(ranked.scores[place])) for place in others]
-        if dedupe:
-            found = _folded(found, ranked.sets[others], duplicates.THRESHOLD if dedupe is True else dedupe)
+        while True:
+            asked = min(wanted, max(of, 1))
+            ranked = self._backend.search(side, sought, asked, where=condition, mode=mode, candidates=candidates)
+            others = [place for place, each in enumerate(ranked.items) if (side, each.id) != excluded]
+            found = [Result.of(ranked.items[place], float(ranked.scores[place])) for place in others]
+            if dedupe:
+                found = _folded(found, ranked.sets[others], duplicates.THRESHOLD if dedupe is True else dedupe)
+            if not dedupe or len(found) >= k or asked >= of or len(ranked.items) < asked:
+                break
+            wanted *= 2  # so many copies that too few different ones are left
+        scored = min(ranked.scored - (len(ranked.items) - len(others)), of - alone)
         found = [replace(result, rank=rank) for rank, result in enumerate(found[:k], start=1)]
         cut = None
         if relevant:
@@ -199,7 +201,7 @@ class Index:
             found = [replace(result, relevant=result.rank <= cut.count) for result in found]
             found = found if relevant == "mark" else found[: cut.count]
         used, seconds = mode or self._backend.modes[0], time.perf_counter() - start
-        return Results(found, used, side, ranked.scored, of - alone, seconds, ranked.unreadable, cut)
+        return Results(found, used, side, scored, of - alone, seconds, ranked.unreadable, cut)
 
     def _sought(
         self,
@@ -217,7 +219,7 @@ class Index:
         if image is not None:
             return self._encoder.image(image), None
         if item is not None:
-            known = self._backend.find([item])
+            known = self._backend.find([item]) if not isinstance(item, str) or is_unicode(item) else []
             if not known:
                 raise InputError(f"The index holds no item {item!r}. Ids are the ones it was added with.")
             side = known[0].side
@@ -229,22 +231,53 @@ class Index:
             if find not in SIDES:
                 raise unknown("side of an index", find, SIDES)
             return find
-        return next((side for side in SIDES if self._backend.count(side)), "image")
+        held = [side for side in SIDES if side in self.manifest.sets]
+        return next((side for side in held if self._backend.count(side)), held[0])
+
+    def _among(self, item: tuple[Side, str] | None, side: Side, where: Filter | None) -> int:
+        """1 if the item is one of those that are searched, else 0."""
+        if item is None or item[0] != side:
+            return 0
+        return sum(
+            where is None or matches(where, {**each._asdict(), "label": list(each.labels)})
+            for each in self._backend.find([item[1]], side)
+        )
 
     # ------------------------------------------------------------------------------------------------- looking at
 
     def pictures(self, paths: Iterable[str | Path]) -> Collection:
-        """These files as a collection: under the id by which the index knows a file, or else its path as given."""
-        items = []
-        for path in map(Path, paths):
-            same = And((_is("path", str(path.absolute())), _is("side", "image")))
-            known = self._backend.sample("image", 1, where=same)
-            items.append(DataItem(known[0] if known else path.as_posix(), Media(path.parent, path.name)))
-        return Collection("pictures", "image", items)
+        """These files as a collection, each once.
+
+        A file that the index knows has the id, captions, labels and metadata it has there; a new one is called by its
+        path as given, or by its whole path where that is the id of another picture.
+        """
+        once: dict[str, Path] = {}
+        for path in paths:
+            once.setdefault(os.path.abspath(path), Path(path))
+        return Collection("pictures", "image", [self._picture(path) for path in once.values()])
+
+    def _picture(self, path: Path) -> DataItem:
+        media, name, whole = Media(path.parent, path.name), path.as_posix(), Path(os.path.abspath(path))
+        if not is_unicode(str(whole)):  # the index cannot know it; adding it says why
+            return DataItem(name, media)
+        # As it was added: with the ".." of a collection's path, or without.
+        written = In(Field(("path",), built_in=True), (str(path.absolute()), str(whole)))
+        same = And((written, _is("side", "image")))
+        known = self._backend.find(self._backend.sample("image", 1, where=same), "image")
+        if not known:
+            return DataItem(whole.as_posix() if self._backend.find([name], "image") else name, media)
+        (item,) = known
+        if item.path is not None:
+            media = Media(Path(item.path).parent, Path(item.path).name)
+        texts = sorted(self.captions(item.id), key=lambda text: _number(text.id))
+        captions = tuple(text.caption for text in texts if text.caption is not None)
+        if not captions and item.caption is not None:
+            captions = (item.caption,)
+        return DataItem(item.id, media, captions, tuple(item.labels), metadata=item.metadata)
 
     def items(self, ids: Iterable[str], side: Side | None = None) -> list[Item]:
         """The items with these ids; those that are not there are left out."""
-        return self._backend.find(ids, side)
+        return self._backend.find([key for key in ids if is_unicode(key)], side)
 
     def sample(self, side: Side, count: int, *, seed: int = 0) -> list[Item]:
         """Up to `count` items of a side, drawn at random; the same ones for the same seed."""
@@ -261,7 +294,7 @@ class Index:
     def stats(self) -> IndexStats:
         """How large the index is, what made it, and the recall of the fast mode as last measured by `verify`."""
         found, measured = self._backend.stats(), self._backend.note(audit.NOTE)
-        changed = measured is not None and measured["items"] != found.by_side
+        changed = measured is not None and audit.state(found) != (measured["items"], measured["change"])
         return IndexStats(
             *found[:5], found.bytes_per_item, self.manifest, measured, self._backend.modes, changed_since_audit=changed
         )
@@ -271,12 +304,21 @@ class Index:
 
         The figure is kept beside the index where it was opened for writing.
         """
-        damage = self._backend.verify(progress)
-        lost = {each.segment: self._backend.among(each) for each in damage}
-        measured = audit.measure(self._backend, sample, progress)
+        found = self._backend.verify(progress)
+        damage = self._backend.repair(found)
+        lost: dict[str, list[str]] = {}
+        for each in damage:
+            lost.setdefault(each.segment, []).extend(self._backend.among(each))
+        repaired = sorted({each.segment for each in found} - {each.segment for each in damage})
+        try:
+            measured = audit.measure(self._backend, sample, progress)
+        except PolysemError as error:
+            if not damage:
+                raise
+            return Verified(damage, lost, None, repaired, f"The fast mode could not be measured: {error}")
         if measured is not None and self._backend.writable:
             self._backend.write_note(audit.NOTE, measured)
-        return Verified(damage, lost, measured)
+        return Verified(damage, lost, measured, repaired)
 
     def close(self) -> None:
         """Let go of the files. Safe to call twice."""
@@ -297,6 +339,12 @@ def _folded(found: Sequence[Result], sets: NDArray[Any], threshold: float) -> li
         for place, result in enumerate(found)
         if leaders[place] == place
     ]
+
+
+def _number(caption: str) -> tuple[int, str]:
+    """What orders id#0, id#1, … id#10."""
+    number = caption.rpartition("#")[2]
+    return int(number) if number.isdecimal() else 0, caption
 
 
 def _is(name: str, value: str) -> Compare:

@@ -44,20 +44,37 @@ def create(place: str | Path, manifest: Manifest, store: str | None = None) -> B
 
 def open_(place: str | Path, write: bool = False) -> Backend:
     """Open an index, wherever it is."""
-    pointer = Path(place) / POINTER
-    if str(place).startswith(SCHEME):
-        address = str(place)
-    elif pointer.is_file():
-        try:
-            address = str(json.loads(pointer.read_text(encoding="utf-8"))["store"])
-        except (OSError, ValueError, KeyError, TypeError):
-            raise SearchError(f'{pointer} does not say where the index is. Write {{"store": ADDRESS}}.') from None
-    else:
+    address = _address(place)
+    if address is None:
         return LocalBackend.open(place, write)
     _check(address)
     from polysem.search.milvus import MilvusBackend
 
     return MilvusBackend.open(address, write=write)
+
+
+def points_to(place: str | Path, store: str) -> bool:
+    """Whether the index of a folder is kept at this address."""
+    address = _address(place)
+    if address is None:
+        return False
+    _check(store)
+    from polysem.search.milvus.address import Address
+
+    return Address.parse(address).url == Address.parse(store).url
+
+
+def _address(place: str | Path) -> str | None:
+    """Where the index is, None if it is in the folder itself."""
+    if str(place).startswith(SCHEME):
+        return str(place)
+    pointer = Path(place) / POINTER
+    if not pointer.is_file():
+        return None
+    try:
+        return str(json.loads(pointer.read_text(encoding="utf-8"))["store"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise SearchError(f'{pointer} does not say where the index is. Write {{"store": ADDRESS}}.') from None
 
 
 def _check(address: str) -> None:

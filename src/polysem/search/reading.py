@@ -26,6 +26,7 @@ from polysem.models import Model
 from polysem.models.encoding import move
 from polysem.models.tower import Inputs, Tower
 from polysem.search.store import Batch, Entry, Side
+from polysem.search.store.entries import as_rows
 
 CHUNK = 1024
 """Items read, encoded and committed together: what a crash can cost."""
@@ -41,7 +42,7 @@ class Read:
 
     batches: list[Batch]
     captions: dict[str, set[str]]
-    """For each image that was read, the ids its captions have now."""
+    """For each image that came with captions, their ids: others are old. Without any, those it has may be another's."""
     unchanged: int
     skipped: list[Skipped]
     items: int
@@ -56,7 +57,7 @@ class Reader:
         self._text_store = opened_store(text_features, model.text)
 
     def read(self, collection: Collection, known: Known, captions: bool = True) -> Iterator[Read]:
-        """Chunk by chunk. Pictures that cannot be read are left out and named; what has not changed is not encoded."""
+        """Chunk by chunk. What cannot be read or kept is left out and named; what has not changed is not encoded."""
         self._check(collection)
         with ThreadPoolExecutor(max(2, torch.get_num_threads()), thread_name_prefix="pictures") as readers:
             for start in range(0, len(collection), CHUNK):
@@ -73,38 +74,44 @@ class Reader:
             )
 
     def _chunk(self, items: list[Item], known: Known, readers: ThreadPoolExecutor, captions: bool) -> Read:
-        there = known([item.id for item in items], "image")
-        facts = list(readers.map(self._facts, items))
-        changed = [
-            (item, entry)
-            for item, entry in zip(items, facts, strict=True)
-            if entry.hash is None or there.get(item.id) != entry.hash
-        ]
+        good: list[tuple[Item, Entry]] = []
         skipped: list[Skipped] = []
+        for item, entry in zip(items, readers.map(self._facts, items), strict=True):
+            if isinstance(entry, Entry):
+                good.append((item, entry))
+            else:
+                skipped.append(Skipped(item.id, str(entry)))
+        there = known([item.id for item, _ in good], "image")
+        changed = [(item, entry) for item, entry in good if entry.hash is None or there.get(item.id) != entry.hash]
         batches = [self._images(changed, readers, skipped)] if changed else []
         unreadable = {each.what for each in skipped}
         now: dict[str, set[str]] = {}
         texts: list[Entry] = []
-        for item, entry in zip(items, facts, strict=True):
-            if item.id not in unreadable and captions:
+        for item, entry in good:
+            if item.captions and captions and item.id not in unreadable:
                 own = _captions(item, entry)
                 now[item.id] = {each.id for each in own}
-                texts += own
+                wrong = [(each.id, _wrong(each)) for each in own]
+                texts += [each for each, (_, why) in zip(own, wrong, strict=True) if why is None]
+                skipped += [Skipped(name, str(why)) for name, why in wrong if why is not None]
         said = known([each.id for each in texts], "text")
         new = [each for each in texts if said.get(each.id) != each.hash]
         if new:
             batches.append(Batch("text", new, self._texts(new)))
-        unchanged = len(items) - len(changed) + len(texts) - len(new)
+        unchanged = len(good) - len(changed) + len(texts) - len(new)
         return Read([batch for batch in batches if batch.entries], now, unchanged, skipped, len(items))
 
-    def _facts(self, item: Item) -> Entry:
-        """All but the vectors. The hash covers what is encoded and what is said of it, so a new label counts too."""
+    def _facts(self, item: Item) -> Entry | InputError:
+        """All but the vectors, or why an index cannot keep it.
+
+        The hash covers what is encoded and what is said of it, so a new label counts too.
+        """
         path = item.media.path
         facts = {} if item.media.is_features else camera_facts(path)
         metadata = {**facts, **item.metadata, **({"split": item.split} if item.split else {})}
         caption = item.captions[0] if item.captions else None
         entry = Entry(item.id, str(path.absolute()), caption, metadata, item.labels)
-        return replace(entry, hash=_hash(entry, self._content(item)))
+        return _wrong(entry) or replace(entry, hash=_hash(entry, self._content(item)))
 
     def _content(self, item: Item) -> bytes:
         try:
@@ -158,13 +165,22 @@ def _captions(item: Item, image: Entry) -> list[Entry]:
     found = []
     for number, text in enumerate(item.captions):
         entry = Entry(f"{item.id}#{number}", image.path, text, {**image.metadata, "item": item.id}, item.labels)
-        found.append(replace(entry, hash=_hash(entry, text.encode())))
+        found.append(replace(entry, hash=_hash(entry, text.encode(errors="surrogatepass"))))
     return found
+
+
+def _wrong(entry: Entry) -> InputError | None:
+    """Why no index can keep it."""
+    try:
+        list(as_rows([entry]))
+    except InputError as error:
+        return error
+    return None
 
 
 def _hash(entry: Entry, content: bytes) -> str:
     said = repr((entry.path, entry.caption, sorted(entry.metadata.items(), key=str), tuple(entry.labels)))
-    return hashlib.sha256(hashlib.sha256(content).digest() + said.encode("utf-8", "replace")).hexdigest()
+    return hashlib.sha256(hashlib.sha256(content).digest() + said.encode(errors="surrogatepass")).hexdigest()
 
 
 def _together(inputs: Sequence[Tensor | LocalFeatures]) -> Inputs:

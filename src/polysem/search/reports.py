@@ -40,8 +40,13 @@ class IndexStats:
 
 @dataclass(frozen=True)
 class Verified:
-    """What `verify` found. lost: the ids of the items that a damage concerns, by the name of the damaged file."""
+    """What `verify` found. lost: the ids of the items that a damage concerns, by the name of the damaged file.
+
+    repaired: files that were damaged and have been made again. remark: why there is no audit, if there is none.
+    """
 
     damage: Sequence[Damage]
     lost: dict[str, list[str]]
     audit: dict[str, Any] | None
+    repaired: Sequence[str] = ()
+    remark: str = ""

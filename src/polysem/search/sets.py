@@ -14,8 +14,8 @@ from polysem.errors import ConfigError, InputError
 from polysem.search.engine.scoring import Scoring
 from polysem.search.store import Batch
 
-# Half precision moves a unit vector's norm by less than a tenth of this.
-_UNEVEN = 0.01
+# Less than what a search accepts (`engine.checks`), so that rounding to half precision makes nobody unacceptable.
+_UNEVEN = 0.009
 _BLOCK = 4096
 
 

@@ -52,13 +52,15 @@ def add(
         report = writer.add(Collection("upload", "image", [item]))
         if report.skipped:
             raise ApiError(400, "This picture cannot be added: it could not be read back.")
+        # A picture without captions takes the place of one with them, whose captions `add` would leave.
+        gone = 0 if captions else writer.remove([text.id for text in writer.captions(key)], "text")
         _forget(writer, [path for path in before if path != str(folder / name)])
     return {
         "id": key,
         "new": report.new,
         "replaced": report.replaced,
         "unchanged": report.unchanged,
-        "removed": report.removed,
+        "removed": report.removed + gone,
     }
 
 

@@ -79,7 +79,8 @@ def _check_kind(recipe: Recipe, train: Collection) -> None:
     has = "pixels" if train.kind == "image" else "features"
     if takes != has:
         needs = "precomputed features (SCAN's *_ims.npy)" if takes == "features" else "pictures"
+        fitting = "semantic-sharing" if learns_labels(recipe) else "vse-infty"
         raise InputError(
             f"The recipe {recipe.name} takes {needs}, and {train.name} is a collection of {has}. "
-            "Choose a recipe that fits (`polysem recipes`), e.g. small-vse-infty for pictures, vse-infty for regions."
+            f"Choose a recipe that fits (`polysem recipes`), e.g. small-{fitting} for pictures, {fitting} for regions."
         )

@@ -53,6 +53,17 @@ def test_a_jsonl_table_does_the_same(photos):
     assert open_collection(photos / "captions.jsonl").captions == collection.captions
 
 
+def test_numbers_of_a_table_that_are_too_long_are_texts(photos):
+    long, most = "9" * 5000, str(2**63 - 1)
+    (photos / "captions.csv").write_text(f"image,caption,a,b,c,d\na.png,x,{long},{2**63},{most},3.1415926535897932\n")
+    metadata = open_collection(photos)[0].metadata
+    assert metadata == {"a": long, "b": str(2**63), "c": 2**63 - 1, "d": 3.1415926535897932}
+    (photos / "captions.csv").unlink()
+    (photos / "captions.jsonl").write_text(f'{{"image": "a.png", "a": {long}}}\n')
+    with pytest.raises(DataError, match="line 1: not valid JSON"):
+        open_collection(photos)
+
+
 def test_folders_can_be_labels(photos):
     assert open_collection(photos, folder_labels=True)[2].labels == ("trips", "sea")
 

@@ -19,6 +19,7 @@ from polysem.data.readers.text import clean_captions, split_name
 TABLES = ("captions.csv", "captions.jsonl")
 KNOWN_COLUMNS = ("image", "caption", "labels", "split")
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
+_DIGITS = len(str(-(2**63)))
 
 
 def read_folder(
@@ -119,8 +120,9 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             if line.strip():
                 try:
                     row = json.loads(line)
-                except json.JSONDecodeError as error:
-                    raise DataError(f"{path} line {number}: not valid JSON ({error.msg}).") from None
+                except (ValueError, RecursionError) as error:
+                    why = error.msg if isinstance(error, json.JSONDecodeError) else error
+                    raise DataError(f"{path} line {number}: not valid JSON ({why}).") from None
                 yield number, row if isinstance(row, dict) else {}
         return
     reader = csv.DictReader(io.StringIO(text))
@@ -139,7 +141,10 @@ def _value(text: Any) -> Any:
     if not isinstance(text, str):  # the fields beyond the named columns
         return text
     if _NUMBER.fullmatch(text):
-        return float(text) if "." in text else int(text)
+        if "." in text:
+            return float(text)
+        # What has more than 64 bits is a code rather than a number, and filters could not compare it.
+        return int(text) if len(text) <= _DIGITS and -(2**63) <= int(text) < 2**63 else text
     return {"true": True, "false": False}.get(text.lower(), text)
 
 

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -11,16 +12,33 @@ from numpy.typing import NDArray
 
 from polysem.errors import InputError
 from polysem.search.backend import CANDIDATES, Mode, Ranked
-from polysem.search.engine import Engine
+from polysem.search.engine import Engine, Hits
 from polysem.search.filters import Filter
 from polysem.search.local.gallery import Gallery
 from polysem.search.local.means import Means
-from polysem.search.local.part import ENGINE, MEANS, Part, missing
+from polysem.search.local.part import ENGINE, MEANS, Part, is_attachment, missing
 from polysem.search.sets import check_units
-from polysem.search.store import Added, Batch, Compacted, Damage, Item, Manifest, Side, Snapshot, Stats, Store, View
+from polysem.search.store import (
+    Added,
+    Batch,
+    Compacted,
+    Damage,
+    Item,
+    Manifest,
+    SearchError,
+    Side,
+    Snapshot,
+    Stats,
+    Store,
+    View,
+    schema,
+)
 from polysem.search.store.entries import SIDES
 
 Progress = Callable[[str, int, int], None]
+_DAMAGED = "damaged"
+"""Name of the note that says which rows of which segment `verify` found damaged."""
+_ODD = 0.02
 _ASKED = 8
 """Sets of the other side that an engine is measured with."""
 
@@ -49,24 +67,29 @@ class LocalBackend:
 
     def _now(self) -> tuple[Snapshot, dict[str, Gallery]]:
         """The newest state. Segments that were there before keep what was made ready for them."""
-        with self._guard:
+        with self._guard, self._explained():
             snapshot = self._store.snapshot()
             if snapshot is not self._snapshot:
                 parts: dict[int, Part] = {}
                 galleries: dict[str, Gallery] = {}
+                broken = snapshot.note(_DAMAGED) or {}
                 for side in SIDES:
                     views = snapshot.views(side)
                     for view in views:
                         known = self._parts.get(view.number)
-                        parts[view.number] = known if known and known.settled else self._part(view)
+                        parts[view.number] = known if known and known.settled else self._part(view, broken)
                     ordered = [parts[view.number] for view in views]
                     galleries[side] = Gallery(snapshot, side, self.manifest.similarity, ordered)
                 self._snapshot, self._parts, self._galleries = snapshot, parts, galleries
                 self._unreadable = sum(len(snapshot.among(each)) for each in snapshot.damaged)
             return snapshot, self._galleries
 
-    def _part(self, view: View) -> Part:
-        return Part(view, self.manifest.similarity)
+    def _part(self, view: View, broken: Mapping[str, Any] | None = None) -> Part:
+        known = (broken or {}).get(str(view.number), ())
+        return Part(view, self.manifest.similarity, (range(*rows) for rows in known))
+
+    def _explained(self) -> AbstractContextManager[None]:
+        return schema.explained("read", self._store.folder)
 
     def _side(self, side: Side) -> tuple[Snapshot, Gallery]:
         if side not in self.manifest.sets:
@@ -87,21 +110,39 @@ class LocalBackend:
         candidates: int = CANDIDATES,
     ) -> Ranked:
         snapshot, gallery = self._side(side)
-        fast = mode == "fast"
-        hits = gallery.search_fast(query, k, where, candidates) if fast else gallery.search(query, k, where)
-        sets = snapshot.vectors(side, hits.positions)
-        return Ranked(snapshot.items(side, hits.positions), hits.scores, sets, hits.scored, self._unreadable)
+
+        def hits() -> Hits:
+            fast = mode == "fast"
+            return gallery.search_fast(query, k, where, candidates) if fast else gallery.search(query, k, where)
+
+        with self._explained():
+            found = hits()
+            vectors = snapshot.vectors(side, found.positions)
+            if (_is_odd(vectors) or len(found.positions) < min(k, gallery.count(where))) and gallery.check():
+                found = hits()
+                vectors = snapshot.vectors(side, found.positions)
+            items = snapshot.items(side, found.positions)
+            return Ranked(items, found.scores, vectors, found.scored, self._unreadable + gallery.unreadable)
 
     def count(self, side: Side, where: Filter | None = None) -> int:
-        return self._side(side)[1].count(where)
+        gallery = self._side(side)[1]
+        with self._explained():
+            return gallery.count(where)
 
     def sample(self, side: Side, count: int, *, where: Filter | None = None, seed: int = 0) -> list[str]:
         snapshot, gallery = self._side(side)
-        return snapshot.ids(side, gallery.drawn(count, where, seed))
+        with self._explained():
+            return snapshot.ids(side, gallery.drawn(count, where, seed))
+
+    def matching(self, side: Side, where: Filter) -> list[str]:
+        snapshot, _ = self._side(side)
+        with self._explained():
+            return snapshot.matching(side, where)
 
     def vectors(self, side: Side, ids: Sequence[str]) -> NDArray[Any]:
         snapshot, _ = self._side(side)
-        items = {item.id: item.position for item in snapshot.find(ids, side)}
+        with self._explained():
+            items = {item.id: item.position for item in snapshot.find(ids, side)}
         gone = [key for key in ids if items.get(key, -1) < 0]
         if gone:
             raise InputError(f"The index holds no {side} {gone[0]!r} that can be read. `polysem verify` says more.")
@@ -111,16 +152,31 @@ class LocalBackend:
         self, side: Side, query: NDArray[Any], count: int, *, where: Filter | None = None, seed: int = 0
     ) -> NDArray[np.float64]:
         gallery = self._side(side)[1]
-        return gallery.scores(query, gallery.drawn(count, where, seed))
+        with self._explained():
+            return gallery.scores(query, gallery.drawn(count, where, seed))
 
     def find(self, ids: Iterable[str], side: Side | None = None) -> list[Item]:
-        return self._now()[0].find(ids, side)
+        snapshot, _ = self._now()
+        with self._explained():
+            return snapshot.find(ids, side)
 
     def hashes(self, ids: Iterable[str], side: Side) -> dict[str, str | None]:
-        return self._now()[0].hashes(ids, side)
+        snapshot, gallery = self._side(side)
+        with self._explained():
+            if not snapshot.damaged and not gallery.unreadable:
+                return snapshot.hashes(ids, side)
+            mask = gallery.mask(None)
+            # An item whose vectors are lost counts as not there: adding it again mends the index.
+            return {
+                item.id: item.hash
+                for item in snapshot.find(ids, side)
+                if item.position >= 0 and (mask is None or mask[item.position])
+            }
 
     def captions_of(self, ids: Iterable[str]) -> list[str]:
-        return self._now()[0].captions_of(ids)
+        snapshot, _ = self._now()
+        with self._explained():
+            return snapshot.captions_of(ids)
 
     # --------------------------------------------------------------------------------------------------- writing
 
@@ -129,14 +185,23 @@ class LocalBackend:
             check_units(batch)
         return self._store.add(*batches)
 
-    def remove(self, ids: Iterable[str], side: Side | None = None) -> int:
-        return self._store.remove(ids, side)
+    def remove(self, ids: Iterable[str], side: Side | None = None, *, texts: Iterable[str] = ()) -> int:
+        return self._store.remove(ids, side, texts=texts)
 
     def settle(self, progress: Progress | None = None) -> None:
         """Sketch the large segments and put their means in order, where that was not done yet.
 
         Later segments follow the first, largest one's plan: what is added costs what it is, not what is there.
         """
+        try:
+            self._settle(progress)
+        except SearchError as error:
+            raise SearchError(
+                f"The items are safe in the index, but what makes searching them fast could not be written: {error} "
+                "Until `polysem compact` has made it, searches are right and slower."
+            ) from None
+
+    def _settle(self, progress: Progress | None) -> None:
         snapshot = self._store.snapshot()
         views = [view for side in SIDES for view in snapshot.views(side)]
         todo = [(view, names) for view in views if (names := missing(view, self.manifest.similarity))]
@@ -176,7 +241,9 @@ class LocalBackend:
         return self._store.compact()
 
     def note(self, name: str) -> Any:
-        return self._now()[0].note(name)
+        snapshot, _ = self._now()
+        with self._explained():
+            return snapshot.note(name)
 
     def write_note(self, name: str, value: Any) -> None:
         self._store.note(name, value)
@@ -185,10 +252,36 @@ class LocalBackend:
         return self._store.stats()
 
     def verify(self, progress: Progress | None = None) -> list[Damage]:
-        return self._store.verify()
+        """What is damaged is left out of searches from now on and, where this may write, for good: see `hashes`."""
+        snapshot, galleries = self._now()
+        with self._explained():
+            found = snapshot.verify(progress)
+        broken: dict[str, list[list[int]]] = {str(number): [] for number in snapshot.segments}
+        for damage in found:
+            if damage.rows is not None and (number := snapshot.number(damage)) is not None:
+                broken[str(number)].append([damage.rows.start, damage.rows.stop])
+        broken = {number: rows for number, rows in broken.items() if rows}
+        for gallery in galleries.values():
+            gallery.check()
+        if self.writable and broken != (self.note(_DAMAGED) or {}):
+            self._store.note(_DAMAGED, broken)
+        return found
+
+    def repair(self, damage: Sequence[Damage]) -> list[Damage]:
+        if self.writable and any(map(is_attachment, damage)):
+            for each in damage:
+                if is_attachment(each):
+                    (self._store.folder / each.segment).unlink(missing_ok=True)
+            with self._guard:
+                self._snapshot, self._parts, self._galleries = None, {}, {}
+            self.settle()
+            return [each for each in damage if not is_attachment(each)]
+        return list(damage)
 
     def among(self, damage: Damage) -> list[str]:
-        return self._now()[0].among(damage)
+        snapshot, _ = self._now()
+        with self._explained():
+            return snapshot.among(damage)
 
     def close(self) -> None:
         with self._guard:
@@ -200,3 +293,9 @@ class LocalBackend:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self.close()
+
+
+def _is_odd(vectors: NDArray[Any]) -> bool:
+    """Whether these cannot be what was added: then a file was damaged since."""
+    norms = np.linalg.norm(vectors.astype(np.float64), axis=2)
+    return not bool((np.abs(norms - 1) < _ODD).all())

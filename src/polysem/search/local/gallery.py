@@ -30,20 +30,40 @@ class Gallery:
         self._snapshot, self._side, self._compared, self._parts = snapshot, side, compared, parts
         self._starts = np.cumsum([0, *(len(part.vectors) for part in parts)])
         self._guard = threading.Lock()
-        self._masks: OrderedDict[Filter | None, NDArray[np.bool_] | None] = OrderedDict()
+        self._masks: OrderedDict[str, NDArray[np.bool_] | None] = OrderedDict()
 
     def mask(self, where: Filter | None) -> NDArray[np.bool_] | None:
-        """Which positions count and pass the filter; None for all."""
+        """Which positions can be searched and pass the filter; None for all."""
+        key = repr(where)  # 1 and true are equal, and mean different things
         try:
-            return self._masks[where]
+            return self._masks[key]
         except KeyError:  # asked by one step, because other threads make room for theirs
             found = self._snapshot.mask(self._side, where)
+            for part, start, stop in self._spans():
+                found[start:stop] &= ~part.broken
             mask = None if found.all() else found
         with self._guard:
-            self._masks[where] = mask
+            self._masks[key] = mask
             while len(self._masks) > _MASKS:
                 self._masks.popitem(last=False)
         return mask
+
+    @property
+    def unreadable(self) -> int:
+        """How many items are lost in damaged rows."""
+        if not any(part.broken.any() for part in self._parts):
+            return 0
+        live = self._snapshot.mask(self._side)
+        return sum(int((live[start:stop] & part.broken).sum()) for part, start, stop in self._spans())
+
+    def check(self) -> bool:
+        """Read everything, and whether rows were found damaged that were not known to be."""
+        found = [part.check() for part in self._parts]  # all of them, not only up to the first
+        new = any(found)
+        if new:
+            with self._guard:
+                self._masks.clear()
+        return new
 
     def count(self, where: Filter | None) -> int:
         mask = self.mask(where)

@@ -1,8 +1,8 @@
-"""One segment made ready to be searched: exactly, and by its means."""
+"""One segment made ready to be searched: exactly, and by its means, whatever of it is damaged."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from polysem.search.engine import Engine, Plan, exact
 from polysem.search.local.means import FEW, Means
 from polysem.search.sets import bounded, plain_scores
-from polysem.search.store import SearchError, View
+from polysem.search.store import Damage, SearchError, View
+from polysem.search.store.segments import Segment
 
 ENGINE, MEANS = "engine", "means"
 """Names of what is attached to a segment."""
@@ -23,26 +24,57 @@ SKETCHED = 4096
 class Part:
     """A segment as the searching code sees it. What was attached to it is used, or else made for the time being."""
 
-    def __init__(self, view: View, compared: Mapping[str, Any]) -> None:
+    def __init__(self, view: View, compared: Mapping[str, Any], broken: Iterable[range] = ()) -> None:
+        """broken: rows that are known to be damaged."""
         self._view, self._compared = view, compared
-        self.vectors = view.vectors
         self.settled = not missing(view, compared)
         """Whether all that speeds a search up has been made: else it is worth looking again later."""
+        self.broken = np.zeros(view.rows, np.bool_)
+        """Rows that must not be searched, because what is stored is not what was written."""
+        for rows in broken:
+            self.broken[rows.start : rows.stop] = True
+        if not self.settled or view.rows < SKETCHED:
+            self.check()  # it will be read in full in any case
+
+    @property
+    def vectors(self) -> NDArray[Any]:
+        return self._view.vectors
+
+    def check(self) -> bool:
+        """Compare all checksums of the vectors, and whether that has found something new."""
+        before = int(self.broken.sum())
+        for damage in self._view.segment.verify():
+            self.broken[slice(None) if damage.rows is None else slice(damage.rows.start, damage.rows.stop)] = True
+        new = int(self.broken.sum()) > before
+        if new:
+            for name in ("engine", "means", "_sound"):
+                self.__dict__.pop(name, None)
+        return new
+
+    @cached_property
+    def _sound(self) -> NDArray[Any]:
+        """The vectors, with something harmless in place of what is damaged: nobody will see it, all of it is read."""
+        if not self.broken.any():
+            return self.vectors
+        mended = self.vectors.copy()
+        mended[self.broken] = 0
+        mended[self.broken, :, 0] = 1
+        return mended
 
     @cached_property
     def engine(self) -> Engine | None:
         """None where the similarity is not one that inner products bound: then every item is scored."""
         if bounded(self._compared) is None:
             return None
-        if found := _attached(self._view, ENGINE):
-            about, arrays = found
-            return Engine.restore(self.vectors, about, arrays)
-        return Engine.build(self.vectors, self._compared, plan=Plan())
+        found = attached(self._view, ENGINE, checked=True)
+        if found is not None:
+            return Engine.restore(self.vectors, found.about, found.arrays)
+        return Engine.build(self._sound, self._compared, plan=Plan())
 
     @cached_property
     def means(self) -> Means:
-        found = _attached(self._view, MEANS)
-        return Means.build(self.vectors) if found is None else Means.restore(found[1])
+        found = attached(self._view, MEANS, checked=True)
+        return Means.build(self._sound) if found is None else Means.restore(found.arrays)
 
     def scores(self, query: NDArray[np.float32], rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Of one query (L, D) with these rows: the score that decides."""
@@ -52,15 +84,21 @@ class Part:
 
 
 def missing(view: View, compared: Mapping[str, Any]) -> list[str]:
-    """What should be attached to a segment and is not, or is damaged."""
+    """What should be attached to a segment and is not."""
     wanted = [ENGINE] if view.rows >= SKETCHED and bounded(compared) is not None else []
     wanted += [MEANS] if view.rows >= FEW else []
-    return [name for name in wanted if _attached(view, name) is None]
+    return [name for name in wanted if attached(view, name) is None]
 
 
-def _attached(view: View, name: str) -> tuple[Mapping[str, Any], Mapping[str, NDArray[Any]]] | None:
+def attached(view: View, name: str, checked: bool = False) -> Segment | None:
+    """What was attached to a segment; None if it is not there, or damaged. checked: read all of it to be sure."""
     try:
         found = view.attached(name)
-    except SearchError:  # damaged: it is made again by the next writer
+    except SearchError:
         return None
-    return None if found is None else (found.about, found.arrays)
+    return None if found is None or (checked and found.verify()) else found
+
+
+def is_attachment(damage: Damage) -> bool:
+    """Whether it concerns what can be made again."""
+    return any(damage.segment.endswith(f".{name}.seg") for name in (ENGINE, MEANS))

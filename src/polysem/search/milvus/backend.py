@@ -9,7 +9,7 @@ from typing import Any, Self
 from numpy.typing import NDArray
 
 from polysem.errors import InputError
-from polysem.search.filters import Field
+from polysem.search.filters import Field, Filter
 from polysem.search.milvus import rows
 from polysem.search.milvus.address import Address
 from polysem.search.milvus.collection import Collection, chunks
@@ -108,14 +108,21 @@ class MilvusBackend(Searching):
             )
         return Added(total - replaced, replaced)
 
-    def remove(self, ids: Iterable[str], side: Side | None = None) -> int:
+    def remove(self, ids: Iterable[str], side: Side | None = None, *, texts: Iterable[str] = ()) -> int:
         self._check_writable()
         if isinstance(ids, str):
             raise InputError(f"Give a list of ids, got the text {ids!r}.")
-        wanted = dict.fromkeys(ids)
-        there = self._known([rows.key(each, one) for each in self._sides(side) for one in wanted])
+        wanted = [rows.key(each, one) for each in self._sides(side) for one in dict.fromkeys(ids)]
+        wanted += [rows.key("text", one) for one in texts]
+        there = self._known(list(dict.fromkeys(wanted)))
         self._collection.delete(there)
         return len(there)
+
+    def matching(self, side: Side, where: Filter) -> list[str]:
+        return self.sample(side, self.count(side, where), where=where)
+
+    def repair(self, damage: Sequence[Damage]) -> list[Damage]:
+        return list(damage)  # nothing here can be made again from something else
 
     def write_note(self, name: str, value: Any) -> None:
         self._check_writable()

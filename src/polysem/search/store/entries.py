@@ -107,18 +107,25 @@ def as_rows(entries: Iterable[Entry]) -> Iterator[tuple[str, str | None, str | N
         )
 
 
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written down: the names of files in an old encoding cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _text(what: str, value: object, key: object) -> str:
     if not isinstance(value, str):
         raise InputError(f"Item {key!r}: its {what} must be a text, got {value!r:.80} ({kind(value)}).")
     if "\0" in value:
         raise InputError(f"Item {key!r}: its {what} holds the character NUL, which no database finds again. Remove it.")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
+    if not is_unicode(value):
         raise InputError(
             f"Item {key!r}: its {what} {value!r:.80} is no valid Unicode, as names of files in an old encoding are. "
             "Rename the file, or give the item another text."
-        ) from None
+        )
     return value
 
 

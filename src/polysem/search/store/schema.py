@@ -42,6 +42,7 @@ CREATE TABLE items (
 CREATE TABLE labels (label TEXT, item INTEGER, PRIMARY KEY (label, item)) WITHOUT ROWID;
 CREATE UNIQUE INDEX items_by_id ON items (id, side);
 CREATE UNIQUE INDEX items_by_place ON items (segment, row);
+CREATE INDEX items_by_path ON items (path) WHERE path IS NOT NULL;
 """
 _WORDS = """
 CREATE VIRTUAL TABLE words USING fts5 (

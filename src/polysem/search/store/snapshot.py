@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -83,7 +83,8 @@ class View:
 class Stats(NamedTuple):
     """How large an index is. dead: rows that take space and do not count, until `compact`.
 
-    bytes: of all files; None where another program keeps them.
+    bytes: of all files; None where another program keeps them. change: another number after everything that was added
+    or rewritten.
     """
 
     items: int
@@ -92,6 +93,7 @@ class Stats(NamedTuple):
     segments: int
     bytes: int | None
     words: bool
+    change: int = 0
 
     @property
     def bytes_per_item(self) -> float | None:
@@ -118,7 +120,7 @@ class Snapshot:
             try:
                 segment = known.get(number) or Segment.open(segment_path(folder, number))
                 segment.require((rows, self.manifest.sets[side], self.manifest.dim))
-            except (SearchError, FileNotFoundError) as error:
+            except (SearchError, FileNotFoundError, IsADirectoryError) as error:
                 self.damaged.append(unreadable(segment_path(folder, number), error))
                 continue
             start = views[-1].start + views[-1].rows if views else 0
@@ -180,6 +182,12 @@ class Snapshot:
             found.append(self._item(item))
         return found
 
+    def matching(self, side: Side, where: Filter) -> list[str]:
+        """The ids of all items that pass the filter, those too whose vectors cannot be read."""
+        condition, parameters = to_sql(where)
+        query = f"SELECT id FROM items WHERE side = ? AND {condition} ORDER BY segment, row"
+        return [key for (key,) in self._connection.execute(query, (side, *parameters))]
+
     def ids(self, side: Side, positions: Sequence[int] | NDArray[np.integer[Any]]) -> list[str]:
         """The ids of the items at these positions."""
         return [item.id for item in self.items(side, positions)]
@@ -230,13 +238,17 @@ class Snapshot:
         for path in (*self.folder.glob("segment-*"), *self.folder.glob(schema.NAME + "*")):
             with suppress(FileNotFoundError):  # compacted away since
                 size += path.stat().st_size
-        return Stats(sum(sides.values()), sides, dead, segments, size, words.indexed(self._connection))
+        query = "SELECT ifnull(max(seq), 0) FROM sqlite_sequence WHERE name = 'segments'"
+        (change,) = self._connection.execute(query).fetchone()
+        return Stats(sum(sides.values()), sides, dead, segments, size, words.indexed(self._connection), change)
 
-    def verify(self) -> list[Damage]:
-        """Read everything once; what is damaged, by segment and rows. The rest stays usable."""
+    def verify(self, progress: Callable[[str, int, int], None] | None = None) -> list[Damage]:
+        """Read all that counts once; what is damaged, by segment and rows. The rest stays usable."""
         found = list(self.damaged)
-        for view in self._by_number.values():
-            found += view.segment.verify()
+        for done, view in enumerate(self._by_number.values()):
+            if progress is not None:
+                progress("checking", done, len(self._by_number))
+            found += view.segment.verify(view.live)
             for path in self.folder.glob(f"{view.segment.path.stem}.*.seg"):
                 try:
                     found += Segment.open(path).verify()
@@ -249,14 +261,19 @@ class Snapshot:
                 found.append(Damage(schema.NAME, None, why))
         return found
 
+    def number(self, damage: Damage) -> int | None:
+        """Of the segment that a damage concerns; None where it concerns no vectors."""
+        found = _SEGMENT.fullmatch(damage.segment)
+        return None if found is None else int(found[1])
+
     def among(self, damage: Damage) -> list[str]:
         """The ids of the items that a damage concerns."""
-        number = _SEGMENT.fullmatch(damage.segment)
+        number = self.number(damage)
         if number is None:  # the database, or what was attached and can be made again
             return []
         rows = damage.rows or range(2**62)
         query = "SELECT id FROM items WHERE segment = ? AND row >= ? AND row < ? ORDER BY row"
-        return [key for (key,) in self._connection.execute(query, (int(number[1]), rows.start, rows.stop))]
+        return [key for (key,) in self._connection.execute(query, (number, rows.start, rows.stop))]
 
     def _places(
         self, side: Side, positions: Sequence[int] | NDArray[np.integer[Any]]

@@ -126,10 +126,10 @@ class Store:
         with self._guard, schema.explained("add to", self.folder):
             return self._writing().add(batches)
 
-    def remove(self, ids: Iterable[str], side: Side | None = None) -> int:
-        """Remove the items with these ids, on one side or both, and say how many there were."""
+    def remove(self, ids: Iterable[str], side: Side | None = None, *, texts: Iterable[str] = ()) -> int:
+        """Remove the items with these ids, on one side or both, and these texts, and say how many there were."""
         with self._guard, schema.explained("remove from", self.folder):
-            return self._writing().remove(ids, side)
+            return self._writing().remove(ids, side, texts)
 
     def compact(self) -> Compacted:
         """Give back the space of removed items and merge small segments. Readers go on with what they have."""

@@ -123,11 +123,16 @@ class Writer:
         self._merge_crowd()
         return added
 
-    def remove(self, ids: Iterable[str], side: Side | None) -> int:
+    def remove(self, ids: Iterable[str], side: Side | None, texts: Iterable[str] = ()) -> int:
         if isinstance(ids, str):
             raise InputError(f"Give a list of ids, got the text {ids!r}.")
-        wanted = list(ids)
-        return self._change(lambda _: sum(self._forget(wanted, each) for each in SIDES if side in (None, each)))
+        wanted, also = list(ids), list(texts)
+
+        def work(_: list[Path]) -> int:
+            removed = sum(self._forget(wanted, each) for each in SIDES if side in (None, each))
+            return removed + self._forget(also, "text")
+
+        return self._change(work)
 
     def attach(self, number: int, name: str, about: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         if not re.fullmatch(r"[a-z0-9_-]+", name):

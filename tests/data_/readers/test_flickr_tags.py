@@ -1,0 +1,107 @@
+"""MIRFLICKR-25K and NUS-WIDE as their authors pack them: tags as text, labels from lists and columns."""
+
+import numpy as np
+import pytest
+from making import noise
+
+from polysem.data import DataError, open_collection
+
+
+@pytest.fixture
+def mirflickr(tmp_path):
+    for number in (1, 2, 10):
+        noise(tmp_path / f"im{number}.jpg", number)
+    tags, labels = tmp_path / "meta" / "tags", tmp_path / "mirflickr25k_annotations_v080"
+    tags.mkdir(parents=True)
+    labels.mkdir()
+    (tags / "tags1.txt").write_text("sea\nsunset\n")
+    (tags / "tags2.txt").write_text("")
+    (tags / "tags10.txt").write_text("dog\n")
+    (labels / "water.txt").write_text("1\n2\n")
+    (labels / "animals.txt").write_text("10\n")
+    (labels / "animals_r1.txt").write_text("10\n")
+    (labels / "README.txt").write_text("not a label")
+    return tmp_path
+
+
+def test_mirflickr_has_its_tags_as_one_text_and_its_labels(mirflickr):
+    first, second, tenth = open_collection(mirflickr)
+    assert (first.id, first.captions, first.labels) == ("im1.jpg", ("sea sunset",), ("water",))
+    assert (second.captions, second.labels) == ((), ("water",))
+    assert (tenth.captions, tenth.labels) == (("dog",), ("animals",))
+    assert open_collection(mirflickr, relevant=True)[2].labels == ("animals", "animals_r1")
+
+
+def test_a_broken_label_file_is_named(mirflickr):
+    (mirflickr / "mirflickr25k_annotations_v080" / "water.txt").write_text("1\nx2\n")
+    with pytest.raises(DataError, match=r"water\.txt: expected a picture's number"):
+        open_collection(mirflickr)
+    for path in (mirflickr / "mirflickr25k_annotations_v080").iterdir():
+        path.unlink()
+    with pytest.raises(DataError, match="no label files"):
+        open_collection(mirflickr)
+
+
+@pytest.fixture
+def nus_wide(tmp_path):
+    names = ["actor\\0001_111.jpg", "sea\\0002_222.jpg", "sea\\0003_333.jpg"]
+    for number, name in enumerate(names[:2]):
+        noise(tmp_path / "Flickr" / name.replace("\\", "/"), number)
+    for folder in ("ImageList", "Groundtruth/AllLabels", "NUS_WID_Tags"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "ImageList" / "Imagelist.txt").write_text("\n".join(names) + "\n")
+    (tmp_path / "ImageList" / "TrainImagelist.txt").write_text(names[0] + "\n")
+    (tmp_path / "ImageList" / "TestImagelist.txt").write_text("\n".join(names[1:]) + "\n")
+    labels = tmp_path / "Groundtruth" / "AllLabels"
+    (labels / "Labels_person.txt").write_text("1\n0\n0\n")
+    (labels / "Labels_ocean.txt").write_text("0\n1\n1\n")
+    (tmp_path / "NUS_WID_Tags" / "All_Tags.txt").write_text("111   film star\n222\tsea\n333 waves\n")
+    return tmp_path
+
+
+def test_nus_wide_has_tags_labels_and_the_authors_splits(nus_wide):
+    collection = open_collection(nus_wide)
+    actor, sea = collection
+    assert (actor.id, actor.captions, actor.labels, actor.split) == (
+        "actor/0001_111.jpg",
+        ("film star",),
+        ("person",),
+        "train",
+    )
+    assert (sea.captions, sea.labels, sea.split) == (("sea",), ("ocean",), "test")
+    assert actor.media.path.is_file()
+    assert [skip.what for skip in collection.skipped] == ["sea/0003_333.jpg"]
+
+
+def test_a_column_of_the_wrong_length_is_named(nus_wide):
+    (nus_wide / "Groundtruth" / "AllLabels" / "Labels_ocean.txt").write_text("0\n1\n")
+    with pytest.raises(DataError, match=r"Labels_ocean\.txt: expected 3 lines of 0 or 1, one per picture; got 2"):
+        open_collection(nus_wide)
+
+
+@pytest.fixture
+def features(tmp_path):
+    np.save(tmp_path / "train_ims.npy", np.random.default_rng(0).normal(size=(3, 2, 4)).astype(np.float32))
+    (tmp_path / "train_caps.txt").write_text("".join(f"caption {n}\n" for n in range(6)))
+    return tmp_path
+
+
+def test_precomputed_features_may_have_a_matrix_of_labels(features):
+    np.save(features / "train_labels.npy", np.array([[1, 0, 1], [0, 0, 0], [0, 1, 0]], np.int8))
+    assert [item.labels for item in open_collection(features)] == [("0", "2"), (), ("1",)]
+    (features / "label_names.txt").write_text("cat\ndog\nsea\n")
+    assert [item.labels for item in open_collection(features)] == [("cat", "sea"), (), ("dog",)]
+    (features / "label_names.txt").write_text("cat\ndog\n")
+    with pytest.raises(DataError, match="2 different names for the 3 columns"):
+        open_collection(features)
+    np.save(features / "train_labels.npy", np.array([[1, 0, 2]] * 3))
+    with pytest.raises(DataError, match="of 0 and 1"):
+        open_collection(features)
+
+
+def test_or_a_line_of_labels_for_each_image(features):
+    (features / "train_labels.txt").write_text("cat; sea\n\ndog;dog\n")
+    assert [item.labels for item in open_collection(features)] == [("cat", "sea"), (), ("dog",)]
+    (features / "train_labels.txt").write_text("cat\n")
+    with pytest.raises(DataError, match="1 lines for 3 images"):
+        open_collection(features)

@@ -1,0 +1,217 @@
+"""Files that change behind the index's back: named, left out, and mended by adding again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from polysem.search import Batch, Entry, Index, Manifest, SearchError
+from polysem.search.engine import Plan, engine
+from polysem.search.local import LocalBackend, means, part
+from search.photos import make_photos, tiny_model
+
+K, DIM = 2, 16
+
+
+def manifest(**changes) -> Manifest:
+    return Manifest(
+        **{"fingerprint": "abc", "sets": {"image": K}, "dim": DIM, "similarity": {"name": "smooth_chamfer"}} | changes
+    )
+
+
+def made(count: int, seed: int = 0) -> np.ndarray:
+    drawn = np.random.default_rng(seed).normal(size=(count, K, DIM)).astype(np.float32)
+    return drawn / np.linalg.norm(drawn, axis=-1, keepdims=True)
+
+
+def batch(name: str, count: int, seed: int = 0) -> Batch:
+    return Batch("image", [Entry(f"{name}{i}", hash="h") for i in range(count)], made(count, seed))
+
+
+@pytest.fixture
+def prepared(monkeypatch):
+    """Segments of a few hundred rows count as large."""
+    monkeypatch.setattr(part, "SKETCHED", 100)
+    monkeypatch.setattr(part, "FEW", 150)
+    monkeypatch.setattr(means, "FEW", 150)
+    monkeypatch.setattr(engine, "FEWEST", 1)
+    monkeypatch.setattr(engine, "_FEW", 10)
+    monkeypatch.setattr(engine, "measure", lambda *_: Plan((8,), 0.5, (0.1,)))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two segments: `a`, of 200 items, and `b`, of 20."""
+    with Index.create(tmp_path / "index", manifest()) as index:
+        index.add(batch("a", 200))
+        index.add(batch("b", 20, seed=1))
+    return tmp_path / "index"
+
+
+def overwrite(path: Path, place: int, content: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(place)
+        file.write(content)
+
+
+def first(folder: Path) -> Path:
+    return sorted(folder.glob("segment-??????.seg"))[0]
+
+
+@pytest.mark.parametrize("native", ["1", "0"])
+@pytest.mark.parametrize("value", [np.nan, 1e30, 50.0])
+@pytest.mark.parametrize("large", [False, True])
+def test_damaged_vectors_take_nobody_else_down(folder, prepared, monkeypatch, large, value, native):
+    monkeypatch.setenv("POLYSEM_NATIVE", native)
+    if not large:
+        monkeypatch.setattr(part, "SKETCHED", 10**6)
+        monkeypatch.setattr(part, "FEW", 10**6)
+    else:
+        with LocalBackend.open(folder, write=True) as backend:
+            backend.settle()
+    overwrite(first(folder), 64, np.full(200 * K * DIM, value, "<f4").tobytes())
+    with Index.open(folder) as index:
+        for mode in ("exact", "fast"):
+            found = index.search(vectors=made(20, 1)[3], k=10, mode=mode)
+            assert found[0].id == "b3"
+            assert all(result.id.startswith("b") for result in found)
+            assert np.isfinite([result.score for result in found]).all()
+        assert found.unreadable == 200 or large  # bounds may rule the damaged out unseen
+        verified = index.verify(sample=5)
+        assert {each.segment for each in verified.damage} == {first(folder).name}
+        assert len(verified.lost[first(folder).name]) == 200
+        assert verified.audit is not None
+        assert index.search(vectors=made(1)[0], k=3).unreadable == 200
+
+
+def test_adding_again_mends_what_verify_found(tmp_path):
+    photos, model = make_photos(tmp_path / "photos"), tiny_model(tmp_path)
+    with Index.create(tmp_path / "index", model) as index:
+        index.add(photos)
+        expected = index.search("a red picture").as_dict()["items"]
+    overwrite(first(tmp_path / "index"), 70, b"\xff\x07\xff")
+    with Index.open(tmp_path / "index", write=True, model=model) as index:
+        assert len(index.verify(sample=2).damage) == 1
+        assert index.add(photos).replaced == 4
+        assert index.verify(sample=2).damage == []
+        again = index.search("a red picture").as_dict()["items"]
+    assert [each["id"] for each in again] == [each["id"] for each in expected]
+
+
+def test_a_lost_segment_is_mended_by_adding_and_emptied_by_removing(folder):
+    first(folder).unlink()
+    with Index.open(folder, write=True) as index:
+        assert index.search(vectors=made(1)[0], k=3).unreadable == 200
+        assert index._backend.hashes(["a0", "b0"], "image") == {"b0": "h"}
+        assert index.remove_where("id like 'a%'") == 200
+        assert index.search(vectors=made(1)[0], k=3).unreadable == 0
+
+
+def test_a_damaged_sketch_is_not_used_and_made_again(folder, prepared):
+    with LocalBackend.open(folder, write=True) as backend:
+        backend.settle()
+        expected = [backend.search("image", query, 5) for query in made(20, 7)]
+    for name in ("engine", "means"):
+        (path,) = folder.glob(f"*.{name}.seg")
+        overwrite(path, 80, b"\xff" * 400)
+    with Index.open(folder) as reader:
+        for query, known in zip(made(20, 7), expected, strict=True):
+            assert reader.search(vectors=query, k=5).ids == [item.id for item in known.items]
+            assert len(reader.search(vectors=query, k=5, mode="fast")) == 5
+        assert len({each.segment for each in reader.verify(sample=2).damage}) == 2  # it may not write
+    with Index.open(folder, write=True) as index:
+        verified = index.verify(sample=2)
+        assert verified.damage == []
+        assert len(verified.repaired) == 2
+        assert index.verify(sample=2).repaired == []
+
+
+def test_every_damaged_stretch_counts(folder, monkeypatch):
+    monkeypatch.setattr("polysem.search.store.segments._CHUNK", 50 * K * DIM * 4)
+    with Index.open(folder, write=True) as index:
+        index.add(batch("c", 200, seed=3))
+    last = sorted(folder.glob("segment-??????.seg"))[-1]
+    for row in (10, 160):
+        overwrite(last, 64 + row * K * DIM * 4, b"\xff" * 64)
+    with Index.open(folder) as index:
+        lost = index.verify(sample=2).lost[last.name]
+        assert set(lost) == {f"c{i}" for i in (*range(50), *range(150, 200))}
+
+
+def test_vectors_that_are_added_can_be_searched(tmp_path):
+    """What `add` accepts, a search does too, also after rounding."""
+    for dtype in ("float32", "float16"):
+        with Index.create(tmp_path / dtype, manifest(dtype=dtype)) as index:
+            for number, norm in enumerate((0.9911, 1.0, 1.0089)):
+                index.add(Batch("image", [Entry(f"{number}")], norm * made(1, number)))
+            assert len(index.search(vectors=made(1, 9)[0])) == 3
+            with pytest.raises(ValueError, match=r"norm 1\.01"):
+                index.add(Batch("image", [Entry("x")], 1.01 * made(1)))
+
+
+def test_removing_is_one_step(tmp_path, monkeypatch):
+    photos, model = make_photos(tmp_path / "photos"), tiny_model(tmp_path)
+    with Index.create(tmp_path / "index", model) as index:
+        index.add(photos)
+        writer = index._backend._store._writer
+        real = type(writer)._forget
+        calls = []
+
+        def stopped(self, ids, side):
+            calls.append(side)
+            if len(calls) == 3:
+                raise KeyboardInterrupt
+            return real(self, ids, side)
+
+        monkeypatch.setattr(type(writer), "_forget", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            index.remove(["red.png"])
+        assert index.stats().by_side == {"image": 4, "text": 8}
+
+
+def test_true_is_not_one(tmp_path):
+    with Index.create(tmp_path / "index", manifest()) as index:
+        entries = [Entry("n", metadata={"x": 1}), Entry("t", metadata={"x": True})]
+        index.add(Batch("image", entries, made(2)))
+        for _ in range(2):
+            assert index.search(vectors=made(1)[0], where="x = 1").ids == ["n"]
+            assert index.search(vectors=made(1)[0], where="x = true").ids == ["t"]
+
+
+def test_a_damaged_database_is_an_error_with_a_remedy(folder):
+    database = folder / "index.sqlite"
+    size = database.stat().st_size
+    for page in range(1, size // 4096):
+        content = database.read_bytes()
+        overwrite(database, page * 4096, b"\xa5" * 4096)
+        told = ""
+        try:
+            with Index.open(folder) as index:
+                index.search(vectors=made(1)[0], where="id = 'a1'")
+                index.stats()
+                index.verify(sample=2)
+        except SearchError as error:
+            told = str(error)
+        assert not told or str(folder) in told, page
+        database.write_bytes(content)
+
+
+def test_a_full_disk_while_preparing_does_not_deny_what_was_added(folder, prepared, monkeypatch):
+    def full(*_: object, **__: object) -> None:
+        raise SearchError("The disk is full.")
+
+    with Index.open(folder, write=True) as index:
+        monkeypatch.setattr(index._backend._store, "attach", full)
+        with pytest.raises(SearchError, match=r"items are safe in the index.*The disk is full"):
+            index.add(batch("c", 200, seed=3))
+        assert index.stats().items == 420
+
+
+def test_an_audit_knows_that_everything_was_replaced(folder):
+    with Index.open(folder, write=True) as index:
+        index.verify(sample=2)
+        assert not index.stats().changed_since_audit
+        index.add(batch("a", 200, seed=5))
+        assert index.stats().changed_since_audit

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import asdict, fields
 from importlib import import_module
@@ -77,12 +77,13 @@ def test_quick_commands_load_no_heavy_module(arguments: tuple[str, ...]) -> None
 @pytest.mark.parametrize("arguments", [("--version",), ("doctor",)])
 def test_quick_commands_start_in_under_a_second_and_a_half(arguments: tuple[str, ...]) -> None:
     def once() -> float:
-        began = time.perf_counter()
+        """Of the processor: what others do on the machine counts as little as possible."""
+        before = os.times()
         start(*arguments)
-        return time.perf_counter() - began
+        after = os.times()
+        return after.children_user + after.children_system - before.children_user - before.children_system
 
-    # The best of three: a busy machine slows some runs, a heavy import slows them all.
-    assert min(once() for _ in range(3)) < 1.5 or min(once() for _ in range(5)) < 1.5
+    assert min(once() for _ in range(3)) < 1.5
 
 
 @pytest.mark.parametrize("command", [(), ("doctor",), ("parts",)])

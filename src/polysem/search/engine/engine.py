@@ -24,7 +24,7 @@ _FEW = 2048
 # So few items for each result asked for leave bounds little to rule out.
 _FEW_PER_HIT = 32
 # Scores and numbers of queries held at once in a batch.
-_SCORES = 1 << 24
+_SCORES = 1 << 25
 # After bounds that ruled out too few, a query goes without them; after the next failure two, four and so on up to this.
 _LONGEST_PAUSE = 32
 

@@ -8,6 +8,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
 #define INLINE static inline __attribute__((always_inline))
 #define LANES 8
@@ -16,6 +19,7 @@
 #define DEPTH_BYTES 2048 /* of each vector taken at once, so that a panel stays in the first cache */
 #define GROUP_ROWS 48    /* query vectors, and panels of items, taken at once: they stay in the second */
 #define BLOCK_PANELS 16
+#define CACHE_BYTES (8 << 20) /* of packed items at once: they stay in the last cache, also where two threads share it */
 #define FIXED_ONE 32000  /* what 1 is in 16 bits, with room for norms that are not quite 1; scoring.py knows it too */
 
 enum { SMOOTH_CHAMFER, CHAMFER, MIL };
@@ -39,6 +43,16 @@ typedef struct {
     const float *query;        /* (queries, L, padded), L with rows of zeros up to a multiple of 4 */
     const float *norms;        /* (queries, L / 4, 2, 4): norms within the sketched dimensions and outside them */
 } Task;
+
+/* Large memory in large pages, where the system can be asked for them: a walk over it misses fewer addresses. */
+static void *room(int64_t bytes) {
+    void *found = malloc((size_t)bytes + 1);
+#ifdef MADV_HUGEPAGE
+    const uintptr_t page = (uintptr_t)1 << 21, start = ((uintptr_t)found + page - 1) & ~(page - 1);
+    if (found && (uintptr_t)found + (uintptr_t)bytes > start + page) madvise((void *)start, (uintptr_t)found + (uintptr_t)bytes - start, MADV_HUGEPAGE);
+#endif
+    return found;
+}
 
 static int64_t size_of(int type) { return type == FLOAT32 ? 4 : type == FLOAT16 ? 2 : 1; }
 

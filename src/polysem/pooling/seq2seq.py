@@ -11,7 +11,7 @@ def last_state(gru: nn.GRU, x: Tensor, mask: Tensor) -> Tensor:
     """The forward GRU's state after each item's last real token. (B, N, D), (B, N) -> (B, H)."""
     steps = torch.arange(mask.shape[1], device=mask.device)
     # Bring the real tokens of each item to the front, in order, so that a state never passes through padding.
-    order = torch.where(mask, steps, steps + len(steps)).argsort(1)
+    order = torch.where(mask, steps, steps + mask.shape[1]).argsort(1)
     packed = x.gather(1, order[..., None].expand_as(x))
     states, _ = gru(packed)
     last = (mask.sum(1) - 1)[:, None, None].expand(-1, 1, states.shape[2])

@@ -91,9 +91,9 @@ class AggregationBlock(nn.Module):
         if self.sine_positions:
             counted = torch.ones_like(mask) if self.how.padding_competes else mask
             positions = relative_sinusoids(counted, x.shape[-1]).to(x.dtype)
-        slots = self.initial_slots(len(x))
+        slots = self.initial_slots(x.shape[0])
         asking = slots.shape[1] * (self.iterations if self.tied else 1)
-        plan = cast(Iteration, self.updates[0]).attention.plan(len(x), x.shape[1], asking)
+        plan = cast(Iteration, self.updates[0]).attention.plan(x.shape[0], x.shape[1], asking)
         steps = []
         memory: Memory | None = None
         for step in range(self.iterations):

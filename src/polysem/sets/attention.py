@@ -94,7 +94,7 @@ class SlotAttention(nn.Module):
     def forward(self, slots: Tensor, memory: Memory, mask: Tensor, how: Competition) -> tuple[Tensor, Tensor]:
         """slots: (B, K, D), or (1, K, D) if they are the same for all. -> update (B, K, D), attention (B, H, K, N)
         before it is normalised over tokens."""
-        items, real = len(mask), mask[:, None, None]
+        items, real = mask.shape[0], mask[:, None, None]
         queries = self._queries(self.norm(slots), memory) * self.scale
         logits = _times(queries.expand(items, -1, -1, -1), memory.keys.transpose(-1, -2))
         if how.over == "tokens":
@@ -133,7 +133,7 @@ def _times(x: Tensor, y: Tensor) -> Tensor:
         return x @ y
     # Slots before heads in memory: that is how linear maps leave them.
     rows = x.transpose(1, 2).flatten(1, 2)
-    return (rows @ y.squeeze(1)).view(len(x), x.shape[2], x.shape[1], -1).transpose(1, 2)
+    return (rows @ y.squeeze(1)).view(x.shape[0], x.shape[2], x.shape[1], -1).transpose(1, 2)
 
 
 def _per_head(x: Tensor, weight: Tensor) -> Tensor:

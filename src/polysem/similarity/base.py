@@ -6,8 +6,11 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import PositiveFloat
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -42,8 +45,9 @@ class Similarity(Part):
         super().__init__()
         self.budget_mb = budget_mb
 
-    def forward(self, a: Tensor, b: Tensor) -> Tensor:
-        return self.scores(a, b)
+    def forward(self, a: Tensor | NDArray[Any], b: Tensor | NDArray[Any]) -> Tensor:
+        """`scores` of tensors or of arrays."""
+        return self.scores(_tensor(a), _tensor(b))
 
     def scores(self, a: Tensor, b: Tensor, budget_mb: float | None = None) -> Tensor:
         """(I, K, D), (T, L, D) -> (I, T). Differentiable; half-precision input is scored in float32."""
@@ -166,12 +170,16 @@ def _block(a: Tensor, b: Tensor, values: int, copies: int, most_pairs: float = m
     return rows, columns
 
 
+def _tensor(given: Tensor | NDArray[Any]) -> Tensor:
+    return torch.from_numpy(given) if isinstance(given, np.ndarray) else given
+
+
 def _checked(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     for side, x in (("first", a), ("second", b)):
         if not isinstance(x, Tensor) or x.ndim != 3 or not x.is_floating_point() or x.shape[1] == 0:
             raise InputError(
                 f"The {side} argument of scores() must be a floating-point (items, set size, dim) tensor, "
-                f"got {kind(x)}. Single vectors are sets of one: x[:, None]."
+                f"got {kind(x)}. The set of one item: x[None]; single vectors are sets of one: x[:, None]."
             )
     if a.shape[2] != b.shape[2] or a.device != b.device:
         raise InputError(

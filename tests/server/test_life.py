@@ -180,6 +180,68 @@ def test_a_killed_server_leaves_a_whole_index(saved, tmp_path):
         assert {item.id for item in index.items(told)} == set(told), "what was confirmed is there"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_while_it_is_loading_it_ends_at_once(saved, sent):
+    code = (
+        "import time; from polysem.server.state import State; State._open = lambda self: time.sleep(60);"
+        "from polysem.cli import main; main()"
+    )
+    command = [sys.executable, "-c", code, "serve", str(saved), "--port", "0", "--json"]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        port = int(json.loads(running.stdout.readline())["url"].rpartition(":")[2])
+        assert b'"starting"' in answer(port, "GET /healthz")
+        running.send_signal(sent)
+        assert running.wait(10) == -sent
+    finally:
+        running.kill()
+        running.wait()
+        running.stdout.close()
+
+
+@pytest.mark.slow
+def test_the_first_signal_waits_for_what_runs_and_the_second_does_not(saved):
+    code = (
+        "import time; from polysem.server.routes import search; search.found = lambda *_: time.sleep(60);"
+        "from polysem.cli import main; main()"
+    )
+    command = [sys.executable, "-c", code, "serve", str(saved), "--port", "0", "--json"]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        port = int(json.loads(running.stdout.readline())["url"].rpartition(":")[2])
+        wait_until(lambda: b'"ready"' in answer(port, "GET /healthz"), 60)
+        with socket.create_connection(("127.0.0.1", port)) as asking:
+            asking.sendall(f"GET /api/v1/search?q=a HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+            wait_until(lambda: b"polysem_work_under_way 1\n" in answer(port, "GET /metrics"))
+            running.send_signal(signal.SIGINT)
+            with pytest.raises(subprocess.TimeoutExpired):
+                running.wait(1)
+            running.send_signal(signal.SIGINT)
+            assert running.wait(10) == -signal.SIGINT
+        assert "the index is whole" in running.stderr.read()
+    finally:
+        running.kill()
+        running.wait()
+        running.stdout.close()
+        running.stderr.close()
+
+
+def test_a_map_nobody_will_see_does_not_hold_up_the_end(place, model, monkeypatch):
+    from polysem.server import looking
+
+    def endless(index, method, limit, report):
+        while True:
+            report(0.1)
+            time.sleep(0.01)
+
+    monkeypatch.setattr(looking, "space", endless)
+    with server(place, model) as (_, port):
+        assert b'"ready":false' in answer(port, "GET /api/v1/map")
+        start = time.monotonic()
+    assert time.monotonic() - start < 10
+
+
 def test_what_cannot_be_served_is_told_at_once(tmp_path, saved):
     with pytest.raises(InputError, match="polysem index COLLECTION"):
         serve(tmp_path / "none")

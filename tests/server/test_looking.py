@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+import threading
+import time
 
 import numpy as np
 import pytest
 
 from polysem.inspection import explain
-from polysem.search import Index
+from polysem.search import Batch, Entry, Index
 from search.photos import make_photos, tiny_model
 from server.running import client, error, make_index, wait_until
 
@@ -20,14 +23,65 @@ def test_stats_say_what_is_there_and_what_one_can_filter_by(reader, model):
     assert said["model"]["sets"] == {"image": 2, "text": 2}
     assert said["modes"] == ["exact", "fast"]
     assert (said["writable"], said["token"], said["audit"]) == (False, "none", None)
-    filters = said["filters"]
-    assert sorted(filters["labels"]) == [["blue", 3], ["green", 3], ["red", 3], ["white", 3]]
-    assert {"name": "year", "kind": "number", "min": 2019, "max": 2022} in filters["metadata"]
-    assert (filters["of"], filters["sampled"]) == (12, False)
-    for label, count in filters["labels"]:
-        found = reader.post("/api/v1/search", json={"text": "a", "filter": f"label = '{label}'"}).json()
-        texts = reader.post("/api/v1/search", json={"text": "a", "find": "text", "filter": f"label = '{label}'"}).json()
-        assert found["of"] + texts["of"] == count
+    for side, each in (("image", 1), ("text", 2)):
+        filters = said["filters"][side]
+        assert sorted(filters["labels"]) == [[name, each] for name in ("blue", "green", "red", "white")]
+        assert {"name": "year", "kind": "number", "min": 2019, "max": 2022} in filters["metadata"]
+        assert (filters["of"], filters["sampled"]) == (4 * each, False)
+        for label, count in filters["labels"]:
+            asked = {"text": "a", "find": side, "filter": f"label = '{label}'"}
+            assert reader.post("/api/v1/search", json=asked).json()["of"] == count
+
+
+def test_values_to_choose_from_are_found_by_their_filter(tmp_path, model):
+    values = [True, True, False, "1", 1, "true", 2.5]
+    entries = [Entry(str(n), None, metadata={"mixed": value, "flag": n % 3 == 0}) for n, value in enumerate(values)]
+    vectors = np.random.default_rng(0).normal(size=(len(entries), 2, 16)).astype(np.float32)
+    with Index.create(tmp_path / "index", model) as index:
+        index.add(Batch("image", entries, vectors / np.linalg.norm(vectors, axis=2, keepdims=True)))
+    with client(tmp_path / "index", model) as made:
+        fields = made.get("/api/v1/stats").json()["filters"]["image"]["metadata"]
+        offered = {each["name"]: each["values"] for each in fields if each["kind"] == "choice"}
+        assert len(offered["mixed"]) == 6
+        assert sorted(offered["flag"]) == [[False, 4], [True, 3]]
+        for name, choices in offered.items():
+            for value, count in choices:
+                written = f"'{value}'" if isinstance(value, str) else json.dumps(value)
+                asked = {"text": "a", "filter": f"{name} in ({written})"}
+                assert made.post("/api/v1/search", json=asked).json()["of"] == count, written
+
+
+def test_what_takes_long_to_count_is_counted_once(own_place, model, monkeypatch):
+    from polysem.server import looking
+
+    counted = []
+    real = looking.filters
+
+    def slow(index):
+        counted.append(1)
+        time.sleep(0.2)
+        return real(index)
+
+    monkeypatch.setattr(looking, "filters", slow)
+    with client(own_place, model) as made:
+        threads = [threading.Thread(target=made.get, args=("/api/v1/stats",)) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert counted == [1]
+        with Index.open(own_place, write=True, model=model) as index:
+            index.remove(["red.png"])
+        assert made.get("/api/v1/stats").json()["filters"]["image"]["of"] == 3
+        assert counted == [1, 1]
+
+
+def test_an_index_audited_by_an_older_version_is_served(own_place, model):
+    with Index.open(own_place, write=True, model=model) as index:
+        audit = index.verify().audit
+        index._backend.write_note("audit", {name: value for name, value in audit.items() if name != "change"})
+    with client(own_place, model) as made:
+        assert made.get("/api/v1/stats").json()["audit_outdated"] is True
 
 
 def test_an_audit_is_passed_on(own_place, model):
@@ -137,7 +191,7 @@ def test_an_empty_index_has_an_empty_everything(tmp_path, model):
     with Index.create(tmp_path / "index", model):
         pass
     with client(tmp_path / "index", model) as made:
-        assert made.get("/api/v1/stats").json()["filters"]["labels"] == []
+        assert made.get("/api/v1/stats").json()["filters"]["image"]["labels"] == []
         wait_until(lambda: made.get("/api/v1/map").json()["ready"])
         assert made.get("/api/v1/map").json()["points"] == []
         assert made.get("/api/v1/model").json()["sample"] == {"image": 0, "text": 0, "pairs": 0}

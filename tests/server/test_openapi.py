@@ -32,6 +32,7 @@ PATHS = {
     "/api/v1/items": {"post"},
     "/api/v1/items/{id}": {"get", "delete"},
     "/api/v1/items/{id}/image": {"get"},
+    "/api/v1/items/{id}/video": {"get"},
     "/api/v1/session": {"post"},
 }
 

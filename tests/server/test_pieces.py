@@ -164,6 +164,18 @@ def test_a_cache_forgets_what_was_used_longest_ago_and_what_is_old():
     assert (cache.hits, cache.misses) == (3, 2)
 
 
+def test_a_cache_of_bytes_holds_so_many_bytes():
+    cache: Cache[str, bytes] = Cache(10, weigh=len)
+    cache.put("a", b"1234")
+    cache.put("b", b"1234")
+    cache.put("a", b"12")  # in the place of the other
+    assert (cache.weight, len(cache)) == (6, 2)
+    cache.put("c", b"12345678")
+    assert (cache.get("a"), cache.get("b"), cache.weight) == (b"12", None, 10)
+    cache.put("d", b"x" * 11)  # larger than everything: not kept
+    assert (len(cache), cache.weight) == (0, 0)
+
+
 def test_buckets_fill_up_again():
     clock = Clock()
     rates = Rates(2.0, 4.0, clock)
@@ -266,7 +278,7 @@ def test_a_job_is_done_once_and_kept():
     jobs.close()
 
 
-def test_a_job_that_failed_is_tried_again(caplog):
+def test_a_job_that_failed_says_so_once_and_is_then_tried_again(caplog):
     jobs = Jobs()
 
     def broken(_):
@@ -274,14 +286,62 @@ def test_a_job_that_failed_is_tried_again(caplog):
 
     job = jobs.get("key", broken)
     wait_until(lambda: job.ready)
-    assert isinstance(job.error, RuntimeError)
+    told = jobs.get("key", broken)  # who asks every second must learn of it, and not have it done every second
+    assert isinstance(told.error, RuntimeError)
     again = jobs.get("key", lambda _: 1)
+    assert again is not told
     wait_until(lambda: again.ready)
     assert again.result == 1
     jobs.close()
 
 
+def test_a_job_outdated_while_it_ran_is_shown_once_and_then_made_anew():
+    jobs, go = Jobs(), threading.Event()
+
+    def work(_):
+        go.wait(10)
+        return "made"
+
+    first = jobs.get("key", work, version=1)
+    assert jobs.get("key", work, version=2) is first, "not a second one beside it"
+    go.set()
+    wait_until(lambda: first.ready)
+    assert jobs.get("key", work, version=3).result == "made"
+    second = jobs.get("key", work, version=3)
+    assert second is not first
+    wait_until(lambda: second.ready)
+    assert jobs.get("key", work, version=4) is not second, "nobody waited for it"
+    jobs.close()
+
+
+def test_a_job_nobody_will_ask_for_is_given_up(caplog):
+    jobs, began = Jobs(), threading.Event()
+
+    def endless(report):
+        while True:
+            began.set()
+            report(0.5)
+            time.sleep(0.01)
+
+    jobs.get("key", endless)
+    assert began.wait(10)
+    closing = threading.Thread(target=jobs.close)
+    closing.start()
+    closing.join(10)
+    assert not closing.is_alive()
+    assert not caplog.records
+
+
 # -------------------------------------------------------------------------------------------------------- metrics
+
+
+def test_large_counters_keep_every_digit():
+    metrics = Metrics()
+    metrics.requests[(("route", "/a"),)] = 12_345_678
+    metrics.requests[(("route", "/a"),)] += 1
+    text = metrics.text({}, {"polysem_y": ("A y.", 98_765_432_101.0)})
+    assert 'polysem_requests_total{route="/a"} 12345679\n' in text
+    assert "polysem_y 98765432101\n" in text
 
 
 def test_counters_add_up():

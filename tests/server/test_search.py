@@ -79,6 +79,8 @@ def test_the_address_says_the_same_as_the_body(reader):
     by_body = reader.post("/api/v1/search", json={"text": "a red picture", "k": 2, "filter": "label = 'red'"}).json()
     assert by_address["results"] == by_body["results"]
     assert "one thing" in error(reader.get("/api/v1/search"), 400, "bad_request")
+    mistaken = reader.get("/api/v1/search", params={"q": "a", "where": "label = 'red'"})
+    assert "'where'" in error(mistaken, 400, "bad_request")
 
 
 @pytest.mark.parametrize(
@@ -91,6 +93,9 @@ def test_the_address_says_the_same_as_the_body(reader):
         {"text": "x" * 1001},
         {"text": "a\0b"},
         {"text": "a", "k": 0},
+        {"text": "a", "k": True},
+        {"text": "a", "k": "3"},
+        {"text": "a", "relevant": "yes"},
         {"text": "a", "k": 201},
         {"text": "a", "k": 200, "offset": 900},
         {"text": "a", "find": "video"},

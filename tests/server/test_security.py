@@ -134,11 +134,31 @@ def test_guessing_is_slowed_down(place, model):
         error(made.get("/metrics", headers=BEARER), 429, "rate_limited")  # or the right one could be told by trying
 
 
+def test_the_cookie_of_an_older_token_locks_nobody_out(place, model):
+    """A page full of pictures sends it dozens of times; so does one whose neighbour on another port set it."""
+    settings = Settings(host="0.0.0.0", token=TOKEN, limits=Limits(rate=0, failures=5))
+    with client(place, model, settings) as made:
+        old = {"Cookie": "polysem_session=" + "0" * 64}
+        for _ in range(20):
+            error(made.get("/api/v1/items/red.png/image", headers=old), 401, "unauthorised")
+        assert made.get("/api/v1/stats", headers={**old, **BEARER}).status_code == 200
+
+
 # ------------------------------------------------------------------------------------------------ names and origins
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "127.0.0.1.evil.example", "192.168.1.5:8000", "[", "", "a b", "localhost.evil"]
+    "host",
+    [
+        "evil.example",
+        "evil.example@127.0.0.1",
+        "127.0.0.1.evil.example",
+        "192.168.1.5:8000",
+        "[",
+        "",
+        "a b",
+        "localhost.evil",
+    ],
 )
 def test_rebound_names_are_refused(reader, host):
     for path in ("/", "/api/v1/stats", "/healthz", "/static/index.html"):
@@ -268,6 +288,14 @@ def test_what_is_not_there_is_not_there(reader, path):
     error(reader.get(path), 404, "not_found")
 
 
+@pytest.mark.parametrize("path", ["/", "/healthz", "/metrics", "/api/v1/items/red.png/image", "/api/v1/none"])
+def test_head_says_what_get_says_without_the_body(reader, path):
+    head, whole = reader.head(path), reader.get(path)
+    assert head.status_code == whole.status_code
+    assert head.headers["content-type"] == whole.headers["content-type"]
+    assert head.content == b""
+
+
 def test_other_methods_are_not_allowed(reader):
     error(reader.put("/api/v1/search", json={}), 405, "method_not_allowed")
     error(reader.delete("/healthz"), 405, "method_not_allowed")
@@ -281,6 +309,29 @@ def test_the_framework_reports_to_nobody(reader, monkeypatch):
 
 
 # ------------------------------------------------------------------------------------------- over a real connection
+
+
+@pytest.mark.parametrize(
+    ("line", "headers", "status"),
+    [
+        ("POST /api/v1/items", "Content-Type: multipart/form-data; boundary=x\r\n", 401),
+        (
+            "POST /api/v1/items",
+            f"Content-Type: multipart/form-data; boundary=x\r\nAuthorization: Bearer {TOKEN}x\r\n",
+            401,
+        ),
+        ("POST /api/v1/search", "Content-Type: text/plain\r\n", 415),
+    ],
+    ids=str,
+)
+def test_who_may_not_is_told_before_the_body_is_taken_in(place, model, line, headers, status):
+    with (
+        server(place, model, Settings(port=0, token=TOKEN, limits=Limits(rate=0))) as (_, port),
+        socket.create_connection(("127.0.0.1", port), timeout=10) as connection,
+    ):
+        head = f"{line} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{headers}Content-Length: 60000\r\n\r\n"
+        connection.sendall(head.encode())  # and nothing of the body
+        assert connection.recv(12) == f"HTTP/1.1 {status}".encode()
 
 
 def test_headers_cannot_be_injected(place, model):

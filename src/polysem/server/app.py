@@ -14,12 +14,13 @@ from polysem._version import __version__
 from polysem.server import errors
 from polysem.server.auth import Gate
 from polysem.server.headers import SecurityHeaders
+from polysem.server.heads import Heads
 from polysem.server.limits import BodyLimit, Deadline, InFlight
 from polysem.server.metrics import Metrics
 from polysem.server.observed import Observed
 from polysem.server.origins import OwnOrigin
 from polysem.server.rates import RateLimit
-from polysem.server.routes import explain, health, items, looking, pages, search, session, uploads
+from polysem.server.routes import explain, health, items, looking, pages, search, session, uploads, videos
 from polysem.server.routes.addresses import EncodedIds
 from polysem.server.settings import Settings
 from polysem.server.state import State
@@ -72,13 +73,14 @@ def create_app(
         telemetry=_SILENT,
     )
     app.state.polysem, app.state.gate = state, Gate(settings)
-    for routes in (health, search, uploads, explain, looking, items, session):
+    for routes in (health, search, uploads, explain, looking, videos, items, session):
         app.include_router(routes.router)
     pages.install(app)
     errors.install(app)
     _complete(app)
     # From the inside out: the last one added is the first to see a request.
     app.add_middleware(EncodedIds)
+    app.add_middleware(Heads)
     app.add_middleware(BodyLimit, limits=settings.limits)
     app.add_middleware(Deadline, seconds=settings.limits.request_seconds, metrics=metrics)
     app.add_middleware(InFlight, most=settings.limits.requests, metrics=metrics)

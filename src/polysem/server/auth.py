@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from typing import Annotated
+from collections.abc import Callable, Coroutine
+from typing import Annotated, Any
 
-from fastapi import Depends, Request, Security
+from fastapi import Depends, Request, Response, Security
+from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from polysem.server.errors import ApiError
@@ -40,14 +42,12 @@ class Gate:
         self._failures.take(client)
         return False
 
-    def has_session(self, client: str, cookie: str | None) -> bool:
+    def has_session(self, cookie: str | None) -> bool:
+        """Not counted: 256 bits are not guessed, and a browser sends the cookie of an older token, or of a neighbour on
+        another port, with every picture."""
         if cookie is None or self.session is None:
             return False
-        self._not_too_often(client)
-        if secrets.compare_digest(cookie.encode("utf-8", "surrogateescape"), self.session.encode()):
-            return True
-        self._failures.take(client)
-        return False
+        return secrets.compare_digest(cookie.encode("utf-8", "surrogateescape"), self.session.encode())
 
     def _not_too_often(self, client: str) -> None:
         if self._settings.limits.failures and not self._failures.has(client):
@@ -56,8 +56,7 @@ class Gate:
     def check_reading(self, request: Request, given: HTTPAuthorizationCredentials | None) -> None:
         if not self._settings.reads_need_token:
             return
-        client = client_of(request)
-        if not (self.has_token(client, given) or self.has_session(client, request.cookies.get(COOKIE))):
+        if not (self.has_session(request.cookies.get(COOKIE)) or self.has_token(client_of(request), given)):
             raise unauthorised()
 
     def check_writing(self, request: Request, given: HTTPAuthorizationCredentials | None) -> None:
@@ -80,22 +79,49 @@ def client_of(request: Request) -> str:
 
 
 def may_read(request: Request, given: Given) -> None:
-    gate: Gate = request.app.state.gate
-    gate.check_reading(request, given)
+    if may_read not in _passed(request):
+        gate: Gate = request.app.state.gate
+        gate.check_reading(request, given)
 
 
 def may_write(request: Request, given: Given) -> None:
-    gate: Gate = request.app.state.gate
-    gate.check_writing(request, given)
+    if may_write not in _passed(request):
+        gate: Gate = request.app.state.gate
+        gate.check_writing(request, given)
 
 
-def json_alone(request: Request) -> None:
+def json_alone(request: Request, _: Given = None) -> None:
     """A body of another kind is refused: forms of other sites can send plain text without a browser asking first."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise ApiError(415, "Send the body as application/json.")
 
 
+class Guarded(APIRoute):
+    """A route that says who may not before it takes the body in: FastAPI by itself reads the body first, and strangers
+    could fill the disk with what is refused afterwards."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+        checks = [each.dependency for each in self.dependencies if each.dependency in _CHECKS]
+
+        async def guarded(request: Request) -> Response:
+            given = await _bearer(request)
+            for check in checks:
+                check(request, given)
+                _passed(request).add(check)
+            return await handler(request)
+
+        return guarded
+
+
+def _passed(request: Request) -> set[Any]:
+    """The checks that this request has passed."""
+    found: set[Any] = request.scope.setdefault("polysem.passed", set())
+    return found
+
+
+_CHECKS = (may_read, may_write, json_alone)
 Reading = Depends(may_read)
 Writing = Depends(may_write)
 JsonBody = Depends(json_alone)

@@ -12,17 +12,25 @@ V = TypeVar("V")
 
 
 class Cache(Generic[K, V]):
-    """Of one thread: the event loop's. seconds: how long an entry counts."""
+    """Of one thread: the event loop's. size: of all entries together, each of which counts one, or what `weigh` says.
+    seconds: how long an entry counts."""
 
-    def __init__(self, size: int, seconds: float = float("inf"), clock: Callable[[], float] = time.monotonic) -> None:
-        self._size, self._seconds, self._clock = size, seconds, clock
+    def __init__(
+        self,
+        size: int,
+        seconds: float = float("inf"),
+        clock: Callable[[], float] = time.monotonic,
+        weigh: Callable[[V], int] = lambda _: 1,
+    ) -> None:
+        self._size, self._seconds, self._clock, self._weigh = size, seconds, clock, weigh
         self._entries: OrderedDict[K, tuple[float, V]] = OrderedDict()
+        self.weight = 0
         self.hits = self.misses = 0
 
     def get(self, key: K) -> V | None:
         found = self._entries.get(key)
         if found is None or found[0] < self._clock():
-            self._entries.pop(key, None)
+            self._drop(key)
             self.misses += 1
             return None
         self._entries.move_to_end(key)
@@ -30,10 +38,15 @@ class Cache(Generic[K, V]):
         return found[1]
 
     def put(self, key: K, value: V) -> None:
+        self._drop(key)
         self._entries[key] = (self._clock() + self._seconds, value)
-        self._entries.move_to_end(key)
-        while len(self._entries) > self._size:
-            self._entries.popitem(last=False)
+        self.weight += self._weigh(value)
+        while self.weight > self._size:
+            self._drop(next(iter(self._entries)))
+
+    def _drop(self, key: K) -> None:
+        if key in self._entries:
+            self.weight -= self._weigh(self._entries.pop(key)[1])
 
     def __len__(self) -> int:
         return len(self._entries)

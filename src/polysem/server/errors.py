@@ -26,6 +26,7 @@ CODES = {
     409: "conflict",
     413: "too_large",
     415: "unsupported",
+    416: "no_such_range",
     429: "rate_limited",
     500: "internal",
     503: "overloaded",
@@ -65,14 +66,14 @@ def overloaded(why: str = "The server is busy.") -> ApiError:
 
 def from_library(error: PolysemError) -> ApiError:
     """What a client may know of an error of the library, whose own message may name files of this machine."""
-    from polysem.search import FilterError, SearchError
+    from polysem.search import FilterError, IndexBusyError, SearchError
 
     if isinstance(error, FilterError | UnknownNameError):
         return ApiError(400, str(error))
+    if isinstance(error, IndexBusyError):
+        return overloaded("The index is being written by another process.")
     if isinstance(error, SearchError):
         log.error("The index refused: %s", error)
-        if "another process" in str(error).lower():
-            return overloaded("The index is being written by another process.")
         return ApiError(500, "The index could not do this. The server's log says why.")
     log.warning("Refused: %s", error)
     return ApiError(400, "This cannot be done with what was given. The server's log says why.")

@@ -2,33 +2,72 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polysem.server.errors import ApiError
 from polysem.server.images import FORMATS, opened
+from polysem.server.schemas import moment_info
+from polysem.server.videos import kind_of
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from polysem.inspection import Explanation, Places
+    from polysem.models import Model
     from polysem.search import Index
+    from polysem.search.store import Item
+
+_MOST_FRAMES = 1000
 
 
-def explained(index: Index, stored: str | None, caption: str, pixels: int) -> dict[str, Any]:
-    """stored: where the index has the image's file."""
-    from polysem.data.images import ImageError, decode_image
+def explained(index: Index, item: Item, caption: str, pixels: int) -> dict[str, Any]:
+    """item: the image, or video, as the index knows it."""
+    from polysem.data.video import VideoError
     from polysem.inspection import explain
+    from polysem.models.moments import usable
 
     model = index.model
-    if model.image.encoder.takes == "features":
-        raise ApiError(400, "This index's model reads precomputed features: there is no picture to explain on.")
-    with opened(stored) as file:
+    try:
+        found = explain(model, _content(model, item, pixels), caption, duration=usable(item.metadata.get("duration")))
+    except VideoError:
+        raise ApiError(404, "The video of this item cannot be read any more.") from None
+    return as_page(found, [_nearest(index, element) for element in found.image.vectors])
+
+
+def _content(model: Model, item: Item, pixels: int) -> Any:
+    """What `explain` takes: the picture, the video's path, or the features of its frames."""
+    from polysem.data.images import ImageError, decode_image
+    from polysem.data.video import is_video
+
+    encoder, path = model.image.encoder, Path(item.path or "")
+    if encoder.takes == "features":
+        if encoder.kind != "video" or path.suffix != ".npy":
+            raise ApiError(400, "This index's model reads precomputed features: there is no picture to explain on.")
+        return _frame_features(item.path)
+    if encoder.kind == "video" and is_video(path):
+        with opened(item.path, largest=None) as file:  # whether it may be given out at all
+            kind_of(file)
+        return path
+    with opened(item.path) as file:
         try:
-            image = decode_image(file, "picture", pixels, tuple(FORMATS))
+            return decode_image(file, "picture", pixels, tuple(FORMATS))
         except ImageError:
             raise ApiError(404, "The picture of this item cannot be read any more.") from None
-    found = explain(model, image, caption)
-    return as_page(found, [_nearest(index, element) for element in found.image.vectors])
+
+
+def _frame_features(stored: str | None) -> NDArray[Any]:
+    import numpy as np
+
+    with opened(stored, features=True) as file:
+        try:
+            found: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+        except Exception as error:  # a damaged header raises almost anything
+            raise ApiError(404, "The features of this item cannot be read any more.") from error
+    if found.ndim != 2 or found.dtype.kind != "f" or len(found) > _MOST_FRAMES:
+        raise ApiError(400, f"An explanation takes up to {_MOST_FRAMES:,} frames of a video.")
+    return found.astype(np.float32)
 
 
 def _nearest(index: Index, element: Tensor) -> dict[str, Any] | None:
@@ -72,6 +111,20 @@ def as_page(found: Explanation, nearest: list[dict[str, Any] | None]) -> dict[st
         "scale": {"min": float(last.min()), "max": float(last.max())},
         "width": width,
         "height": height,
+        "film": _film(found),
+    }
+
+
+def _film(found: Explanation) -> dict[str, Any] | None:
+    """Of a video: its frames, when each is, what each scores alone, and what it adds where scores are such sums."""
+    if found.moment is None:
+        return None
+    info = moment_info(found.moment)
+    return {
+        "times": list(found.places.times) or None,
+        "scores": list(found.moment.curve),
+        "adds": None if found.winning is None else found.winning.image_parts.tolist(),
+        "moment": None if info is None else info.model_dump(),
     }
 
 
@@ -92,6 +145,8 @@ def _placed(places: Places, weights: Tensor) -> dict[str, Any]:
             "values": grid.tolist(),
             "window": [left / width, top / height, right / width, bottom / height],
         }
+    if places.kind == "frames":
+        return {"kind": "frames", "values": weights.tolist()}
     there = places.located
     if places.kind == "boxes" and bool(there.any()):
         boxes = places.boxes[there] / places.boxes.new_tensor([width, height, width, height])

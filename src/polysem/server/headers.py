@@ -15,6 +15,7 @@ PAGE = "; ".join(
         "script-src 'self'",
         "style-src 'self'",
         "img-src 'self' blob: data:",  # blob: a picture that was just dropped on the page
+        "media-src 'self'",
         "connect-src 'self'",
         "font-src 'self'",
         "manifest-src 'self'",

@@ -74,10 +74,11 @@ def thumbnail(image: Image, size: int) -> bytes:
     return out.getvalue()
 
 
-def opened(stored: str | None) -> BinaryIO:
-    """The file of an item, by the path that the index has for it."""
+def opened(stored: str | None, largest: int | None = LARGEST_FILE, features: bool = False) -> BinaryIO:
+    """The file of an item, by the path that the index has for it. largest: in bytes; None where no more than a part of
+    it is ever read at once. features: a file of features will do."""
     gone = ApiError(404, "This item has no picture here.")
-    if stored is None or stored.endswith(".npy"):
+    if stored is None or (stored.endswith(".npy") and not features):
         raise gone
     path = Path(stored)
     try:
@@ -90,27 +91,31 @@ def opened(stored: str | None) -> BinaryIO:
     except (OSError, ValueError, RuntimeError):  # ValueError: a NUL; RuntimeError: links in a circle
         raise gone from None
     state = os.fstat(descriptor)
-    if not stat.S_ISREG(state.st_mode) or state.st_size > LARGEST_FILE:
+    if not stat.S_ISREG(state.st_mode) or (largest is not None and state.st_size > largest):
         os.close(descriptor)
         raise gone
     return os.fdopen(descriptor, "rb")
 
 
+def stepped(size: int | None) -> int | None:
+    """The next larger of the sizes that are made, None for the file as it is."""
+    return None if size is None else next((each for each in SIZES if each >= size), SIZES[-1])
+
+
 def picture(stored: str | None, size: int | None, pixels: int) -> tuple[bytes, str]:
-    """An item's picture and its media type. size: of a thumbnail; None for the file as it is."""
+    """An item's picture and its media type. size: of a thumbnail, one of `SIZES`; None for the file as it is."""
     from polysem.data.images import decode_image
 
     with opened(stored) as file:
         kind = format_of(file)
         if size is None and kind in _AS_THEY_ARE:
             return file.read(LARGEST_FILE), FORMATS[kind]
-        wanted = None if size is None else next((each for each in SIZES if each >= size), SIZES[-1])
         try:
-            image = decode_image(file, "picture", pixels, tuple(FORMATS), wanted)
+            image = decode_image(file, "picture", pixels, tuple(FORMATS), size)
         except PolysemError:
             raise ApiError(404, "The picture of this item cannot be read any more.") from None
-    if wanted is not None:
-        return thumbnail(image, wanted), "image/jpeg"
+    if size is not None:
+        return thumbnail(image, size), "image/jpeg"
     out = io.BytesIO()
     image.save(out, "PNG")
     return out.getvalue(), "image/png"
@@ -118,6 +123,6 @@ def picture(stored: str | None, size: int | None, pixels: int) -> tuple[bytes, s
 
 def stamp(stored: str | None) -> str:
     """Changes when the file does: what a browser's copy is compared by."""
-    with opened(stored) as file:
+    with opened(stored, largest=None) as file:
         state = os.fstat(file.fileno())
         return f"{state.st_mtime_ns:x}-{state.st_size:x}"

@@ -25,39 +25,41 @@ _LONG = 60
 def version(index: Index) -> Hashable:
     """Changes with the index: what was worked out for another version is out of date."""
     found = index.stats()
-    return tuple(sorted(found.by_side.items())), found.dead, found.segments, found.bytes
+    return tuple(sorted(found.by_side.items())), found.dead, found.segments, found.change
 
 
-def filters(index: Index) -> dict[str, Any]:
-    """Labels and metadata of the items, and how many have each."""
+def filters(index: Index) -> dict[str, dict[str, Any]]:
+    """Of each side, labels and metadata of its items, and how many have each."""
+    sides = index.stats().by_side
+    return {side: _filters(index.sample(side, LOOKED_AT), count) for side, count in sides.items()}  # type: ignore[arg-type]
+
+
+def _filters(items: Sequence[Item], total: int) -> dict[str, Any]:
     labels: Counter[str] = Counter()
-    values: dict[str, Counter[Any]] = {}
-    looked = total = 0
-    for side, count in index.stats().by_side.items():
-        items = index.sample(side, LOOKED_AT)  # type: ignore[arg-type]
-        looked, total = looked + len(items), total + count
-        for item in items:
-            labels.update(set(item.labels))
-            for name, value in item.metadata.items():
-                if isinstance(value, str | int | float) and name != "item":
-                    values.setdefault(name, Counter())[value] += 1
+    values: dict[str, Counter[tuple[bool, Any]]] = {}
+    for item in items:
+        labels.update(set(item.labels))
+        for name, value in item.metadata.items():
+            if isinstance(value, str | int | float) and name != "item":
+                values.setdefault(name, Counter())[isinstance(value, bool), value] += 1  # True and 1 are two things
     described = [_described(name, counts) for name, counts in sorted(values.items(), key=lambda pair: -pair[1].total())]
     return {
         "labels": labels.most_common(LABELS),
         "metadata": [each for each in described if each is not None][:NAMES],
-        "of": looked,
-        "sampled": looked < total,
+        "of": len(items),
+        "sampled": len(items) < total,
     }
 
 
-def _described(name: str, counts: Counter[Any]) -> dict[str, Any] | None:
-    numbers = [value for value in counts if not isinstance(value, str) and not isinstance(value, bool)]
+def _described(name: str, counts: Counter[tuple[bool, Any]]) -> dict[str, Any] | None:
+    numbers = [value for boolean, value in counts if not boolean and not isinstance(value, str)]
     if len(numbers) == len(counts):
         return {"name": name, "kind": "number", "min": min(numbers), "max": max(numbers)}
-    texts = Counter({str(value): count for value, count in counts.items() if len(str(value)) <= _LONG})
-    if not texts or (len(texts) > VALUES and texts.most_common(1)[0][1] == 1):  # as good as an id
+    # Values as they are, for filters keep true, 1 and '1' apart.
+    chosen = [(value, count) for (_, value), count in counts.most_common() if len(str(value)) <= _LONG]
+    if not chosen or (len(chosen) > VALUES and chosen[0][1] == 1):  # as good as an id
         return None
-    return {"name": name, "kind": "text", "values": texts.most_common(VALUES)}
+    return {"name": name, "kind": "choice", "values": chosen[:VALUES]}
 
 
 def space(index: Index, method: str, limit: int, report: Report) -> bytes:

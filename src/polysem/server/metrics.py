@@ -59,7 +59,9 @@ def _head(name: str, kind: str, about: str) -> Iterable[str]:
 
 def _line(name: str, labels: Labels, value: float) -> str:
     inside = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels)
-    return f"{name}{{{inside}}} {value:g}" if inside else f"{name} {value:.10g}"
+    # Every digit: of a counter rounded to six, Prometheus sees steps instead of a rate.
+    written = int(value) if float(value).is_integer() else value
+    return f"{name}{{{inside}}} {written}" if inside else f"{name} {written}"
 
 
 def _escaped(text: str) -> str:

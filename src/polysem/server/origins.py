@@ -51,7 +51,7 @@ class OwnOrigin:
 
     def _known(self, host: str) -> bool:
         try:
-            name = urlsplit(f"//{host}").hostname or ""
+            name = "" if "@" in host else urlsplit(f"//{host}").hostname or ""
         except ValueError:
             return False
         if name in self._settings.allowed_names:

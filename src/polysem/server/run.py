@@ -34,12 +34,17 @@ class _Server(uvicorn.Server):
         self._polysem = app.state.polysem
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        # Loading cannot be interrupted, nor can a thread: there is nothing to wait for, or nobody wants to.
+        loading, again = self._polysem.phase == "starting", sig == signal.SIGINT and self.should_exit
+        if again:
+            log.warning("Stopped at once: what was running is lost, the index is whole.")
+        if loading or again:
+            signal.signal(sig, signal.SIG_DFL)
+            signal.raise_signal(sig)
         self._polysem.phase = "stopping"
         super().handle_exit(sig, frame)
         # Being asked to stop is no failure: uvicorn would send itself the signal again at the end.
         self._captured_signals.clear()
-        if sig == signal.SIGINT and self.force_exit:
-            log.warning("Stopped at once: what was running is lost, the index is whole.")
 
 
 def serve(

@@ -1,118 +1,15 @@
-"""What goes over the wire, in both directions. The OpenAPI document is made from these."""
+"""What the server answers, and its errors. The OpenAPI document is made from these and from what is sent (`asking`)."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, Field
 
-MOST = 1000
-"""Results that can be paged through."""
-LONGEST_TEXT = 1000
+from polysem.server.asking import Mode, SearchRequest, Side
 
-
-def _storable(text: str) -> str:
-    """Lone surrogates and NUL come through JSON, and no encoder, file or database takes them."""
-    if "\0" in text or not _encodes(text):
-        raise ValueError("holds a character that is no text")
-    return text
-
-
-def _encodes(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _addressable(key: str) -> str:
-    if key in (".", ".."):
-        raise ValueError("cannot be part of an address")
-    return key
-
-
-def _said(text: str) -> str:
-    if not text.strip():
-        raise ValueError("is empty")
-    return _storable(text)
-
-
-Text = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_TEXT), AfterValidator(_said)]
-Key = Annotated[str, StringConstraints(min_length=1, max_length=1024), AfterValidator(_storable)]
-Id = Annotated[Key, AfterValidator(_addressable)]
-FilterText = Annotated[
-    str,
-    StringConstraints(min_length=1, max_length=2000),
-    AfterValidator(_storable),
-    Field(examples=["label = 'dog' and year > 2020"]),
-]
-Side = Literal["image", "text"]
-Mode = Literal["exact", "fast"]
-
-
-class Asked(BaseModel):
-    """What a client sends: unknown names are mistakes."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class SearchRequest(Asked):
-    """One of `text`, `item` and `image`, and how to search."""
-
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"text": "a dog on a beach", "k": 5}]})
-
-    text: Text | None = Field(None, description="Search for what these words say.")
-    item: Key | None = Field(None, description="Search for what is like this item of the index.")
-    side: Side | None = Field(None, description="Of `item`, where an id is on both sides.")
-    image: Key | None = Field(None, description="Search for what is like this picture: a token from `uploads`.")
-    find: Side = Field("image", description="What to find.")
-    k: int = Field(24, ge=1, le=200, description="How many results.")
-    offset: int = Field(0, ge=0, lt=MOST, description="Leave out the first so many; offset + k may reach 1,000.")
-    filter: FilterText | None = Field(None, description="Only items for which this holds.")
-    mode: Mode | None = Field(None, description="By default the index's own: exact.")
-    relevant: bool = Field(False, description="Mark what the query's own scores show to be relevant. Drops nothing.")
-    dedupe: bool = Field(False, description="Fold near-duplicates into the best of them.")
-
-    @model_validator(mode="after")
-    def _one_thing(self) -> SearchRequest:
-        if sum(value is not None for value in (self.text, self.item, self.image)) != 1:
-            raise ValueError("search for one thing: text, item or image")
-        if self.side is not None and self.item is None:
-            raise ValueError("side goes with item")
-        if self.offset + self.k > MOST:
-            raise ValueError(f"offset + k may be {MOST} at most")
-        return self
-
-
-class ExplainRequest(Asked):
-    """An image of the index, and the words to explain its score with: `text`, or those of a text item."""
-
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"item": "beach.jpg", "text": "a dog on a beach"}]}
-    )
-
-    item: Key = Field(description="An image.")
-    text: Text | None = None
-    with_: Key | None = Field(None, alias="with", description="A text of the index, by its id.")
-
-    @model_validator(mode="after")
-    def _one_text(self) -> ExplainRequest:
-        if (self.text is None) == (self.with_ is None):
-            raise ValueError("give one of text and with")
-        return self
-
-
-class NewItem(Asked):
-    """What is said of a picture that is added."""
-
-    id: Id | None = Field(None, description="By default made from the picture's content.")
-    captions: list[Text] = Field(default_factory=list, max_length=32)
-    labels: list[Key] = Field(default_factory=list, max_length=64)
-    metadata: dict[Key, str | int | float | bool | None] = Field(default_factory=dict, max_length=64)
-
-
-# --------------------------------------------------------------------------------------------------------- answers
+if TYPE_CHECKING:
+    from polysem.models.moments import Moment
 
 
 class ErrorInfo(BaseModel):
@@ -122,6 +19,20 @@ class ErrorInfo(BaseModel):
 
 class Error(BaseModel):
     error: ErrorInfo
+
+
+class MomentInfo(BaseModel):
+    """The part of a video that matches best. Seconds are null where nobody knows how long the video is."""
+
+    time: float | None = Field(description="Of the best frame: where to look.")
+    start: float | None = Field(description="Where to begin to play.")
+    end: float | None
+    score: float = Field(description="Of the best frame alone.")
+    frame: int = Field(description="The best of those looked at, from 0.")
+    first: int
+    last: int = Field(description="Belongs to it.")
+    curve: list[float] = Field(description="The score of each frame that was looked at, at even distances in time.")
+    text: str = Field(description="0:04–0:06, for people.")
 
 
 class Found(BaseModel):
@@ -134,7 +45,9 @@ class Found(BaseModel):
     metadata: dict[str, Any]
     relevant: bool | None = Field(description="null where nobody asked.")
     duplicates: list[str] = Field(description="Ids of near-duplicates that were folded into this one.")
-    image: str | None = Field(description="Where its picture is.")
+    image: str | None = Field(description="Where its picture is; of a video, a frame (`at`).")
+    video: str | None = Field(description="Where its video is; null if it is none.")
+    moment: MomentInfo | None = Field(description="Of a video: the part that matches best.")
 
 
 class CutInfo(BaseModel):
@@ -179,6 +92,7 @@ class ItemAnswer(BaseModel):
     labels: list[str]
     metadata: dict[str, Any]
     image: str | None
+    video: str | None
     captions: list[Caption] = Field(description="Of an image: the texts that came with it.")
 
 
@@ -222,8 +136,9 @@ class Stats(BaseModel):
     modes: list[Mode]
     writable: bool
     token: Literal["none", "writes", "all"] = Field(description="What needs the token.")
-    filters: Filters
+    filters: dict[str, Filters] = Field(description="Of each side, what one can filter its items by.")
     bytes: int | None
+    credits: list[str] = Field(description="Whom to name, and which licence, wherever the items are shown.")
     version: str
 
 
@@ -258,6 +173,14 @@ class ExplainAnswer(BaseModel):
     scale: dict[str, float]
     width: int
     height: int
+    film: FilmInfo | None = Field(description="Of a video: its frames, one after the other.")
+
+
+class FilmInfo(BaseModel):
+    times: list[float] | None = Field(description="When each frame is, in seconds; null where nobody knows.")
+    scores: list[float] = Field(description="What each scores with the text alone.")
+    adds: list[float] | None = Field(description="What each adds to the score, where it is such a sum.")
+    moment: MomentInfo
 
 
 class ModelAnswer(BaseModel):
@@ -271,6 +194,23 @@ class ModelAnswer(BaseModel):
     bytes: int | None
     audit: dict[str, Any] | None
     audit_outdated: bool
+
+
+def moment_info(found: Moment | None) -> MomentInfo | None:
+    """A moment of the library as it goes over the wire."""
+    if found is None:
+        return None
+    return MomentInfo(
+        time=found.time,
+        start=found.start,
+        end=found.end,
+        score=found.score,
+        frame=found.frame,
+        first=found.first,
+        last=found.last,
+        curve=list(found.curve),
+        text=found.text,
+    )
 
 
 ERRORS: dict[int | str, dict[str, Any]] = {

@@ -45,8 +45,8 @@ class Limits:
     """Wrong tokens of one client in a minute; after that it has to wait."""
     cached: int = 4096
     """Embeddings of queries that are kept."""
-    thumbnails: int = 1024
-    """Of items' pictures, that are kept."""
+    thumbnail_bytes: int = 64 * _MB
+    """Of items' pictures made small, that are kept."""
     uploads: int = 256
     upload_seconds: float = 3600.0
     shutdown_seconds: int = 30

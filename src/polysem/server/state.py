@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -40,10 +41,11 @@ class State:
         self.workers = Workers(ThreadPoolExecutor(limits.threads, thread_name_prefix="search"), limits.work)
         self.uploads = Uploads(settings.limits)
         self.pictures = Few(limits.pictures, limits.work)
-        self.thumbnails: Cache[tuple[str | None, str], bytes] = Cache(limits.thumbnails)
+        self.thumbnails: Cache[tuple[str | None, str], bytes] = Cache(limits.thumbnail_bytes, weigh=len)
         self.jobs = Jobs()
         self.kept: Cache[Hashable, Any] = Cache(8)
         """What was worked out for a version of the index."""
+        self.working_out: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._loading: asyncio.Task[None] | None = None
 
     @property

@@ -86,3 +86,30 @@ def test_a_link_to_an_explanation_of_what_is_gone(page: Page, collection: Collec
     collection.expected = True
     page.open("/?q=blue+ring&why=scenes/9999.png")
     assert "no such item" in page.text("#why .notice")
+
+
+@pytest.mark.parametrize("view", ["search", "map", "model"])
+def test_a_server_that_is_starting_is_waited_for_in_every_view(page: Page, collection: Collection, view: str) -> None:
+    collection.expected = True
+    collection.faults["stats"] = (503, "starting", "The model is still loading. Try again in a moment.")
+    page.open(f"/#{view}")
+    assert "is starting" in page.text(".notice")
+    del collection.faults["stats"]
+    page.until(lambda: not page.all(".notice"))
+    page.one({"search": "#examples a", "map": ".legend .line", "model": ".panel table"}[view])
+
+
+def test_a_file_that_is_no_picture_is_not_passed_over_in_silence(page: Page, collection: Collection) -> None:
+    collection.expected = True
+    collection.faults["uploads"] = (400, "bad_request", "This is no picture that can be read.")
+    page.open()
+    page.one("#examples a")
+    page.js(
+        """
+        const data = new DataTransfer();
+        data.items.add(new File(["text"], "letter.pdf", { type: "application/pdf" }));
+        for (const name of ["dragenter", "dragover", "drop"])
+          document.body.dispatchEvent(new DragEvent(name, { dataTransfer: data, bubbles: true, cancelable: true }));
+        """
+    )
+    assert "This is no picture that can be read" in page.text(".notice")

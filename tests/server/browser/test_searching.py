@@ -115,15 +115,16 @@ def test_filters_are_written_as_the_server_reads_them(page: Page) -> None:
     page.open()
     metadata = [
         {"name": "year", "kind": "number"},
-        {"name": "taken at", "kind": "text"},
-        {"name": "camera.model", "kind": "text"},
-        {"name": "label", "kind": "text"},
+        {"name": "taken at", "kind": "choice"},
+        {"name": "camera.model", "kind": "choice"},
+        {"name": "label", "kind": "choice"},
+        {"name": "flash", "kind": "choice"},
     ]
     chosen = {
         "labels": ["dog", "cat's paw"],
         "every": True,
         "numbers": {"year": [2020, 2021.5]},
-        "texts": {"taken at": ["a 'quay' and more"], "camera.model": ["X"], "label": ["L"]},
+        "values": {"taken at": ["a 'quay' and more"], "camera.model": ["X"], "label": ["L"], "flash": [True, 1.5, "1"]},
     }
     told = page.driver.execute_async_script(
         "const [choices, known, done] = arguments;"
@@ -137,9 +138,10 @@ def test_filters_are_written_as_the_server_reads_them(page: Page) -> None:
     assert other is None  # more than the controls can say
     item = {
         "label": ["dog", "cat's paw"],
-        "metadata": {"year": 2021, "taken at": "a 'quay' and more", "camera.model": "X", "label": "L"},
+        "metadata": {"year": 2021, "taken at": "a 'quay' and more", "camera.model": "X", "label": "L", "flash": True},
     }
     assert matches(text, item)
+    assert not matches(text, {**item, "metadata": {**item["metadata"], "flash": "true"}})
     assert not matches(text, {**item, "metadata": {**item["metadata"], "year": 2022}})
 
 

@@ -10,6 +10,11 @@ function element(name, text, ...children) {
   return made;
 }
 
+function classed(names, made) {
+  made.className = names;
+  return made;
+}
+
 function plain(text) {
   return (text || "").replaceAll("`", "");
 }
@@ -17,7 +22,8 @@ function plain(text) {
 function table(head, rows) {
   const body = rows.map((row) => element("tr", null, ...row.map((cell) => element("td", cell))));
   const top = element("tr", null, ...head.map((cell) => element("th", cell)));
-  return element("table", null, element("thead", null, top), element("tbody", null, ...body));
+  const made = element("table", null, element("thead", null, top), element("tbody", null, ...body));
+  return classed("table", element("div", null, made));
 }
 
 class Reference {
@@ -67,7 +73,9 @@ class Reference {
     } else if (content["multipart/form-data"]) {
       parts.push("-F file=@photo.jpg");
     }
-    return element("pre", parts.join(" \\\n  "));
+    const shown = element("pre", parts.join(" \\\n  "));
+    shown.tabIndex = 0; // it may be wider than the screen, and is scrolled by keys then
+    return shown;
   }
 
   operation(method, path, operation) {
@@ -94,8 +102,8 @@ class Reference {
     const failures = Object.entries(operation.responses).filter(([status]) => !status.startsWith("2"));
     inside.append(element("h3", "Otherwise"), table(["status", "meaning"], failures.map(
       ([status, answer]) => [status, answer.description])));
-    const title = element("summary", null, element("code", method.toUpperCase()), ` ${path} — ${said}`);
-    title.firstChild.className = "method";
+    const title = element("summary", null, classed(`method ${method}`, element("span", method.toUpperCase())),
+      element("code", path), element("span", said));
     return element("details", null, title, inside);
   }
 

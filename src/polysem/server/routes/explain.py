@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from polysem.server.auth import JsonBody, Reading
+from polysem.server.asking import ExplainRequest
+from polysem.server.auth import Guarded, JsonBody, Reading
 from polysem.server.errors import ApiError
 from polysem.server.explaining import explained
 from polysem.server.routes.shared import BASE, Shared
-from polysem.server.schemas import ERRORS, ExplainAnswer, ExplainRequest
+from polysem.server.schemas import ERRORS, ExplainAnswer
 
-router = APIRouter(prefix=BASE, tags=["inspection"], dependencies=[Reading, JsonBody], responses=ERRORS)
+router = APIRouter(
+    prefix=BASE, route_class=Guarded, tags=["inspection"], dependencies=[Reading, JsonBody], responses=ERRORS
+)
 
 
 @router.post("/explain", response_model=ExplainAnswer)
@@ -26,5 +29,5 @@ async def explain(state: Shared, asked: ExplainRequest) -> ExplainAnswer:
         text = said[0].caption if said else None
         if not text:
             raise ApiError(404, "The index holds no such text.")
-    found = await threads.run(explained, index, items[0].path, text, state.settings.limits.pixels)
+    found = await threads.run(explained, index, items[0], text, state.settings.limits.pixels)
     return ExplainAnswer(**found)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Form, Path, Query, Request, Response, UploadFile
 from pydantic import ValidationError
 
-from polysem.server import images, writing
-from polysem.server.auth import Reading, Writing
+from polysem.server import images, videos, writing
+from polysem.server.asking import NewItem, Side
+from polysem.server.auth import Guarded, Reading, Writing
 from polysem.server.errors import ApiError
-from polysem.server.routes.shared import BASE, Shared, image_address, key_of
-from polysem.server.schemas import ERRORS, Added, Caption, ItemAnswer, NewItem, Removed, Side
+from polysem.server.routes.shared import BASE, Shared, image_address, is_video, key_of, video_address
+from polysem.server.schemas import ERRORS, Added, Caption, ItemAnswer, Removed
 from polysem.server.state import State
 
 if TYPE_CHECKING:
     from polysem.search.store import Item
 
-router = APIRouter(prefix=BASE, tags=["items"], responses=ERRORS)
+router = APIRouter(prefix=BASE, route_class=Guarded, tags=["items"], responses=ERRORS)
 Id = Annotated[str, Path(description="The item's id, percent-encoded.", min_length=1)]
 OfSide = Annotated[Side | None, Query(description="Where an id is on both sides.")]
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
@@ -38,18 +40,28 @@ async def item_image(
     id: Id,  # noqa: A002
     side: OfSide = None,
     size: Annotated[int | None, Query(ge=16, le=1280, description="Of a thumbnail; the original if left out.")] = None,
+    at: Annotated[
+        float | None,
+        Query(ge=0, le=1e6, description="Of a video: the second whose frame is wanted; its middle if not."),
+    ] = None,
 ) -> Response:
-    """The picture of an item, as it is or small. Only pictures of the index can be had."""
-    found = await _item(state, id, side)
-    tag = f'"{await state.workers.run(images.stamp, found.path)}-{size or 0}"'
+    """The picture of an item, as it is or small; of a video a frame. Only pictures of the index can be had."""
+    found, size = await item_of(state, id, side), images.stepped(size)
+    # Down to the hundredth of a second, less than any frame lasts: up might be behind a cut.
+    moving, at = is_video(found.path), None if at is None else math.floor(100 * at) / 100
+    tag = f'"{await state.workers.run(images.stamp, found.path)}-{size or 0}{f"-{at}" if moving else ""}"'
     headers = {"Cache-Control": "private, max-age=300", "ETag": tag}
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
-    small = None if size is None else state.thumbnails.get((found.path, tag))
+    small = None if size is None and not moving else state.thumbnails.get((found.path, tag))
     if small is not None:
         return Response(small, media_type="image/jpeg", headers=headers)
-    data, kind = await state.workers.run(images.picture, found.path, size, state.settings.limits.pixels)
-    if size is not None:
+    pixels = state.settings.limits.pixels
+    if moving:
+        data, kind = await state.workers.run(videos.poster, found.path, at, size, pixels), "image/jpeg"
+    else:
+        data, kind = await state.workers.run(images.picture, found.path, size, pixels)
+    if size is not None or moving:
         state.thumbnails.put((found.path, tag), data)
     return Response(data, media_type=kind, headers=headers)
 
@@ -57,7 +69,7 @@ async def item_image(
 @router.get("/items/{id:path}", response_model=ItemAnswer, dependencies=[Reading])
 async def item(state: Shared, id: Id, side: OfSide = None) -> ItemAnswer:  # noqa: A002
     """What the index knows of an item."""
-    found = await _item(state, id, side)
+    found = await item_of(state, id, side)
     said = await state.workers.run(state.index.captions, found.id) if found.side == "image" else []
     return ItemAnswer(
         id=found.id,
@@ -66,6 +78,7 @@ async def item(state: Shared, id: Id, side: OfSide = None) -> ItemAnswer:  # noq
         labels=list(found.labels),
         metadata=found.metadata,
         image=image_address(found.id, found.side, found.path),
+        video=video_address(found.id, found.side, found.path),
         captions=[Caption(id=each.id, caption=each.caption) for each in said],
     )
 
@@ -95,11 +108,12 @@ async def add(
 @router.delete("/items/{id:path}", response_model=Removed, dependencies=[Writing])
 async def remove(state: Shared, id: Id, side: OfSide = None) -> Removed:  # noqa: A002
     """Remove an item, and the captions that came with it."""
-    found = await _item(state, id, side)
+    found = await item_of(state, id, side)
     return Removed(removed=await state.encoding.beside.run(writing.remove, state.index, found.id, side))
 
 
-async def _item(state: State, raw: str, side: Side | None) -> Item:
+async def item_of(state: State, raw: str, side: Side | None) -> Item:
+    """The item that an address names."""
     found = await state.workers.run(state.index.items, [key_of(raw)], side)
     if not found:
         raise ApiError(404, "The index holds no such item.")

@@ -10,13 +10,13 @@ from fastapi import APIRouter, Query, Response
 
 from polysem._version import __version__
 from polysem.server import looking
-from polysem.server.auth import Reading
+from polysem.server.auth import Guarded, Reading
 from polysem.server.errors import ApiError
 from polysem.server.routes.shared import BASE, Shared, without_paths
 from polysem.server.schemas import ERRORS, MapAnswer, ModelAnswer, ModelInfo, Stats
 from polysem.server.state import State
 
-router = APIRouter(prefix=BASE, tags=["inspection"], dependencies=[Reading], responses=ERRORS)
+router = APIRouter(prefix=BASE, route_class=Guarded, tags=["inspection"], dependencies=[Reading], responses=ERRORS)
 
 
 @router.get("/stats", response_model=Stats)
@@ -37,6 +37,7 @@ async def stats(state: Shared) -> Stats:
         token=needed,
         filters=filters,
         bytes=found.bytes,
+        credits=list(found.credits),
         version=__version__,
     )
 
@@ -51,8 +52,8 @@ async def space(
     """Every element of every set in the plane. Made in the background: ask again until it is ready."""
     state.check_ready()
     index = state.index
-    key = ("map", method, limit, await state.workers.run(looking.version, index))
-    job = state.jobs.get(key, partial(looking.space, index, method, limit))
+    version = await state.workers.run(looking.version, index)
+    job = state.jobs.get(("map", method, limit), partial(looking.space, index, method, limit), version)
     if job.error is not None:
         raise ApiError(500, "The map could not be made. The server's log says why.")
     if job.ready:
@@ -82,10 +83,11 @@ async def model(state: Shared) -> ModelAnswer:
 async def _kept(state: State, name: str, work: Any) -> Any:
     """What was worked out for this version of the index, or is now."""
     key = (name, await state.workers.run(looking.version, state.index))
-    found = state.kept.get(key)
-    if found is None:
-        found = await state.workers.run(work, state.index)
-        state.kept.put(key, found)
+    async with state.working_out[name]:  # who comes second finds what the first has worked out
+        found = state.kept.get(key)
+        if found is None:
+            found = await state.workers.run(work, state.index)
+            state.kept.put(key, found)
     return found
 
 

@@ -5,30 +5,20 @@ from __future__ import annotations
 import time
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from pydantic import ValidationError
 
-from polysem.server.auth import JsonBody, Reading
+from polysem.server.asking import FilterText, Key, Mode, SearchRequest, Side, Text
+from polysem.server.auth import Guarded, JsonBody, Reading
 from polysem.server.errors import ApiError
-from polysem.server.routes.shared import BASE, Shared, image_address
-from polysem.server.schemas import (
-    ERRORS,
-    CutInfo,
-    FilterText,
-    Found,
-    Key,
-    Milliseconds,
-    Mode,
-    SearchAnswer,
-    SearchRequest,
-    Side,
-    Text,
-)
+from polysem.server.routes.shared import BASE, Shared, image_address, video_address
+from polysem.server.schemas import ERRORS, CutInfo, Found, Milliseconds, SearchAnswer, moment_info
 from polysem.server.searching import Answer, found
 from polysem.server.searching import Query as Asked
 from polysem.server.state import State
 
-router = APIRouter(prefix=BASE, tags=["search"], dependencies=[Reading], responses=ERRORS)
+router = APIRouter(prefix=BASE, route_class=Guarded, tags=["search"], dependencies=[Reading], responses=ERRORS)
+_NAMES = (SearchRequest.model_fields.keys() - {"text"}) | {"q"}
 
 
 @router.post("/search", response_model=SearchAnswer, dependencies=[JsonBody])
@@ -40,6 +30,7 @@ async def search(state: Shared, asked: SearchRequest) -> SearchAnswer:
 @router.get("/search", response_model=SearchAnswer)
 async def search_by_address(
     state: Shared,
+    request: Request,
     q: Annotated[Text | None, Query(description="Search for what these words say.")] = None,
     item: Annotated[Key | None, Query(description="Search for what is like this item.")] = None,
     side: Annotated[Side | None, Query()] = None,
@@ -52,7 +43,10 @@ async def search_by_address(
     relevant: Annotated[bool, Query()] = False,
     dedupe: Annotated[bool, Query()] = False,
 ) -> SearchAnswer:
-    """The same, for curl and for links."""
+    """The best items, asked for by an address: for curl and for links."""
+    unknown = set(request.query_params) - _NAMES
+    if unknown:  # left out in silence, a filter that is called "where" would let everything pass
+        raise ApiError(400, f"There is no {min(unknown)[:50]!r} here. Known are {', '.join(sorted(_NAMES))}.")
     given: dict[str, Any] = {
         **{"text": q, "item": item, "side": side, "image": image, "find": find, "k": k, "offset": offset},
         **{"filter": filter, "mode": mode, "relevant": relevant, "dedupe": dedupe},
@@ -91,6 +85,8 @@ async def _answer(state: State, asked: SearchRequest) -> SearchAnswer:
             relevant=each.relevant,
             duplicates=list(each.duplicates),
             image=image_address(each.id, each.side, each.path),
+            video=video_address(each.id, each.side, each.path),
+            moment=moment_info(each.moment),
         )
         for each in answer.items
     ]

@@ -29,6 +29,20 @@ def image_address(key: str, side: str, path: str | None) -> str | None:
     return f"{BASE}/items/{quote(key, safe='')}/image" + ("?side=text" if side == "text" else "")
 
 
+def is_video(path: str | None) -> bool:
+    """Whether an item's file is called as videos are; what it holds is looked at when it is opened."""
+    from polysem.data.video import EXTENSIONS
+
+    return path is not None and PurePath(path).suffix.lower() in EXTENSIONS
+
+
+def video_address(key: str, side: str, path: str | None) -> str | None:
+    """Where an item's video can be had, None if it is none."""
+    if not is_video(path):
+        return None
+    return f"{BASE}/items/{quote(key, safe='')}/video" + ("?side=text" if side == "text" else "")
+
+
 def key_of(raw: str) -> str:
     """The id in an address. It is still percent-encoded here, so that an id may hold slashes (see `EncodedIds`)."""
     try:

@@ -88,7 +88,8 @@ export function startBox({ typed, given, cleared }) {
     drop.hidden = true;
     if (!carriesFile(event)) return;
     event.preventDefault();
-    const found = pictureIn(event.dataTransfer);
+    // What is no picture is sent too: the server says which files are.
+    const found = pictureIn(event.dataTransfer) ?? event.dataTransfer.files[0];
     if (found) given(found);
   });
 

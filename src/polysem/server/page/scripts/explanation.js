@@ -1,5 +1,6 @@
 // What the server tells of a match, as elements, words and the matrix of contributions.
 import { make, score } from "./dom.js";
+import { drawBars, film } from "./film.js";
 import { drawHeat, drawScale } from "./heat.js";
 import { picture } from "./images.js";
 import { chooseRow, matrix } from "./matrix.js";
@@ -12,9 +13,16 @@ const HOW = {
   pooling: "Bright is what the vector is made of: its pooling weights.",
   omission: "Bright is what changes the vector most when it is left out.",
 };
+const HOW_FRAMES = {
+  attention: "Bars are what an element reads of each frame: its attention.",
+  pooling: "Bars are how much of each frame the vector is made of: its pooling weights.",
+  omission: "Bars are how far the vector turns when the frame is left out.",
+};
 
-/** stand: where the large picture is. Returns { reading: what stands below it, sections: the rest }. */
-export function explanation(told, stand, address) {
+/** stand: where the large picture is. seek(seconds): shows that of a video, if it is one that plays. Returns
+ *  { reading: what stands below it, sections: the rest }. */
+export function explanation(told, stand, address, seek = null) {
+  if (told.film) return ofFilm(told, address, seek);
   const ratio = told.width && told.height ? told.width / told.height : 1;
   const large = canvasOf(ratio);
   stand.querySelector("canvas")?.remove();
@@ -99,6 +107,57 @@ export function explanation(told, stand, address) {
   };
 }
 
+/** Of a video: its frames in a row, and for each element what it takes from them. */
+function ofFilm(told, address, seek) {
+  const strip = film(told, seek && address, seek),
+    bars = told.elements.map(() => make("canvas", { class: "bars", "aria-hidden": "true" }));
+  const buttons = told.elements.map((element, i) =>
+    make(
+      "button",
+      { type: "button", class: "element", "aria-pressed": "false", onclick: () => choose(i) },
+      make("span", { class: "heat plain" }, bars[i]),
+      make("span", { class: "name" }, `Element ${i + 1}`, make("small", {}, share(told, i))),
+      element.words?.length ? wordsOf(element.words) : null,
+      element.nearest_caption &&
+        make("span", { class: "near" }, make("small", {}, "nearest caption"), `“${element.nearest_caption.text}”`),
+    ),
+  );
+  const table = matrix({
+    contributions: told.contributions,
+    score: told.score,
+    columns: (told.text?.elements ?? []).map((each) => strongest(each.words)),
+  });
+  function choose(number) {
+    buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(i === number)));
+    chooseRow(table, number);
+    strip.choose(told.elements[number].attention?.values ?? []);
+  }
+  // Once they are on the page: colours of the theme are known there.
+  requestAnimationFrame(() => {
+    told.elements.forEach((element, i) => drawBars(bars[i], element.attention?.values ?? [], told.scale.max));
+  });
+  choose(0);
+  const title =
+    told.elements.length > 1 ? `The ${told.elements.length} elements of this video` : "The one vector of this video";
+  return {
+    reading: make("div", { class: "reading" }, make("p", { class: "small" }, HOW_FRAMES[told.how])),
+    sections: [
+      strip.section,
+      make(
+        "section",
+        {},
+        make("h3", {}, title),
+        make(
+          "ul",
+          { class: "elements" },
+          buttons.map((button) => make("li", {}, button)),
+        ),
+      ),
+      table,
+    ],
+  };
+}
+
 const canvasOf = (ratio) => Object.assign(make("canvas", { "aria-hidden": "true" }), { ratio });
 const share3 = (value) => make("span", {}, value.toFixed(value < 0.1 ? 3 : 2));
 const share = (told, i) => {
@@ -107,7 +166,8 @@ const share = (told, i) => {
 };
 
 /** The words of the query, each as strong as the element answers to it. */
-function wordsOf(words) {
+function wordsOf(all) {
+  const words = all.some(({ word }) => !SIGN.test(word)) ? all.filter(({ word }) => !SIGN.test(word)) : all;
   const most = Math.max(1e-9, ...words.map((each) => each.weight));
   return make(
     "span",
@@ -120,7 +180,7 @@ function wordsOf(words) {
           vars: { share: Math.max(0, weight / most).toFixed(3) },
           title: `${word}: ${weight.toFixed(3)}`,
         },
-        SIGN.test(word) ? "·" : word,
+        word,
       ),
     ),
   );

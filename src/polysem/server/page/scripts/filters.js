@@ -4,11 +4,16 @@ import { compose, nothing, parse } from "./filter_text.js";
 
 const FEW = 12;
 
-/** changed(text) is called with the new filter. Returns { show(text), toggle() }. */
-export function startFilters(known, changed) {
+const NONE = { labels: [], metadata: [] };
+
+/** bySide: what pictures and captions can be filtered by; changed(text) is called with the new filter.
+ *  Returns { show(text, side), toggle() }. */
+export function startFilters(bySide, changed) {
   const panel = byId("filters");
   let choices = nothing(),
-    written = "";
+    written = "",
+    shownSide = null,
+    known = NONE;
 
   const say = () => {
     written = compose(choices);
@@ -106,8 +111,8 @@ export function startFilters(known, changed) {
     );
   }
 
-  function texts({ name, values }) {
-    const picked = new Set(choices.texts[name] ?? []);
+  function chosen({ name, values }) {
+    const picked = new Set(choices.values[name] ?? []);
     return make(
       "fieldset",
       {},
@@ -117,8 +122,8 @@ export function startFilters(known, changed) {
         { class: "chips" },
         values.map(([value, number]) =>
           chip(String(value), number, picked.has(value), () => {
-            choices.texts[name] = picked.has(value) ? [...picked].filter((each) => each !== value) : [...picked, value];
-            if (!choices.texts[name].length) delete choices.texts[name];
+            choices.values[name] = picked.has(value) ? [...picked].filter((each) => each !== value) : [...picked, value];
+            if (!choices.values[name].length) delete choices.values[name];
             say();
           }),
         ),
@@ -141,7 +146,7 @@ export function startFilters(known, changed) {
         "div",
         { class: "groups" },
         known.labels?.length ? labels() : null,
-        known.metadata.map((each) => (each.kind === "number" ? number(each) : texts(each))),
+        known.metadata.map((each) => (each.kind === "number" ? number(each) : chosen(each))),
       ),
       make(
         "form",
@@ -149,7 +154,7 @@ export function startFilters(known, changed) {
           class: "foot",
           onsubmit: (event) => {
             event.preventDefault();
-            show(own.value.trim());
+            show(own.value.trim(), shownSide);
             changed(written);
           },
         },
@@ -162,7 +167,7 @@ export function startFilters(known, changed) {
             class: "button",
             disabled: !written,
             onclick: () => {
-              show("");
+              show("", shownSide);
               changed("");
             },
           },
@@ -173,9 +178,11 @@ export function startFilters(known, changed) {
     if (focused) panel.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus();
   }
 
-  function show(text) {
-    if (text === written && panel.firstChild) return;
+  function show(text, side) {
+    if (text === written && side === shownSide) return;
     written = text;
+    shownSide = side;
+    known = bySide[side] ?? NONE;
     choices = parse(text, known) ?? nothing();
     draw();
   }

@@ -42,7 +42,7 @@ function welcome({ items, filters }) {
     : texts
       ? `Search ${count(texts)} captions.`
       : "This index is empty. Add pictures with polysem index.";
-  examples(filters.labels.slice(0, 6).map(([name]) => name));
+  examples((filters.image ?? filters.text)?.labels.slice(0, 6).map(([name]) => name) ?? []);
 }
 
 /** Searches to begin with, each with the picture it finds first. */
@@ -92,17 +92,18 @@ async function takeToken() {
 }
 
 async function start() {
-  byId("notice").replaceChildren();
+  byId("trouble").replaceChildren();
   let known;
   try {
     await takeToken();
     known = await api.stats();
   } catch (error) {
-    byId("notice").replaceChildren(notice(error, start));
+    byId("trouble").replaceChildren(notice(error, start));
     return;
   }
-  known.filters = { labels: known.filters?.labels ?? [], metadata: known.filters?.metadata ?? [] };
   welcome(known);
+  byId("credits").textContent = known.credits.join(" ");
+  byId("credits").hidden = !known.credits.length;
   views.search = startSearch(known, showView);
   views.map = startMap((point) => views.search.go({ item: point.id, side: point.side }));
   views.model = startModel(known);

@@ -70,7 +70,12 @@ const similarityName = (given) =>
 
 function sets({ sets: told, sample }) {
   if (!told || !(told.image || told.text))
-    return panel("Set diversity", "Each item is one vector: there is nothing to be diverse.");
+    return panel(
+      "Set diversity",
+      sample?.image || sample?.text
+        ? "Each item is one vector: there is nothing to be diverse."
+        : "There is nothing in the index yet to measure it on.",
+    );
   return panel(
     "Set diversity",
     "Circular variance of a set: 0 if all its vectors are the same, towards 1 if they point everywhere. " +

@@ -2,10 +2,12 @@
 import { imageOf } from "./api.js";
 import { byId, icon, make, many, score } from "./dom.js";
 import { picture } from "./images.js";
+import { poster, startPlaying } from "./playing.js";
 
 /** acts: { why(result), like(result), end() }; end is called when the keyboard walks past the last result. */
 export function startResults(acts) {
-  const grid = byId("results");
+  const grid = byId("results"),
+    playing = startPlaying();
   let best = 1,
     wasRelevant = null;
 
@@ -56,14 +58,15 @@ export function startResults(acts) {
               class: "shot",
               tabindex: "-1",
               "data-main": "",
-              onclick: does,
-              "aria-label": `${result.rank}. ${said}`,
+              onclick: result.video ? (event) => playing.play(result, event.currentTarget, said) : does,
+              "aria-label": `${result.rank}. ${said}${result.moment ? `, ${result.moment.text}` : ""}`,
             },
-            picture(result.image ?? imageOf(result.id), { size: 480, alt: said }),
+            poster(result, result.image ?? imageOf(result.id), said),
           )
         : make(
             "button",
             { type: "button", class: "saying", tabindex: "-1", "data-main": "", onclick: does },
+            result.image ? picture(result.image, { size: 160 }) : null, // what the caption was written for
             make("span", { class: "caption" }, said),
           );
     const [fold, strip] = result.duplicates?.length ? folded(result) : [];
@@ -101,6 +104,7 @@ export function startResults(acts) {
   /** Adds the results of an answer; the line is drawn where relevance ends. */
   function add(results, { cut, canExplain, fresh }) {
     if (fresh) {
+      playing.stop();
       best = Math.max(results[0]?.score ?? 1, 1e-9);
       wasRelevant = null;
       grid.replaceChildren();
@@ -134,6 +138,7 @@ export function startResults(acts) {
   grid.addEventListener("keydown", (event) => {
     const from = event.target.closest(".card");
     if (!from || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.target.localName === "video") return; // arrows and space are its own
     const all = cards(),
       place = all.indexOf(from);
     const across = getComputedStyle(grid).gridTemplateColumns.split(" ").length;
@@ -162,6 +167,7 @@ export function startResults(acts) {
   return {
     add,
     clear: () => {
+      playing.stop();
       grid.replaceChildren();
       wasRelevant = null;
     },
@@ -169,8 +175,11 @@ export function startResults(acts) {
       grid.classList.toggle("waiting", on);
       grid.setAttribute("aria-busy", String(on));
     },
+    /** Nothing goes on playing behind a dialog. */
+    hush: () => playing.stop(),
     /** Grey places while the first answer is awaited. */
     shades: (find) => {
+      playing.stop();
       grid.className = find === "text" ? "grid texts" : "grid";
       grid.replaceChildren(...Array.from({ length: 12 }, () => make("li", { class: "shade", "aria-hidden": "true" })));
     },

@@ -3,6 +3,7 @@ import * as api from "./api.js";
 import { fromAddress, isEmpty, NOTHING, sameSearch, toAddress, toBody } from "./address.js";
 import { startBox } from "./box.js";
 import { announce, byId, count, make, many } from "./dom.js";
+import { conditions } from "./filter_text.js";
 import { startFilters } from "./filters.js";
 import { startOptions } from "./options.js";
 import { notice } from "./problems.js";
@@ -66,8 +67,8 @@ export function startSearch(known, showView) {
     const same = sameSearch(next, query) && asked > 0;
     query = next;
     box.show(query);
-    filters.show(query.filter);
-    showOptions(query, query.filter ? Math.max(1, query.filter.split(" and ").length) : 0);
+    filters.show(query.filter, query.find);
+    showOptions(query, conditions(query.filter));
     const empty = isEmpty(query);
     document.body.classList.toggle("searching", !empty);
     const name = query.item !== null ? `like ${query.item}` : query.image !== null ? "by picture" : query.text.trim();
@@ -233,6 +234,7 @@ export function startSearch(known, showView) {
       : query.item !== null && query.side === "image";
 
   function openWhy(result) {
+    results.hush();
     opened = true;
     go({ ...query, why: result.id });
   }

@@ -3,6 +3,7 @@ import * as api from "./api.js";
 import { byId, icon, make, score } from "./dom.js";
 import { explanation } from "./explanation.js";
 import { picture } from "./images.js";
+import { player } from "./playing.js";
 import { notice } from "./problems.js";
 import { askForToken } from "./token.js";
 
@@ -13,6 +14,7 @@ export function startWhy(known, acts) {
     controller = null;
 
   dialog.addEventListener("close", () => {
+    dialog.querySelector("video")?.pause();
     if (current) {
       current = null;
       controller?.abort();
@@ -76,12 +78,14 @@ export function startWhy(known, acts) {
     const right = make("div", {}),
       left = make("div", { class: "why-left" });
     body.replaceChildren(left, right);
+    const name = result.caption || result.id,
+      moving = result.video && pictured === result.id ? player(result, { name }) : null;
     const stand = make(
       "div",
-      { class: "heat" },
+      { class: moving ? "heat moving" : "heat" },
       pictured === null
         ? null
-        : picture(api.imageOf(pictured), { size: 960, alt: result.caption || result.id, lazy: false }),
+        : (moving ?? picture(api.imageOf(pictured), { size: 960, alt: name, lazy: false, at: result.moment?.time })),
     );
     left.append(...(pictured === null ? [] : [stand]), facts(result), deeds(result));
     if (request === null) {
@@ -144,7 +148,7 @@ export function startWhy(known, acts) {
       place.replaceChildren(make("p", { class: "small", role: "status" }, "Looking inside…"));
       try {
         const told = await api.explain(asking, signal);
-        const shown = explanation(told, stand, api.imageOf(request.item));
+        const shown = explanation(told, stand, api.imageOf(request.item), moving && seek(moving));
         line.textContent = `${line.textContent.split(" · ")[0]} · score ${score(told.score)}`;
         left.querySelector(".reading")?.remove();
         stand.after(shown.reading);
@@ -155,6 +159,12 @@ export function startWhy(known, acts) {
     }
     await tell(request);
   }
+
+  /** Shows a second of the video that stands on the left. */
+  const seek = (moving) => (seconds) => {
+    moving.pause();
+    moving.currentTime = seconds;
+  };
 
   function facts(result) {
     const rows = [

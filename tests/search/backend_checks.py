@@ -80,6 +80,16 @@ class BackendChecks:
         assert found.dtype == np.float32
         np.testing.assert_array_equal(found, SAME[None])
 
+    def test_paths_and_vectors_that_are_sound(self, index: Backend) -> None:
+        given = batch(["a", "é b"], path="here/a.jpg")
+        index.add(given, batch(["a"], "text"))
+        assert index.paths(["a", "é b", "c"], "image") == {"a": "here/a.jpg", "é b": "here/a.jpg"}
+        assert index.paths(["a"], "text") == {"a": None}
+        found = index.sound("image", ["é b", "nobody", "é b", "a"])
+        assert set(found) == {"a", "é b"}
+        np.testing.assert_array_equal([found["a"], found["é b"]], given.vectors)
+        assert index.sound("image", []) == index.sound("text", ["é b"]) == {}
+
     def test_sides_have_their_own_ids(self, index: Backend) -> None:
         index.add(batch(["1", "2"]), batch(["1"], "text"))
         assert [(item.id, item.side) for item in index.find(["2", "1"])] == [

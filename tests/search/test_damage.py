@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import random
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 from polysem.search import Batch, Entry, Index, Manifest, SearchError
 from polysem.search.engine import Plan, engine
 from polysem.search.local import LocalBackend, means, part
+from polysem.search.store.segments import Segment
 from search.photos import make_photos, tiny_model
 
 K, DIM = 2, 16
@@ -107,6 +110,104 @@ def test_a_lost_segment_is_mended_by_adding_and_emptied_by_removing(folder):
         assert index._backend.hashes(["a0", "b0"], "image") == {"b0": "h"}
         assert index.remove_where("id like 'a%'") == 200
         assert index.search(vectors=made(1)[0], k=3).unreadable == 0
+
+
+def test_a_lost_segment_is_no_damage_once_its_items_are_added_again(folder):
+    first(folder).unlink()
+    with Index.open(folder, write=True) as index:
+        (found,) = index.verify(sample=2).damage
+        assert (found.segment, found.why) == ("segment-000001.seg", "the file is gone")
+        index.add(batch("a", 200))
+        assert index.verify(sample=2).damage == []
+    with Index.open(folder) as index:
+        assert index.search(vectors=made(1)[0], k=300).unreadable == 0
+
+
+def harmed(content: bytes, rng: random.Random) -> bytes:
+    place = rng.randrange(len(content))
+    match rng.randrange(5):
+        case 0:
+            return content[:place] + bytes([content[place] ^ 1 << rng.randrange(8)]) + content[place + 1 :]
+        case 1:
+            return content[:place] + rng.randbytes(64) + content[place + 64 :]
+        case 2:
+            return content[:place]
+        case 3:
+            return content + b"more"
+        case _:
+            return rng.randbytes(32) + content[32:]
+
+
+def test_whatever_happens_to_a_segment_it_is_named_and_the_other_searched(folder):
+    rng = random.Random(1)
+    files = sorted(folder.glob("segment-??????.seg"))
+    lost = 0
+    for number in range(20):
+        path, name, count = rng.choice([(files[0], "b", 20), (files[1], "a", 200)])
+        whole = path.read_bytes()
+        path.write_bytes(harmed(whole, rng))
+        with Index.open(folder) as index:
+            found = index.search(vectors=made(1)[0], k=300)
+            assert {key for key in found.ids if key.startswith(name)} == {f"{name}{i}" for i in range(count)}, number
+            assert len(found) + found.unreadable == 220
+            verified = index.verify(sample=2)
+            assert {each.segment for each in verified.damage} <= {path.name}
+            assert bool(verified.damage) == bool(found.unreadable)
+            lost += bool(verified.damage)
+        path.write_bytes(whole)
+    assert lost >= 18  # a few bytes are between the arrays
+
+
+def test_a_segment_that_may_not_be_read_is_named_and_the_others_are_searched(folder, monkeypatch):
+    real = Segment.open
+
+    def forbidden(path: Path) -> Segment:
+        if path == first(folder):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(Segment, "open", forbidden)
+    with Index.open(folder, write=True) as index:
+        found = index.search(vectors=made(1)[0], k=300)
+        assert (len(found), found.unreadable) == (20, 200)
+        assert [str(each) for each in index.verify(sample=2).damage] == [
+            "segment-000001.seg: it cannot be read (Permission denied)"
+        ]
+        assert [each.segment for each in index.compact().damaged] == ["segment-000001.seg"]
+
+
+def test_a_folder_that_may_not_be_looked_into_is_named(folder, monkeypatch):
+    def forbidden(self: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "is_file", forbidden)
+    with pytest.raises(SearchError, match=r"Cannot open .*index: Permission denied"):
+        Index.open(folder)
+
+
+def test_pictures_that_are_all_damaged_are_not_taken_for_missing(tmp_path):
+    """Else a search for pictures would quietly answer with texts."""
+    with Index.create(tmp_path, manifest(sets={"image": K, "text": K})) as index:
+        index.add(batch("a", 20))
+        index.add(Batch("text", [Entry("t")], made(1)))
+    overwrite(first(tmp_path), 100, bytes(400))
+    with Index.open(tmp_path) as index:
+        found = index.search(vectors=made(1)[0])
+        assert (found.side, found.ids, found.unreadable) == ("image", [], 20)
+
+
+def test_what_verify_found_is_told_where_it_cannot_be_kept(folder, monkeypatch):
+    overwrite(first(folder), 500, b"x" * 64)
+
+    def full(*_: object) -> None:
+        raise SearchError("The disk is full.")
+
+    with Index.open(folder, write=True) as index:
+        monkeypatch.setattr(index._backend._store, "note", full)
+        verified = index.verify(sample=2)
+        assert [each.segment for each in verified.damage] == ["segment-000001.seg"]
+        assert verified.audit is not None
+        assert verified.remark == "The figures could not be kept: The disk is full."
 
 
 def test_a_damaged_sketch_is_not_used_and_made_again(folder, prepared):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import sqlite3
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polysem.search.filters import And, Compare, Field, FilterError, In, IsNull, Not, Or, matches, parse, to_sql
+from polysem.search.filters import And, Compare, Field, FilterError, In, IsNull, Not, Or, matches, parse, sql, to_sql
+from search.filter_support import random_filter, random_item
 
 DOG: dict[str, Any] = {
     "id": "a/1.jpg",
@@ -310,3 +312,36 @@ def test_any_text_is_a_filter_or_a_clear_error(text: str) -> None:
         assert "^" in str(error)  # noqa: PT017
     else:
         database([]).execute(f"SELECT 1 FROM items WHERE {condition}", parameters)
+
+
+def by_opening_every_value(field: Field, operator: Any, values: tuple[Any, ...], bound: list[Any]) -> str:
+    """The comparison in its plainest form: a table of the values of each item, be it one or many."""
+    if field.built_in:
+        return sql_any(field, operator, values, bound)
+    path = "$" + "".join(f'."{key}"' for key in field.keys)
+    bound += [path, path]
+    tests = [f"each.type = '{str(value).lower()}'" for value in values if isinstance(value, bool)]
+    for types, kind in (("'integer', 'real'", (int, float)), ("'text'", str)):
+        if some := [value for value in values if isinstance(value, kind) and not isinstance(value, bool)]:
+            tests.append(f"each.type IN ({types}) AND {sql._test('each.value', operator, some, bound)}")
+    each = f"SELECT 1 FROM json_each(items.metadata, ?) AS each WHERE ({' OR '.join(tests)})"
+    return f"(json_type(items.metadata, ?) IS NOT 'object' AND EXISTS ({each}))"
+
+
+sql_any = sql._any
+
+
+def test_values_are_opened_only_where_there_are_several_and_it_makes_no_difference(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = random.Random(11)
+    connection = database([random_item(rng, number) for number in range(400)])
+    passed = 0
+    for _ in range(600):
+        tree = parse(random_filter(rng))
+        now = by_sql(connection, tree)
+        with monkeypatch.context() as patch:
+            patch.setattr(sql, "_any", by_opening_every_value)
+            assert by_sql(connection, tree) == now, tree
+        passed += 0 < len(now) < 400
+    assert passed > 200  # else the filters are too easy to tell the two apart

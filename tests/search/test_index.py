@@ -15,8 +15,9 @@ from PIL import Image
 
 from polysem.errors import InputError, UnknownNameError
 from polysem.models import Model
-from polysem.search import Batch, Entry, FilterError, Index, Manifest, SearchError
+from polysem.search import Batch, Entry, FilterError, Index, Manifest, SearchError, folding
 from polysem.search.encoder import manifest_of
+from polysem.search.reading import Reader
 from search.photos import CAPTIONS, COLOURS, make_photos, save, tiny_model
 
 SIMILARITIES = [
@@ -149,6 +150,64 @@ def test_what_changes_is_replaced_and_old_captions_go(tmp_path, model):
         assert found[0].id == "red.png"
         twin = model.encode_images([photos / "red.png"])
         assert found[0].score == pytest.approx(float(model.similarity.scores(twin, twin)), abs=1e-5)
+
+
+def test_a_folder_that_was_moved_keeps_its_vectors(tmp_path, model, monkeypatch):
+    photos = make_photos(tmp_path / "photos")
+    with Index.create(tmp_path / "index", model) as index:
+        index.add(photos)
+        ids = [f"{name}.png" for name in COLOURS]
+        before = index.vectors("image", ids), index.vectors("text", ["red.png#0"])
+        photos.rename(tmp_path / "elsewhere")
+        save(tmp_path / "elsewhere" / "red.png", (10, 10, 10), np.random.default_rng(1))
+        encoded = []
+        real = Reader._input
+        monkeypatch.setattr(Reader, "_input", lambda self, item: encoded.append(item.id) or real(self, item))
+        monkeypatch.setattr(Model, "encode_texts", None)
+        report = index.add(tmp_path / "elsewhere")
+        assert (report.new, report.replaced, report.reused, report.unchanged) == (0, 12, 11, 0)
+        assert encoded == ["red.png"]
+        np.testing.assert_array_equal(index.vectors("image", ids[1:]), before[0][1:])
+        assert not np.array_equal(index.vectors("image", ["red.png"]), before[0][:1])
+        np.testing.assert_array_equal(index.vectors("text", ["red.png#0"]), before[1])
+        assert {item.path for item in index.items(ids)} == {str(tmp_path / "elsewhere" / key) for key in ids}
+        assert index.add(tmp_path / "elsewhere").unchanged == 12
+        assert index.verify().damage == []
+
+
+def test_a_new_label_does_not_encode_a_picture_again(tmp_path, model, monkeypatch):
+    photos = make_photos(tmp_path / "photos")
+    with Index.create(tmp_path / "index", model, dtype="float16") as index:
+        index.add(photos)
+        before = index.vectors("image", ["red.png"])
+        table = photos / "captions.jsonl"
+        table.write_text(table.read_text().replace('["red"]', '["red", "warm"]'))
+        monkeypatch.setattr("polysem.search.reading._encode", None)
+        monkeypatch.setattr(Model, "encode_texts", None)
+        report = index.add(photos)
+        assert (report.replaced, report.reused, report.unchanged) == (3, 3, 9)
+        assert index.search(vectors=before[0].astype(np.float32), where="label = 'warm'").ids == ["red.png"]
+        np.testing.assert_array_equal(index.vectors("image", ["red.png"]), before)
+
+
+def test_damaged_vectors_are_not_carried_over(tmp_path, model):
+    photos = make_photos(tmp_path / "photos")
+    with Index.create(tmp_path / "index", model) as index:
+        index.add(photos)
+        before = index.vectors("image", ["red.png"])
+    segment = tmp_path / "index" / "segment-000001.seg"
+    with Index.open(tmp_path / "index") as reader:
+        assert set(reader._backend.sound("image", ["red.png", "nobody"])) == {"red.png"}
+        content = bytearray(segment.read_bytes())
+        content[70] ^= 1  # a low bit: nothing but the checksum knows
+        segment.write_bytes(content)
+        assert reader._backend.sound("image", ["red.png"]) == {}
+    photos.rename(tmp_path / "elsewhere")
+    with Index.open(tmp_path / "index", write=True, model=model) as index:
+        report = index.add(tmp_path / "elsewhere")
+        assert (report.new + report.replaced, report.reused) == (12, 8)
+        np.testing.assert_array_equal(index.vectors("image", ["red.png"]), before)
+        assert index.verify().damage == []
 
 
 def test_removing_a_picture_removes_its_captions(index):
@@ -304,6 +363,32 @@ def test_folding_goes_on_until_there_are_enough(tmp_path, model, mode):
         assert found[0].score > found[3].score
         assert len(found[0].duplicates) == 299
         assert len(index.search(vectors=items[0], k=9, dedupe=0.999, mode=mode)) == 5
+
+
+def test_folding_ends_in_an_index_of_copies_and_says_so(tmp_path, model, monkeypatch):
+    monkeypatch.setattr(folding, "MOST", 64)
+    items = np.repeat(vectors(5), 100, axis=0)
+    asked = []
+    with Index.create(tmp_path / "index", model) as index:
+        index.add(Batch("image", entries(500), items))
+        real = index._backend.search
+        monkeypatch.setattr(
+            index._backend, "search", lambda side, query, k, **more: asked.append(k) or real(side, query, k, **more)
+        )
+        found = index.search(vectors=items[0], k=3, dedupe=0.999)
+        assert asked == [12, 24, 48, 64]
+        assert (len(found), found.folded_among) == (1, 64)
+        assert len(found[0].duplicates) == 63
+        assert found.as_dict()["folded_among"] == 64
+        enough = index.search(vectors=items[0], k=1, dedupe=0.999)
+        assert (len(enough), enough.folded_among) == (1, None)
+        like = index.search(item="item 0", k=1, dedupe=0.999)
+        assert (len(like), len(like[0].duplicates), like.folded_among) == (1, 3, None)
+        asked.clear()
+        many = index.search(vectors=items[0], k=300, dedupe=0.999)  # so many were asked for
+        assert asked == [300]
+        assert (len(many), many.folded_among) == (3, 300)
+        assert index.search(vectors=items[0], k=500, dedupe=0.999).folded_among is None  # all were looked at
 
 
 @pytest.mark.parametrize("mode", ["exact", "fast"])

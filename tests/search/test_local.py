@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -15,8 +17,10 @@ from polysem.search import Batch, Entry, Index, Manifest, SearchError
 from polysem.search.backend import Ranked
 from polysem.search.engine import Plan, engine
 from polysem.search.filters import parse
-from polysem.search.local import LocalBackend, backend, gallery, means, part
+from polysem.search.local import LocalBackend, means, part, passing, settling
 from polysem.search.local.means import Means
+from polysem.search.store import Snapshot
+from search.filter_support import random_filter, random_item
 
 K, DIM = 4, 32
 SIMILARITY = {"name": "smooth_chamfer", "alpha": 16.0}
@@ -115,7 +119,8 @@ def test_the_fast_mode_finds_nearly_all_and_scores_exactly(filled):
 
 @pytest.mark.parametrize("where", ["year = 2003", "label = 'even' and year >= 2010", "id = 'few 3'", "year = 1900"])
 def test_the_fast_mode_gives_only_what_passes_a_filter(filled, where):
-    allowed = {item.id for item in filled._now()[0].every("image", where)}
+    with filled._reading() as (snapshot, _):
+        allowed = {item.id for item in snapshot.every("image", where)}
     for query in QUERIES[:4]:
         found = filled.search("image", query, 10, where=parse(where), mode="fast")
         assert len(found.items) == min(10, len(allowed))
@@ -202,9 +207,9 @@ def test_one_item_at_a_time_costs_what_it_is(tmp_path, small_thresholds, monkeyp
         each.add(batch(3000))
         each.settle()
         built = []
-        real = backend.Engine.build
+        real = settling.Engine.build
         monkeypatch.setattr(
-            backend.Engine, "build", lambda vectors, *a, **b: built.append(len(vectors)) or real(vectors, *a, **b)
+            settling.Engine, "build", lambda vectors, *a, **b: built.append(len(vectors)) or real(vectors, *a, **b)
         )
         for i in range(20):
             each.add(batch(1, seed=i, name=f"one {i}"))
@@ -279,16 +284,103 @@ def test_an_audit_that_finds_less_says_so(filled, monkeypatch):
 
 
 def test_masks_are_kept_for_a_few_filters(filled, monkeypatch):
-    asked = []
-    snapshot, galleries = filled._now()
-    real = snapshot.mask
-    monkeypatch.setattr(snapshot, "mask", lambda side, where=None: asked.append(where) or real(side, where))
+    asked = asked_of_the_database(monkeypatch)
     for _ in range(3):
         filled.search("image", QUERIES[0], 3, where=parse("year = 2003"))
     assert len(asked) == 1
     for year in range(100):
         filled.count("image", parse(f"year = {year}"))
-    assert len(galleries["image"]._masks) <= gallery._MASKS
+    with filled._reading() as (_, galleries):
+        assert len(galleries["image"]._masks) <= passing.KEPT
+        assert len(filled._passing["image"]._found) <= passing.KEPT
+
+
+def asked_of_the_database(monkeypatch) -> list[set[int]]:
+    """The segments that are looked through for a filter, from now on."""
+    asked, real = [], Snapshot.passing
+    monkeypatch.setattr(
+        Snapshot, "passing", lambda self, side, where, among: asked.append(among) or real(self, side, where, among)
+    )
+    return asked
+
+
+def test_after_a_change_a_filter_reads_what_is_new_and_nothing_else(filled, monkeypatch):
+    asked = asked_of_the_database(monkeypatch)
+    where = parse("year in (2003, 2004) and label = 'even'")
+    before = filled.count("image", where)
+    filled.add(batch(40, seed=5, name="late"))
+    with filled._reading() as (snapshot, _):
+        newest = max(snapshot.segments)
+    assert filled.count("image", where) == before + 2
+    assert asked[1:] == [{newest}]
+    assert filled.remove(["late 4", "item 4"]) == 2
+    filled.add(Batch("image", [Entry("late 24", metadata={"year": 1990})], made(1)))
+    assert filled.count("image", where) == before - 1
+    assert all(len(each) == 1 for each in asked[1:])
+
+
+def test_filters_that_are_carried_on_are_those_asked_anew(tmp_path, monkeypatch):
+    """Anything added, replaced, removed and compacted, and after each the same filters by an index opened afresh."""
+    rng = random.Random(5)
+    filters = [parse(random_filter(rng)) for _ in range(10)]
+    with LocalBackend.create(tmp_path, manifest()) as index:
+        passed = 0
+        for step in range(25):
+            some = [random_item(rng, rng.randrange(60)) for _ in range(rng.randrange(1, 12))]
+            once = {f"{number}": each for number, each in enumerate(some)} if step % 5 else {}
+            entries = [
+                Entry(key, each["path"], each["caption"], each["metadata"], each["label"]) for key, each in once.items()
+            ]
+            index.add(Batch("image", entries, made(len(entries))))
+            if step % 3 == 0:
+                index.remove([str(rng.randrange(12))])
+            if step % 7 == 6:
+                index.compact()
+            with LocalBackend.open(tmp_path) as fresh:
+                for where in filters:
+                    found = index.matching("image", where)
+                    with index._reading() as (snapshot, galleries):
+                        mask = galleries["image"].mask(where)
+                        rows = np.arange(snapshot.rows("image")) if mask is None else np.flatnonzero(mask)
+                        assert snapshot.ids("image", rows) == found
+                    assert fresh.count("image", where) == len(found)
+                    passed += bool(found)
+        assert passed > 50
+
+
+def test_an_idle_reader_lets_the_log_of_a_writer_be_emptied(filled):
+    folder = Path(filled._store.folder)
+    with LocalBackend.open(folder) as reader:
+        before = reader.search("image", QUERIES[0], 3, where=parse("year > 2003"))
+        connection = sqlite3.connect(folder / "index.sqlite")
+        filled.write_note("large", "x" * 2**20)
+        connection.execute("PRAGMA busy_timeout = 0")
+        with reader._reading():  # within a call it must not be
+            filled.write_note("large", "y" * 2**20)
+            assert connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 1
+        assert connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0)
+        connection.close()
+        assert (folder / "index.sqlite-wal").stat().st_size == 0
+        for number in range(20):
+            filled.write_note("large", f"{number}" * 2**19)
+        assert (folder / "index.sqlite-wal").stat().st_size < 2**23  # a few of them, not all
+        after = reader.search("image", QUERIES[0], 3, where=parse("year > 2003"))
+        assert [item.id for item in after.items] == [item.id for item in before.items]
+
+
+def test_a_reader_sees_one_moment_within_a_call(filled):
+    with LocalBackend.open(Path(filled._store.folder)) as reader:
+        count = reader.count("image")
+        with reader._reading() as (snapshot, _):
+            filled.remove(["item 1"])
+            filled.add(batch(3, name="brand new"))
+            assert len(snapshot.find(["item 1", "brand new 1"])) == 1
+            assert len(list(snapshot.every("image"))) == count
+            with reader._reading() as (newer, _):
+                assert newer is not snapshot
+                assert len(list(newer.every("image"))) == count + 2
+            assert len(list(snapshot.every("image"))) == count
+        assert reader.count("image") == count + 2
 
 
 def test_an_index_killed_at_any_moment_is_searched_right(tmp_path):
@@ -311,7 +403,7 @@ def test_opening_a_prepared_index_reads_no_vectors(filled, monkeypatch):
     monkeypatch.setattr(part.Engine, "build", must_not)
     monkeypatch.setattr(part.Means, "build", must_not)
     monkeypatch.setattr(part, "FEW", 10**9)
-    with LocalBackend.open(folder) as again:
-        parts = [each for each in again._now()[1]["image"]._parts if len(each.vectors) > 100]
+    with LocalBackend.open(folder) as again, again._reading() as (_, galleries):
+        parts = [each for each in galleries["image"]._parts if len(each.vectors) > 100]
         assert len(parts) == 2
         assert all(each.engine is not None and each.means is not None for each in parts)

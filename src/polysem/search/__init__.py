@@ -4,7 +4,7 @@ from polysem.search.filters import FilterError
 from polysem.search.index import Index
 from polysem.search.reports import AddReport, IndexStats, Verified
 from polysem.search.results import Result, Results
-from polysem.search.store import Batch, Entry, Manifest, SearchError
+from polysem.search.store import Batch, Entry, IndexBusyError, Manifest, SearchError
 
 __all__ = [
     "AddReport",
@@ -12,6 +12,7 @@ __all__ = [
     "Entry",
     "FilterError",
     "Index",
+    "IndexBusyError",
     "IndexStats",
     "Manifest",
     "Result",

@@ -41,6 +41,8 @@ class Backend(Protocol):
     modes: Sequence[Mode]
     """The ways to search it offers, the default first."""
     writable: bool
+    keeps_frames: bool
+    """Whether it keeps the frames of videos; where not, batches need not bring them, and results have no moment."""
 
     def add(self, *batches: Batch) -> Added:
         """Add items; an id that is there on the same side is replaced.
@@ -57,6 +59,9 @@ class Backend(Protocol):
     def hashes(self, ids: Iterable[str], side: Side) -> dict[str, str | None]:
         """The content hash of each of these ids that is there."""
 
+    def paths(self, ids: Iterable[str], side: Side) -> dict[str, str | None]:
+        """The path of each of these ids that is there."""
+
     def find(self, ids: Iterable[str], side: Side | None = None) -> list[Item]:
         """The items with these ids, in their order. Ids that are not there are left out."""
 
@@ -65,6 +70,15 @@ class Backend(Protocol):
 
     def vectors(self, side: Side, ids: Sequence[str]) -> NDArray[Any]:
         """(n, K, D) sets of these ids, all of which must be there."""
+
+    def sound(self, side: Side, ids: Iterable[str]) -> dict[str, NDArray[Any]]:
+        """(K, D) of those of these ids that are there and whose checksum says that they are as they were added."""
+
+    def frames(self, side: Side, ids: Sequence[str]) -> dict[str, NDArray[Any]]:
+        """(frames, K, D) of those of these ids that are videos."""
+
+    def holds(self, side: Side) -> bool:
+        """Whether there are items of a side, be they readable or not."""
 
     def count(self, side: Side, where: Filter | None = None) -> int:
         """How many items of a side there are and, with `where`, pass the filter."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -14,19 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from polysem.data.collection import Collection, Media
-from polysem.data.collection import Item as DataItem
+from polysem.data.collection import Collection
 from polysem.data.readers import open_collection
 from polysem.errors import InputError, PolysemError, kind, unknown
 from polysem.models import Model, load
-from polysem.search import audit, duplicates, places
-from polysem.search.backend import CANDIDATES, Backend, Mode
+from polysem.models.frames import has_frames
+from polysem.search import audit, clashes, duplicates, folding, moments, places
+from polysem.search.backend import CANDIDATES, Backend, Mode, Ranked
 from polysem.search.encoder import QueryEncoder, manifest_of
-from polysem.search.filters import And, Compare, Field, Filter, In, matches, parse
+from polysem.search.filters import Filter, matches, parse
+from polysem.search.pictures import pictures
 from polysem.search.reading import Reader
 from polysem.search.relevance import relevant as judge
 from polysem.search.reports import AddReport, IndexStats, Verified
-from polysem.search.results import Result, Results
+from polysem.search.results import Results
 from polysem.search.store import Batch, Compacted, Item, Manifest, Side
 from polysem.search.store.entries import SIDES, is_unicode
 from polysem.search.store.manifest import Dtype
@@ -35,8 +35,8 @@ Progress = Callable[[str, int, int], None]
 """Stage, done, of."""
 BACKGROUND = 2000
 """Items drawn at random that a query is compared with to learn what an irrelevant score is."""
-_FOLDED = 4
-"""Results looked at for each one wanted, where duplicates are folded."""
+_CREDITS = "credits"
+"""The name of the note that says whom to name where items are shown."""
 
 
 class Index:
@@ -98,13 +98,18 @@ class Index:
         captions: bool = True,
         features: str | Path | None = None,
         text_features: str | Path | None = None,
+        prefix: str = "",
+        replacing: bool = True,
         progress: Progress | None = None,
     ) -> AddReport:
         """Add a collection, or whatever `polysem data check` can read, or a `Batch` of vectors made elsewhere.
 
         Pictures go to the side "image"; with `captions` their captions go to the side "text", as id#0, id#1 and so on.
-        An id that is there is replaced if its content has changed, else left as it is; captions that its item no longer
-        has are removed, unless it comes without any. Items that cannot be kept are left out and named in the report.
+        An id that is there is replaced if it has changed, else left as it is; if only its place has changed, or what is
+        said of it, it keeps its vectors. Captions that its item no longer has are removed, unless it comes without any.
+        Items that cannot be kept are left out and named in the report.
+        prefix: put before the ids of the items. replacing: a picture may take the id of a different one whose file is
+        still there, as 1.jpg of another folder, and the report names it; if not, nothing is added and an error says so.
         What is added is committed chunk by chunk: an interrupted call can be repeated, and goes on from there.
         """
         if isinstance(source, Batch):
@@ -112,20 +117,35 @@ class Index:
             self._backend.settle(progress)
             return AddReport(added.new, added.replaced, 0, 0)
         collection = source if isinstance(source, Collection) else open_collection(source)
-        reader = Reader(self.model, features, text_features)
-        new = replaced = unchanged = removed = done = 0
+        if prefix:
+            if features is not None or text_features is not None:
+                raise InputError(f"Stores of features know items by their own ids: leave out the prefix {prefix!r}.")
+            collection = clashes.prefixed(collection, prefix)
+        clashing = list(self.clashes(collection))
+        if not replacing:
+            clashes.refuse(clashing)
+        reader = Reader(self.model, features, text_features, frames=self._backend.keeps_frames)
+        new = replaced = unchanged = removed = reused = done = 0
         skipped = list(collection.skipped)
-        for read in reader.read(collection, self._backend.hashes, captions):
+        named = self._backend.note(_CREDITS) or []
+        if collection.credit and collection.credit not in named:
+            self._backend.write_note(_CREDITS, [*named, collection.credit])
+        for read in reader.read(collection, self._backend, captions):
             added = self._backend.add(*read.batches)
             stale = set(self._backend.captions_of(read.captions)) - set().union(*read.captions.values())
             removed += self._backend.remove(stale, "text") if stale else 0
             new, replaced = new + added.new, replaced + added.replaced
-            unchanged, done = unchanged + read.unchanged, done + read.items
+            unchanged, reused, done = unchanged + read.unchanged, reused + read.reused, done + read.items
             skipped += read.skipped
             if progress is not None:
                 progress("indexing", done, len(collection))
         self._backend.settle(progress)
-        return AddReport(new, replaced, unchanged, removed, skipped)
+        remark = moments.REMARK if has_frames(self.model.image) and not self._backend.keeps_frames else ""
+        return AddReport(new, replaced, unchanged, removed, skipped, remark, reused, clashing)
+
+    def clashes(self, *collections: Collection) -> Iterator[clashes.Clash]:
+        """Items that would take the id of a different picture, of the index or of a collection before."""
+        return clashes.clashes(collections, lambda ids: self._backend.paths(ids, "image"))
 
     def remove(self, ids: Iterable[str], side: Side | None = None) -> int:
         """Remove items by id, on one side or both, and the captions that came with an image; how many there were."""
@@ -164,15 +184,18 @@ class Index:
         relevant: bool | Literal["mark"] = False,
         dedupe: bool | float = False,
     ) -> Results:
-        """The k best items for one query: a text, a picture, an item of the index by its id, or a set (L, D).
+        """The k best items for one query: a text, a picture or video, an item of the index by its id, or a set (L, D).
 
         find: "image" or "text"; by default images, where there are any. where: a filter, e.g. "label = 'dog' and year >
         2020". mode: "exact", or "fast" for the exact order of the `candidates` whose set means are closest.
         relevant: leave out what the query's own score distribution says is irrelevant, or "mark" it.
         dedupe: fold near-duplicates into the best of them; a number is the cosine from which items count as such.
+        A result that is a video has the `moment` of it that matches the query best.
         """
         if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
             raise InputError(f"k must be at least 1 and a whole number, got {k!r}.")
+        if candidates < 1:
+            raise InputError(f"candidates must be at least 1, got {candidates!r}.")
         if mode is not None and mode not in self._backend.modes:
             raise unknown("mode of search", mode, self._backend.modes)
         condition = parse(where) if isinstance(where, str) else where
@@ -181,27 +204,26 @@ class Index:
         side = self._target(find)
         of = self._backend.count(side, condition)
         alone = self._among(excluded, side, condition)
-        wanted = (_FOLDED * k if dedupe else k) + alone
-        while True:
-            asked = min(wanted, max(of, 1))
-            ranked = self._backend.search(side, sought, asked, where=condition, mode=mode, candidates=candidates)
-            others = [place for place, each in enumerate(ranked.items) if (side, each.id) != excluded]
-            found = [Result.of(ranked.items[place], float(ranked.scores[place])) for place in others]
-            if dedupe:
-                found = _folded(found, ranked.sets[others], duplicates.THRESHOLD if dedupe is True else dedupe)
-            if not dedupe or len(found) >= k or asked >= of or len(ranked.items) < asked:
-                break
-            wanted *= 2  # so many copies that too few different ones are left
-        scored = min(ranked.scored - (len(ranked.items) - len(others)), of - alone)
-        found = [replace(result, rank=rank) for rank, result in enumerate(found[:k], start=1)]
+
+        def look(count: int) -> Ranked:
+            return self._backend.search(side, sought, count, where=condition, mode=mode, candidates=candidates)
+
+        if dedupe:
+            threshold = duplicates.THRESHOLD if dedupe is True else dedupe
+            seen = folding.folded(look, k, of, excluded, alone, threshold)
+        else:
+            seen = folding.plain(look, min(k + alone, max(of, 1)), excluded)
+        found = [replace(result, rank=rank) for rank, result in enumerate(seen.results[:k], start=1)]
         cut = None
         if relevant:
             background = self._backend.background(side, sought, BACKGROUND, where=condition)
             cut = judge(np.array([result.score for result in found]), background, of)
             found = [replace(result, relevant=result.rank <= cut.count) for result in found]
             found = found if relevant == "mark" else found[: cut.count]
+        found = moments.with_moments(self._backend, side, found, sought)
         used, seconds = mode or self._backend.modes[0], time.perf_counter() - start
-        return Results(found, used, side, scored, of - alone, seconds, ranked.unreadable, cut)
+        scored, unreadable = min(seen.scored, of - alone), seen.ranked.unreadable
+        return Results(found, used, side, scored, of - alone, seconds, unreadable, cut, seen.stopped)
 
     def _sought(
         self,
@@ -232,7 +254,7 @@ class Index:
                 raise unknown("side of an index", find, SIDES)
             return find
         held = [side for side in SIDES if side in self.manifest.sets]
-        return next((side for side in held if self._backend.count(side)), held[0])
+        return next((side for side in held if self._backend.holds(side)), held[0])
 
     def _among(self, item: tuple[Side, str] | None, side: Side, where: Filter | None) -> int:
         """1 if the item is one of those that are searched, else 0."""
@@ -251,29 +273,7 @@ class Index:
         A file that the index knows has the id, captions, labels and metadata it has there; a new one is called by its
         path as given, or by its whole path where that is the id of another picture.
         """
-        once: dict[str, Path] = {}
-        for path in paths:
-            once.setdefault(os.path.abspath(path), Path(path))
-        return Collection("pictures", "image", [self._picture(path) for path in once.values()])
-
-    def _picture(self, path: Path) -> DataItem:
-        media, name, whole = Media(path.parent, path.name), path.as_posix(), Path(os.path.abspath(path))
-        if not is_unicode(str(whole)):  # the index cannot know it; adding it says why
-            return DataItem(name, media)
-        # As it was added: with the ".." of a collection's path, or without.
-        written = In(Field(("path",), built_in=True), (str(path.absolute()), str(whole)))
-        same = And((written, _is("side", "image")))
-        known = self._backend.find(self._backend.sample("image", 1, where=same), "image")
-        if not known:
-            return DataItem(whole.as_posix() if self._backend.find([name], "image") else name, media)
-        (item,) = known
-        if item.path is not None:
-            media = Media(Path(item.path).parent, Path(item.path).name)
-        texts = sorted(self.captions(item.id), key=lambda text: _number(text.id))
-        captions = tuple(text.caption for text in texts if text.caption is not None)
-        if not captions and item.caption is not None:
-            captions = (item.caption,)
-        return DataItem(item.id, media, captions, tuple(item.labels), metadata=item.metadata)
+        return pictures(self._backend, paths)
 
     def items(self, ids: Iterable[str], side: Side | None = None) -> list[Item]:
         """The items with these ids; those that are not there are left out."""
@@ -294,9 +294,16 @@ class Index:
     def stats(self) -> IndexStats:
         """How large the index is, what made it, and the recall of the fast mode as last measured by `verify`."""
         found, measured = self._backend.stats(), self._backend.note(audit.NOTE)
-        changed = measured is not None and audit.state(found) != (measured["items"], measured["change"])
+        changed = measured is not None and audit.state(found) != (measured["items"], measured.get("change"))
         return IndexStats(
-            *found[:5], found.bytes_per_item, self.manifest, measured, self._backend.modes, changed_since_audit=changed
+            *found[:5],
+            found.bytes_per_item,
+            self.manifest,
+            measured,
+            self._backend.modes,
+            changed,
+            found.change,
+            self._backend.note(_CREDITS) or [],
         )
 
     def verify(self, *, sample: int = audit.SAMPLE, progress: Progress | None = None) -> Verified:
@@ -316,9 +323,13 @@ class Index:
             if not damage:
                 raise
             return Verified(damage, lost, None, repaired, f"The fast mode could not be measured: {error}")
+        remark = ""
         if measured is not None and self._backend.writable:
-            self._backend.write_note(audit.NOTE, measured)
-        return Verified(damage, lost, measured, repaired)
+            try:
+                self._backend.write_note(audit.NOTE, measured)
+            except PolysemError as error:  # what was found is worth more than its being kept
+                remark = f"The figures could not be kept: {error}"
+        return Verified(damage, lost, measured, repaired, remark)
 
     def close(self) -> None:
         """Let go of the files. Safe to call twice."""
@@ -329,26 +340,6 @@ class Index:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self.close()
-
-
-def _folded(found: Sequence[Result], sets: NDArray[Any], threshold: float) -> list[Result]:
-    """The best of each group of near-duplicates, with the others' ids."""
-    leaders = duplicates.groups(sets, threshold)
-    return [
-        replace(result, duplicates=tuple(found[i].id for i, first in enumerate(leaders) if first == place != i))
-        for place, result in enumerate(found)
-        if leaders[place] == place
-    ]
-
-
-def _number(caption: str) -> tuple[int, str]:
-    """What orders id#0, id#1, … id#10."""
-    number = caption.rpartition("#")[2]
-    return int(number) if number.isdecimal() else 0, caption
-
-
-def _is(name: str, value: str) -> Compare:
-    return Compare(Field((name,), built_in=True), "=", value)
 
 
 def _source(model: str | Path) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from polysem.errors import InputError
 from polysem.search.backend import Backend
 from polysem.search.local import LocalBackend
-from polysem.search.store import Manifest, SearchError
+from polysem.search.store import Manifest, SearchError, schema
 
 POINTER = "store.json"
 SCHEME = "milvus+"
@@ -17,7 +17,9 @@ SCHEME = "milvus+"
 def create(place: str | Path, manifest: Manifest, store: str | None = None) -> Backend:
     """Make an index. store: keep it at this address instead of in the folder, which then points there."""
     if store is None and not str(place).startswith(SCHEME):
-        if (Path(place) / POINTER).exists():
+        with schema.explained("create", Path(place)):
+            points = (Path(place) / POINTER).exists()
+        if points:
             raise SearchError(f"{place} points to an index already. Choose another folder, or delete {POINTER} in it.")
         return LocalBackend.create(place, manifest)
     address = str(place) if store is None else store
@@ -69,8 +71,9 @@ def _address(place: str | Path) -> str | None:
     if str(place).startswith(SCHEME):
         return str(place)
     pointer = Path(place) / POINTER
-    if not pointer.is_file():
-        return None
+    with schema.explained("open", Path(place)):  # a folder that may not be looked into
+        if not pointer.is_file():
+            return None
     try:
         return str(json.loads(pointer.read_text(encoding="utf-8"))["store"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import cast
 
@@ -17,23 +18,24 @@ from torch import Tensor
 from polysem.data.arrays import load_features
 from polysem.data.camera import camera_facts
 from polysem.data.collection import Collection, Item, Skipped
-from polysem.data.images import load_image
-from polysem.encoders import ImageEncoder
+from polysem.data.video import is_video
+from polysem.encoders import PixelEncoder
 from polysem.errors import InputError, PolysemError
 from polysem.evaluation.embeddings import opened_store
 from polysem.features import LocalFeatures
 from polysem.models import Model
 from polysem.models.encoding import move
+from polysem.models.frames import has_frames, with_frames
 from polysem.models.tower import Inputs, Tower
-from polysem.search.store import Batch, Entry, Side
+from polysem.search.store import Batch, Entry
 from polysem.search.store.entries import as_rows
+from polysem.search.unchanged import Known, hash_of, joined, reused
 
 CHUNK = 1024
 """Items read, encoded and committed together: what a crash can cost."""
+_VIDEOS = 64
+"""The same of videos, whose frames are held too."""
 _BATCH = 16
-
-Known = Callable[[Sequence[str], Side], dict[str, str | None]]
-"""Ids and their side -> the content hashes of those that are there."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +48,21 @@ class Read:
     unchanged: int
     skipped: list[Skipped]
     items: int
+    reused: int
+    """Items that are in the batches with the vectors they had, because their content is the same."""
 
 
 class Reader:
-    """Reads collections with one model. features, text_features: stores of the encoders' outputs, made earlier."""
+    """Reads collections with one model. features, text_features: stores of the encoders' outputs, made earlier.
 
-    def __init__(self, model: Model, features: str | Path | None, text_features: str | Path | None) -> None:
+    frames: of videos, make the sets of their frames too.
+    """
+
+    def __init__(
+        self, model: Model, features: str | Path | None, text_features: str | Path | None, frames: bool = True
+    ) -> None:
         self._model = model
+        self._frames = frames and has_frames(model.image)
         self._store = opened_store(features, model.image)
         self._text_store = opened_store(text_features, model.text)
 
@@ -60,17 +70,24 @@ class Reader:
         """Chunk by chunk. What cannot be read or kept is left out and named; what has not changed is not encoded."""
         self._check(collection)
         with ThreadPoolExecutor(max(2, torch.get_num_threads()), thread_name_prefix="pictures") as readers:
-            for start in range(0, len(collection), CHUNK):
-                items = [collection[i] for i in range(start, min(start + CHUNK, len(collection)))]
+            chunk = _VIDEOS if self._frames else CHUNK
+            for start in range(0, len(collection), chunk):
+                items = [collection[i] for i in range(start, min(start + chunk, len(collection)))]
                 yield self._chunk(items, known, readers, captions)
 
     def _check(self, collection: Collection) -> None:
-        tower = self._model.image
-        pictures = collection.kind == "image" and not all(item.media.is_features for item in collection)
-        if self._store is None and pictures and tower.encoder.takes == "features":
+        encoder, holds = self._model.image.encoder, collection.content
+        if self._store is not None or holds == "features":
+            return
+        if encoder.takes == "features":
             raise InputError(
-                f"This model reads features of width {tower.encoder.config.get('input_dim')}, and {collection.name} "
-                "holds pictures. Extract the features it was trained on with `polysem features`, and give --features."
+                f"This model reads features of width {encoder.config.get('input_dim')}, and {collection.name} holds "
+                f"{holds}. Extract the features it was trained on with `polysem features`, and give --features."
+            )
+        if holds == "videos" and encoder.kind != "video":
+            raise InputError(
+                f"This model reads pictures, and {collection.name} holds videos. Train one that reads them, e.g. "
+                "`polysem train small-vse-infty-video`, or index pictures."
             )
 
     def _chunk(self, items: list[Item], known: Known, readers: ThreadPoolExecutor, captions: bool) -> Read:
@@ -81,9 +98,12 @@ class Reader:
                 good.append((item, entry))
             else:
                 skipped.append(Skipped(item.id, str(entry)))
-        there = known([item.id for item, _ in good], "image")
-        changed = [(item, entry) for item, entry in good if entry.hash is None or there.get(item.id) != entry.hash]
-        batches = [self._images(changed, readers, skipped)] if changed else []
+        there = known.hashes([item.id for item, _ in good], "image")
+        changed = [(item, entry) for item, entry in good if there.get(item.id) != entry.hash]
+        same = reused("image", [entry for _, entry in changed], there, known, self._frames)
+        kept = {entry.id for entry in same.entries}
+        fresh = [(item, entry) for item, entry in changed if item.id not in kept]
+        images = joined(same, self._images(fresh, readers, skipped))
         unreadable = {each.what for each in skipped}
         now: dict[str, set[str]] = {}
         texts: list[Entry] = []
@@ -94,12 +114,16 @@ class Reader:
                 wrong = [(each.id, _wrong(each)) for each in own]
                 texts += [each for each, (_, why) in zip(own, wrong, strict=True) if why is None]
                 skipped += [Skipped(name, str(why)) for name, why in wrong if why is not None]
-        said = known([each.id for each in texts], "text")
+        said = known.hashes([each.id for each in texts], "text")
         new = [each for each in texts if said.get(each.id) != each.hash]
-        if new:
-            batches.append(Batch("text", new, self._texts(new)))
+        old = reused("text", new, said, known, frames=False)
+        kept = {each.id for each in old.entries}
+        if unread := [each for each in new if each.id not in kept]:
+            old = joined(old, Batch("text", unread, self._texts(unread)))
         unchanged = len(good) - len(changed) + len(texts) - len(new)
-        return Read([batch for batch in batches if batch.entries], now, unchanged, skipped, len(items))
+        count = len(same.entries) + len(kept)
+        batches = [batch for batch in (images, old) if batch.entries]
+        return Read(batches, now, unchanged, skipped, len(items), count)
 
     def _facts(self, item: Item) -> Entry | InputError:
         """All but the vectors, or why an index cannot keep it.
@@ -107,27 +131,31 @@ class Reader:
         The hash covers what is encoded and what is said of it, so a new label counts too.
         """
         path = item.media.path
-        facts = {} if item.media.is_features else camera_facts(path)
+        facts = {} if item.media.is_features or is_video(path) else camera_facts(path)
         metadata = {**facts, **item.metadata, **({"split": item.split} if item.split else {})}
         caption = item.captions[0] if item.captions else None
         entry = Entry(item.id, str(path.absolute()), caption, metadata, item.labels)
-        return _wrong(entry) or replace(entry, hash=_hash(entry, self._content(item)))
+        return _wrong(entry) or replace(entry, hash=hash_of(entry, self._content(item)))
 
     def _content(self, item: Item) -> bytes:
+        """sha256 of what is encoded; empty if it cannot be read."""
         try:
             if self._store is not None:
-                return bytes(self._store[item.id].tobytes())
+                return _sha256(bytes(self._store[item.id].tobytes()))
             if item.media.is_features:
-                return np.ascontiguousarray(load_features(item.media)).tobytes()
-            return item.media.path.read_bytes()
+                return _sha256(np.ascontiguousarray(load_features(item.media)).tobytes())
+            with item.media.path.open("rb") as file:  # a video may be larger than the memory
+                return hashlib.file_digest(file, "sha256").digest()
         except (OSError, PolysemError):  # reading it to encode it says what is wrong
             return b""
 
     def _images(self, changed: list[tuple[Item, Entry]], readers: ThreadPoolExecutor, skipped: list[Skipped]) -> Batch:
         entries: list[Entry] = []
         vectors: list[NDArray[np.float32]] = []
-        for start in range(0, len(changed), _BATCH):
-            some = changed[start : start + _BATCH]
+        frames: list[NDArray[np.float16] | None] = []
+        step = max(2, _BATCH // getattr(self._model.image.encoder, "pictures_per_item", 1))
+        for start in range(0, len(changed), step):
+            some = changed[start : start + step]
             inputs = list(readers.map(lambda pair: self._input(pair[0]), some))
             good = [(pair[1], each) for pair, each in zip(some, inputs, strict=True) if not isinstance(each, Exception)]
             skipped += [
@@ -135,11 +163,20 @@ class Reader:
                 for pair, each in zip(some, inputs, strict=True)
                 if isinstance(each, Exception)
             ]
-            if good:
-                entries += [entry for entry, _ in good]
-                vectors.append(_encode(self._model.image, _together([each for _, each in good])))
+            # A picture among videos is one of a single frame: those are encoded by themselves.
+            for _, alike in groupby(good, key=lambda pair: getattr(pair[1], "shape", None)):
+                pairs = list(alike)
+                entries += [entry for entry, _ in pairs]
+                together = _together([each for _, each in pairs])
+                if self._frames:
+                    sets, own = _encode_with_frames(self._model.image, together)
+                    vectors.append(sets)
+                    frames += own
+                else:
+                    vectors.append(_encode(self._model.image, together))
         shape = (0, self._model.set_sizes[0], self._model.dim)
-        return Batch("image", entries, np.concatenate(vectors) if vectors else np.empty(shape, np.float32))
+        joined = np.concatenate(vectors) if vectors else np.empty(shape, np.float32)
+        return Batch("image", entries, joined, frames=frames)
 
     def _input(self, item: Item) -> Tensor | LocalFeatures | Exception:
         try:
@@ -147,7 +184,7 @@ class Reader:
                 return self._store.batch(self._store.positions([item.id]))
             if item.media.is_features:
                 return LocalFeatures.from_list([torch.from_numpy(np.array(load_features(item.media), np.float32))])
-            return cast(ImageEncoder, self._model.image.encoder).preprocess(load_image(item.media.path))
+            return cast(PixelEncoder, self._model.image.encoder).read(item.media.path)
         except PolysemError as error:
             return error
 
@@ -165,7 +202,7 @@ def _captions(item: Item, image: Entry) -> list[Entry]:
     found = []
     for number, text in enumerate(item.captions):
         entry = Entry(f"{item.id}#{number}", image.path, text, {**image.metadata, "item": item.id}, item.labels)
-        found.append(replace(entry, hash=_hash(entry, text.encode(errors="surrogatepass"))))
+        found.append(replace(entry, hash=hash_of(entry, _sha256(text.encode(errors="surrogatepass")))))
     return found
 
 
@@ -178,9 +215,8 @@ def _wrong(entry: Entry) -> InputError | None:
     return None
 
 
-def _hash(entry: Entry, content: bytes) -> str:
-    said = repr((entry.path, entry.caption, sorted(entry.metadata.items(), key=str), tuple(entry.labels)))
-    return hashlib.sha256(hashlib.sha256(content).digest() + said.encode(errors="surrogatepass")).hexdigest()
+def _sha256(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest()
 
 
 def _together(inputs: Sequence[Tensor | LocalFeatures]) -> Inputs:
@@ -198,3 +234,11 @@ def _encode(tower: Tower, inputs: Inputs) -> NDArray[np.float32]:
     with torch.inference_mode():
         vectors: NDArray[np.float32] = tower(move(inputs, device)).vectors.float().cpu().numpy()
     return vectors
+
+
+def _encode_with_frames(tower: Tower, inputs: Inputs) -> tuple[NDArray[np.float32], list[NDArray[np.float16] | None]]:
+    """The sets, and those of the frames; None for a single frame, which is no moment of anything."""
+    device = next(tower.parameters()).device
+    with torch.inference_mode():
+        vectors, frames = with_frames(tower, move(inputs, device))
+    return vectors.float().cpu().numpy(), [each.half().cpu().numpy() if len(each) > 1 else None for each in frames]

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from polysem.models.moments import Moment
 from polysem.search.backend import Mode
 from polysem.search.relevance import Cut
 from polysem.search.store import Item, Side
@@ -13,7 +14,10 @@ from polysem.search.store import Item, Side
 
 @dataclass(frozen=True)
 class Result:
-    """One item found. duplicates: ids of worse results that were folded into it. relevant: None where nobody asked."""
+    """One item found. duplicates: ids of worse results that were folded into it. relevant: None where nobody asked.
+
+    moment: of a video, the part that matches the query best; None for all else, and where the index keeps no frames.
+    """
 
     rank: int
     id: str
@@ -25,6 +29,7 @@ class Result:
     metadata: Mapping[str, Any]
     relevant: bool | None = None
     duplicates: Sequence[str] = ()
+    moment: Moment | None = None
 
     @classmethod
     def of(cls, item: Item, score: float) -> Result:
@@ -38,7 +43,8 @@ class Results:
 
     scored: how many items were compared in full. of: how many there are that pass the filter. seconds: of the search,
     without loading the model and encoding the query. unreadable: how many items could not be searched, because the
-    file that holds them is damaged. cut: the relevance cut, if asked for.
+    file that holds them is damaged. cut: the relevance cut, if asked for. folded_among: where so many are duplicates
+    that fewer than k were left, how many of the best were looked at; there may be more different ones behind them.
     """
 
     items: Sequence[Result]
@@ -49,6 +55,7 @@ class Results:
     seconds: float
     unreadable: int = 0
     cut: Cut | None = field(default=None)
+    folded_among: int | None = None
 
     def __iter__(self) -> Iterator[Result]:
         return iter(self.items)

@@ -51,12 +51,30 @@ def _any(field: Field, operator: str, values: tuple[Value, ...], bound: list[Any
     if field.built_in:
         texts = [value for value in values if isinstance(value, str)]
         return _built_in(field.keys[0], operator, texts, bound) if texts else "0"
-    bound += [_path(field), _path(field)]
-    # `json_each` gives a value as itself and a list as its values, but an object as its members.
-    return (
-        "(json_type(items.metadata, ?) IS NOT 'object' AND "
-        f"EXISTS (SELECT 1 FROM json_each(items.metadata, ?) AS each WHERE {_typed(operator, values, bound)}))"
-    )
+    bound.append(_path(field))
+    return f"(CASE json_type(items.metadata, ?) {_by_type(field, operator, values, bound)} ELSE 0 END)"
+
+
+def _by_type(field: Field, operator: str, values: tuple[Value, ...], bound: list[Any]) -> str:
+    """The tests of a value for each type it may have: JSON keeps 1, true and '1' apart and SQLite would not."""
+    bound.append(_path(field))
+    # Only a list is opened: that takes a table of its values for each item.
+    each = f"EXISTS (SELECT 1 FROM json_each(items.metadata, ?) AS each WHERE {_typed(operator, values, bound)})"
+    cases = [("array", each)]
+    for kind in ("integer", "real", "text"):
+        if own := _of_type(kind, values):
+            bound.append(_path(field))
+            cases.append((kind, _test("json_extract(items.metadata, ?)", operator, own, bound)))
+    cases += [(kind, "1") for kind in ("true", "false") if _of_type(kind, values)]
+    return " ".join(f"WHEN '{kind}' THEN {test}" for kind, test in cases)
+
+
+def _of_type(kind: str, values: tuple[Value, ...]) -> list[Value]:
+    """Those of `values` that a JSON value of this type is compared with."""
+    if kind in ("true", "false"):
+        return [value for value in values if isinstance(value, bool) and value is (kind == "true")]
+    wanted = str if kind == "text" else (int, float)
+    return [value for value in values if isinstance(value, wanted) and not isinstance(value, bool)]
 
 
 def _built_in(name: str, operator: str, texts: list[str], bound: list[Any]) -> str:
@@ -68,12 +86,11 @@ def _built_in(name: str, operator: str, texts: list[str], bound: list[Any]) -> s
 
 
 def _typed(operator: str, values: tuple[Value, ...], bound: list[Any]) -> str:
-    """A test of a row of `json_each`, by type: JSON keeps 1, true and '1' apart and SQLite would not."""
-    tests = [f"each.type = '{str(value).lower()}'" for value in values if isinstance(value, bool)]
-    numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
-    if numbers:
+    """A test of a row of `json_each`."""
+    tests = [f"each.type = '{kind}'" for kind in ("true", "false") if _of_type(kind, values)]
+    if numbers := _of_type("real", values):
         tests.append(f"each.type IN ('integer', 'real') AND {_test('each.value', operator, numbers, bound)}")
-    if texts := [value for value in values if isinstance(value, str)]:
+    if texts := _of_type("text", values):
         tests.append(f"each.type = 'text' AND {_test('each.value', operator, texts, bound)}")
     return "(" + " OR ".join(tests) + ")"
 

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from polysem.errors import InputError
 from polysem.search.backend import CANDIDATES, Mode, Ranked
-from polysem.search.engine import Engine, Hits
+from polysem.search.engine import Hits
 from polysem.search.filters import Filter
 from polysem.search.local.gallery import Gallery
-from polysem.search.local.means import Means
-from polysem.search.local.part import ENGINE, MEANS, Part, is_attachment, missing
+from polysem.search.local.part import Part, is_attachment
+from polysem.search.local.passing import Passing
+from polysem.search.local.settling import settle
 from polysem.search.sets import check_units
 from polysem.search.store import (
     Added,
@@ -39,14 +40,13 @@ Progress = Callable[[str, int, int], None]
 _DAMAGED = "damaged"
 """Name of the note that says which rows of which segment `verify` found damaged."""
 _ODD = 0.02
-_ASKED = 8
-"""Sets of the other side that an engine is measured with."""
 
 
 class LocalBackend:
     """A `Backend` over a folder. Several threads may search at once; one may write."""
 
     modes: Sequence[Mode] = ("exact", "fast")
+    keeps_frames = True
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -55,6 +55,7 @@ class LocalBackend:
         self._snapshot: Snapshot | None = None
         self._parts: dict[int, Part] = {}
         self._galleries: dict[str, Gallery] = {}
+        self._passing = {side: Passing() for side in SIDES}
         self._unreadable = 0
 
     @classmethod
@@ -65,24 +66,30 @@ class LocalBackend:
     def open(cls, folder: str | Path, write: bool = False) -> Self:
         return cls(Store.open(folder, write))
 
-    def _now(self) -> tuple[Snapshot, dict[str, Gallery]]:
-        """The newest state. Segments that were there before keep what was made ready for them."""
-        with self._guard, self._explained():
-            snapshot = self._store.snapshot()
-            if snapshot is not self._snapshot:
-                parts: dict[int, Part] = {}
-                galleries: dict[str, Gallery] = {}
-                broken = snapshot.note(_DAMAGED) or {}
-                for side in SIDES:
-                    views = snapshot.views(side)
-                    for view in views:
-                        known = self._parts.get(view.number)
-                        parts[view.number] = known if known and known.settled else self._part(view, broken)
-                    ordered = [parts[view.number] for view in views]
-                    galleries[side] = Gallery(snapshot, side, self.manifest.similarity, ordered)
-                self._snapshot, self._parts, self._galleries = snapshot, parts, galleries
-                self._unreadable = sum(len(snapshot.among(each)) for each in snapshot.damaged)
-            return snapshot, self._galleries
+    @contextmanager
+    def _reading(self) -> Iterator[tuple[Snapshot, Mapping[str, Gallery]]]:
+        """The newest state, held still. Segments that were there before keep what was made ready for them."""
+        with self._explained(), ExitStack() as held:
+            with self._guard:
+                snapshot = held.enter_context(self._store.reading())
+                if snapshot is not self._snapshot:
+                    self._take(snapshot)
+                galleries = self._galleries
+            yield snapshot, galleries
+
+    def _take(self, snapshot: Snapshot) -> None:
+        parts: dict[int, Part] = {}
+        galleries: dict[str, Gallery] = {}
+        broken = snapshot.note(_DAMAGED) or {}
+        for side in SIDES:
+            views = snapshot.views(side)
+            for view in views:
+                known = self._parts.get(view.number)
+                parts[view.number] = known if known and known.settled else self._part(view, broken)
+            ordered = [parts[view.number] for view in views]
+            galleries[side] = Gallery(snapshot, side, self.manifest.similarity, ordered, self._passing[side])
+        self._snapshot, self._parts, self._galleries = snapshot, parts, galleries
+        self._unreadable = sum(len(snapshot.among(each)) for each in snapshot.damaged)
 
     def _part(self, view: View, broken: Mapping[str, Any] | None = None) -> Part:
         known = (broken or {}).get(str(view.number), ())
@@ -91,11 +98,12 @@ class LocalBackend:
     def _explained(self) -> AbstractContextManager[None]:
         return schema.explained("read", self._store.folder)
 
-    def _side(self, side: Side) -> tuple[Snapshot, Gallery]:
+    @contextmanager
+    def _side(self, side: Side) -> Iterator[tuple[Snapshot, Gallery]]:
         if side not in self.manifest.sets:
             raise InputError(f"This index holds {' and '.join(self.manifest.sets)}, got the side {side!r}.")
-        snapshot, galleries = self._now()
-        return snapshot, galleries[side]
+        with self._reading() as (snapshot, galleries):
+            yield snapshot, galleries[side]
 
     # ------------------------------------------------------------------------------------------------- searching
 
@@ -109,13 +117,12 @@ class LocalBackend:
         mode: Mode | None = None,
         candidates: int = CANDIDATES,
     ) -> Ranked:
-        snapshot, gallery = self._side(side)
+        with self._side(side) as (snapshot, gallery):
 
-        def hits() -> Hits:
-            fast = mode == "fast"
-            return gallery.search_fast(query, k, where, candidates) if fast else gallery.search(query, k, where)
+            def hits() -> Hits:
+                fast = mode == "fast"
+                return gallery.search_fast(query, k, where, candidates) if fast else gallery.search(query, k, where)
 
-        with self._explained():
             found = hits()
             vectors = snapshot.vectors(side, found.positions)
             if (_is_odd(vectors) or len(found.positions) < min(k, gallery.count(where))) and gallery.check():
@@ -124,45 +131,54 @@ class LocalBackend:
             items = snapshot.items(side, found.positions)
             return Ranked(items, found.scores, vectors, found.scored, self._unreadable + gallery.unreadable)
 
+    def holds(self, side: Side) -> bool:
+        with self._side(side) as (snapshot, _):
+            return snapshot.holds(side)
+
     def count(self, side: Side, where: Filter | None = None) -> int:
-        gallery = self._side(side)[1]
-        with self._explained():
+        with self._side(side) as (_, gallery):
             return gallery.count(where)
 
     def sample(self, side: Side, count: int, *, where: Filter | None = None, seed: int = 0) -> list[str]:
-        snapshot, gallery = self._side(side)
-        with self._explained():
+        with self._side(side) as (snapshot, gallery):
             return snapshot.ids(side, gallery.drawn(count, where, seed))
 
     def matching(self, side: Side, where: Filter) -> list[str]:
-        snapshot, _ = self._side(side)
-        with self._explained():
+        with self._side(side) as (snapshot, _):
             return snapshot.matching(side, where)
 
     def vectors(self, side: Side, ids: Sequence[str]) -> NDArray[Any]:
-        snapshot, _ = self._side(side)
-        with self._explained():
+        with self._side(side) as (snapshot, _):
             items = {item.id: item.position for item in snapshot.find(ids, side)}
-        gone = [key for key in ids if items.get(key, -1) < 0]
-        if gone:
-            raise InputError(f"The index holds no {side} {gone[0]!r} that can be read. `polysem verify` says more.")
-        return snapshot.vectors(side, [items[key] for key in ids])
+            gone = [key for key in ids if items.get(key, -1) < 0]
+            if gone:
+                raise InputError(f"The index holds no {side} {gone[0]!r} that can be read. `polysem verify` says more.")
+            return snapshot.vectors(side, [items[key] for key in ids])
+
+    def sound(self, side: Side, ids: Iterable[str]) -> dict[str, NDArray[Any]]:
+        with self._side(side) as (snapshot, _):
+            return snapshot.sound(side, ids)
+
+    def frames(self, side: Side, ids: Sequence[str]) -> dict[str, NDArray[Any]]:
+        with self._side(side) as (snapshot, _):
+            return snapshot.frames(side, ids)
 
     def background(
         self, side: Side, query: NDArray[Any], count: int, *, where: Filter | None = None, seed: int = 0
     ) -> NDArray[np.float64]:
-        gallery = self._side(side)[1]
-        with self._explained():
+        with self._side(side) as (_, gallery):
             return gallery.scores(query, gallery.drawn(count, where, seed))
 
     def find(self, ids: Iterable[str], side: Side | None = None) -> list[Item]:
-        snapshot, _ = self._now()
-        with self._explained():
+        with self._reading() as (snapshot, _):
             return snapshot.find(ids, side)
 
+    def paths(self, ids: Iterable[str], side: Side) -> dict[str, str | None]:
+        with self._side(side) as (snapshot, _):
+            return snapshot.paths(ids, side)
+
     def hashes(self, ids: Iterable[str], side: Side) -> dict[str, str | None]:
-        snapshot, gallery = self._side(side)
-        with self._explained():
+        with self._side(side) as (snapshot, gallery):
             if not snapshot.damaged and not gallery.unreadable:
                 return snapshot.hashes(ids, side)
             mask = gallery.mask(None)
@@ -174,8 +190,7 @@ class LocalBackend:
             }
 
     def captions_of(self, ids: Iterable[str]) -> list[str]:
-        snapshot, _ = self._now()
-        with self._explained():
+        with self._reading() as (snapshot, _):
             return snapshot.captions_of(ids)
 
     # --------------------------------------------------------------------------------------------------- writing
@@ -194,46 +209,13 @@ class LocalBackend:
         Later segments follow the first, largest one's plan: what is added costs what it is, not what is there.
         """
         try:
-            self._settle(progress)
+            for number in settle(self._store, progress):
+                self._parts.pop(number, None)
         except SearchError as error:
             raise SearchError(
                 f"The items are safe in the index, but what makes searching them fast could not be written: {error} "
                 "Until `polysem compact` has made it, searches are right and slower."
             ) from None
-
-    def _settle(self, progress: Progress | None) -> None:
-        snapshot = self._store.snapshot()
-        views = [view for side in SIDES for view in snapshot.views(side)]
-        todo = [(view, names) for view in views if (names := missing(view, self.manifest.similarity))]
-        for done, (view, names) in enumerate(todo):
-            if progress is not None:
-                progress("preparing", done, len(todo))
-            if ENGINE in names:
-                example = self._example(snapshot, view.side, view.rows)
-                asked = self._others(snapshot, view.side)
-                engine = Engine.build(view.vectors, self.manifest.similarity, like=example, asked=asked)
-                self._store.attach(view.number, ENGINE, *engine.state())
-            if MEANS in names:
-                self._store.attach(view.number, MEANS, *Means.build(view.vectors).state())
-            self._parts.pop(view.number, None)
-        if todo:
-            # A commit, so that readers in other processes look again.
-            self._store.note("settled", max(view.number for view, _ in todo))
-
-    def _others(self, snapshot: Snapshot, side: Side) -> NDArray[Any] | None:
-        """A few sets of the other side: what this side will mostly be searched with."""
-        other = next(each for each in SIDES if each != side)
-        views = [view for view in snapshot.views(other) if view.rows]
-        return views[0].vectors[:: max(1, views[0].rows // _ASKED)][:_ASKED] if views else None
-
-    def _example(self, snapshot: Snapshot, side: Side, rows: int) -> Engine | None:
-        """An engine that was measured on at least a quarter as many items of the same side."""
-        for view in snapshot.views(side):
-            if 4 * view.rows >= rows and not missing(view, self.manifest.similarity):
-                engine = self._part(view).engine
-                if engine is not None and engine.plan.kept:
-                    return engine
-        return None
 
     def compact(self) -> Compacted:
         with self._guard:
@@ -241,8 +223,7 @@ class LocalBackend:
         return self._store.compact()
 
     def note(self, name: str) -> Any:
-        snapshot, _ = self._now()
-        with self._explained():
+        with self._reading() as (snapshot, _):
             return snapshot.note(name)
 
     def write_note(self, name: str, value: Any) -> None:
@@ -253,18 +234,18 @@ class LocalBackend:
 
     def verify(self, progress: Progress | None = None) -> list[Damage]:
         """What is damaged is left out of searches from now on and, where this may write, for good: see `hashes`."""
-        snapshot, galleries = self._now()
-        with self._explained():
+        with self._reading() as (snapshot, galleries):
             found = snapshot.verify(progress)
-        broken: dict[str, list[list[int]]] = {str(number): [] for number in snapshot.segments}
-        for damage in found:
-            if damage.rows is not None and (number := snapshot.number(damage)) is not None:
-                broken[str(number)].append([damage.rows.start, damage.rows.stop])
+            broken: dict[str, list[list[int]]] = {str(number): [] for number in snapshot.segments}
+            for damage in found:
+                if damage.rows is not None and (number := snapshot.number(damage)) is not None:
+                    broken[str(number)].append([damage.rows.start, damage.rows.stop])
+            for gallery in galleries.values():
+                gallery.check()
         broken = {number: rows for number, rows in broken.items() if rows}
-        for gallery in galleries.values():
-            gallery.check()
         if self.writable and broken != (self.note(_DAMAGED) or {}):
-            self._store.note(_DAMAGED, broken)
+            with suppress(SearchError):  # as on a full disk: what was found is told all the same
+                self._store.note(_DAMAGED, broken)
         return found
 
     def repair(self, damage: Sequence[Damage]) -> list[Damage]:
@@ -279,8 +260,7 @@ class LocalBackend:
         return list(damage)
 
     def among(self, damage: Damage) -> list[str]:
-        snapshot, _ = self._now()
-        with self._explained():
+        with self._reading() as (snapshot, _):
             return snapshot.among(damage)
 
     def close(self) -> None:

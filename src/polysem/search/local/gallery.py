@@ -15,19 +15,23 @@ from polysem.search.engine.checks import checked_k, checked_queries
 from polysem.search.engine.hits import best
 from polysem.search.filters import Filter
 from polysem.search.local.part import Part
+from polysem.search.local.passing import KEPT, Passing
 from polysem.search.sets import bounded, means_of
 from polysem.search.store import Side, Snapshot
 
-# Filters whose masks are kept, and rows scored at once where nothing can be ruled out.
-_MASKS, _BLOCK = 16, 1 << 13
+# Rows scored at once where nothing can be ruled out.
+_BLOCK = 1 << 13
 # Where a filter leaves no more than this many items for each candidate, all of them are scored.
 _FEW_PER_CANDIDATE = 4
 
 
 class Gallery:
-    def __init__(self, snapshot: Snapshot, side: Side, compared: Mapping[str, Any], parts: list[Part]) -> None:
-        """parts: one for each view of the side, in order."""
+    def __init__(
+        self, snapshot: Snapshot, side: Side, compared: Mapping[str, Any], parts: list[Part], passing: Passing
+    ) -> None:
+        """parts: one for each view of the side, in order. passing: what is known of filters from earlier moments."""
         self._snapshot, self._side, self._compared, self._parts = snapshot, side, compared, parts
+        self._passing = passing
         self._starts = np.cumsum([0, *(len(part.vectors) for part in parts)])
         self._guard = threading.Lock()
         self._masks: OrderedDict[str, NDArray[np.bool_] | None] = OrderedDict()
@@ -38,13 +42,15 @@ class Gallery:
         try:
             return self._masks[key]
         except KeyError:  # asked by one step, because other threads make room for theirs
-            found = self._snapshot.mask(self._side, where)
+            found = self._snapshot.mask(self._side)
+            if where is not None:
+                found &= self._passing.mask(self._snapshot, self._side, where)
             for part, start, stop in self._spans():
                 found[start:stop] &= ~part.broken
             mask = None if found.all() else found
         with self._guard:
             self._masks[key] = mask
-            while len(self._masks) > _MASKS:
+            while len(self._masks) > KEPT:
                 self._masks.popitem(last=False)
         return mask
 

@@ -30,6 +30,8 @@ _IDS = 500
 class MilvusBackend(Searching):
     """A `Backend` over Milvus. Several threads may use it. The package says what is guaranteed, and what is not."""
 
+    keeps_frames = False
+
     def __init__(self, collection: Collection, manifest: Manifest, writable: bool) -> None:
         super().__init__(collection, manifest)
         self._notes, self.writable = Notes(collection, manifest.dim), writable
@@ -88,7 +90,7 @@ class MilvusBackend(Searching):
     # --------------------------------------------------------------------------------------------------- writing
 
     def add(self, *batches: Batch) -> Added:
-        """Everything is checked before anything is written. Arrays of a batch are for other engines: left out here."""
+        """Everything is checked before anything is written. Arrays and frames of a batch are left out: see `frames`."""
         self._check_writable()
         given = [checked(batch, self.manifest) for batch in batches if batch.entries]
         for side in SIDES:
@@ -149,6 +151,9 @@ class MilvusBackend(Searching):
         items = {row["id"]: rows.item(row, sides[row["id"]]) for row in found}
         return [item for key, _ in wanted if (item := items.get(key)) is not None]
 
+    def paths(self, ids: Iterable[str], side: Side) -> dict[str, str | None]:
+        return {item.id: item.path for item in self.find(dict.fromkeys(ids), side)}
+
     def hashes(self, ids: Iterable[str], side: Side) -> dict[str, str | None]:
         return {item.id: item.hash for item in self.find(dict.fromkeys(ids), side)}
 
@@ -175,6 +180,23 @@ class MilvusBackend(Searching):
         ordered: NDArray[Any] = sets[[place[key] for key in keys]] if keys else sets
         return ordered
 
+    def sound(self, side: Side, ids: Iterable[str]) -> dict[str, NDArray[Any]]:
+        self._check_side(side)
+        keys = {rows.key(side, one): one for one in ids}
+        fetched = self._collection.fetch(dict.fromkeys(keys), self._checked_fields)
+        whole = [row for row in fetched if rows.damage(row, side, self.manifest) is None]
+        sets, places = self._sets(side, whole)
+        return {keys[whole[place]["id"]]: own for place, own in zip(places, sets, strict=True)}
+
+    def frames(self, side: Side, ids: Sequence[str]) -> dict[str, NDArray[Any]]:
+        """None: a row of Milvus holds 64 kB in a field, and the frames of one video are a few times that."""
+        return {}
+
+    @property
+    def _checked_fields(self) -> list[str]:
+        """What `rows.damage` looks at."""
+        return [*self._all_fields, "mean", "facts", "ranges", "crc"]
+
     def note(self, name: str) -> Any:
         return Notes.read(self._collection, name)
 
@@ -186,9 +208,8 @@ class MilvusBackend(Searching):
     def verify(self, progress: Progress | None = None) -> list[Damage]:
         """Read every row: checksum, mean, and what filters ask for. A damage's segment is partition/key."""
         found, done, of = [], 0, self.stats().items
-        fields = [*self._all_fields, "mean", "facts", "ranges", "crc"]
         for side in self._sides(None):
-            for page in self._collection.pages(side, True, fields):
+            for page in self._collection.pages(side, True, self._checked_fields):
                 for row in page:
                     if (why := rows.damage(row, side, self.manifest)) is not None:
                         found.append(Damage(f"{side}/{row['id']}", None, why))

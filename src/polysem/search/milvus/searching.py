@@ -86,6 +86,9 @@ class Searching:
     def _no_sets(self, side: Side) -> NDArray[Any]:
         return np.empty((0, self.manifest.sets[side], self.manifest.dim), self.manifest.stored)
 
+    def holds(self, side: Side) -> bool:
+        return self.count(side) > 0
+
     def count(self, side: Side, where: Filter | None = None) -> int:
         self._check_side(side)
         if where is None:

@@ -10,11 +10,12 @@ needs a local disk: an index on a network file system can be copied from there, 
 """
 
 from polysem.search.store.entries import Batch, Entry, Side
-from polysem.search.store.errors import SearchError
+from polysem.search.store.errors import IndexBusyError, SearchError
 from polysem.search.store.manifest import Manifest
 from polysem.search.store.segments import Damage
-from polysem.search.store.snapshot import Item, Snapshot, Stats, View
+from polysem.search.store.snapshot import Snapshot
 from polysem.search.store.store import Added, Compacted, Store
+from polysem.search.store.views import Item, Stats, View
 
 __all__ = [
     "Added",
@@ -22,6 +23,7 @@ __all__ = [
     "Compacted",
     "Damage",
     "Entry",
+    "IndexBusyError",
     "Item",
     "Manifest",
     "SearchError",

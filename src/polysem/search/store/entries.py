@@ -38,12 +38,17 @@ class Entry:
 
 @dataclass(frozen=True)
 class Batch:
-    """Items of one side with their vectors (n, K, D), and arrays of n rows that an engine keeps beside them."""
+    """Items of one side with their vectors (n, K, D), and arrays of n rows that an engine keeps beside them.
+
+    frames: of videos, for each item the sets (m, K, D) of its frames at even distances in time, or None; empty where no
+    item has any.
+    """
 
     side: Side
     entries: Sequence[Entry]
     vectors: NDArray[Any]
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    frames: Sequence[NDArray[Any] | None] = ()
 
 
 def checked(batch: Batch, manifest: Manifest) -> Batch:
@@ -63,7 +68,30 @@ def checked(batch: Batch, manifest: Manifest) -> Batch:
     twice = next((key for key, count in Counter(entry.id for entry in batch.entries).items() if count > 1), None)
     if twice is not None:
         raise InputError(f"Item {twice!r} is given twice. Ids name items: make them unique.")
-    return Batch(batch.side, batch.entries, _stored(vectors, batch.entries, manifest), batch.arrays)
+    _check_frames(batch, manifest)
+    return Batch(batch.side, batch.entries, _stored(vectors, batch.entries, manifest), batch.arrays, batch.frames)
+
+
+def _check_frames(batch: Batch, manifest: Manifest) -> None:
+    if batch.frames and len(batch.frames) != len(batch.entries):
+        raise InputError(
+            f"{len(batch.entries)} items need as many sets of frames or none, got {len(batch.frames)}. Give None for "
+            "an item without."
+        )
+    for entry, frames in zip(batch.entries, batch.frames, strict=False):
+        if frames is None:
+            continue
+        given = np.asarray(frames)
+        wanted = (manifest.sets[batch.side], manifest.dim)
+        if given.ndim != 3 or not len(given) or given.shape[1:] != wanted or given.dtype.kind != "f":
+            raise InputError(
+                f"Item {entry.id!r:.80}: its frames are sets (frames, {wanted[0]}, {wanted[1]}), got {kind(given)}."
+            )
+        if not np.isfinite(given).all() or np.abs(given).max() > 2:
+            raise InputError(
+                f"Item {entry.id!r:.80}: its frames hold NaN, infinity or what is no unit vector, and nothing of the "
+                "batch was added. Look at the item's file; leave the item out if it is to blame."
+            )
 
 
 def _stored(vectors: NDArray[Any], entries: Sequence[Entry], manifest: Manifest) -> NDArray[Any]:

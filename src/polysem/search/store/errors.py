@@ -13,6 +13,10 @@ class SearchError(InputError):
     """An index that is missing, damaged, in use, or made for something else."""
 
 
+class IndexBusyError(SearchError):
+    """Somebody else is writing the index: it can be tried again later."""
+
+
 _FULL = "The disk is full: free some space"
 _FORBIDDEN = "Choose a folder you may write to, or change its permissions"
 _LIMIT = "Files may not grow that large here: raise the limit (`ulimit -f`)"
@@ -40,11 +44,14 @@ _BY_SQLITE = {
 
 def failed(doing: str, path: Path, error: OSError | sqlite3.Error) -> SearchError:
     """A `SearchError` for what the system or the database refused, with what to do about it."""
+    kind = SearchError
     if isinstance(error, OSError):
         why, remedy = error.strerror or str(error), _BY_ERRNO.get(error.errno or 0)
     else:
-        why, remedy = str(error), _BY_SQLITE.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
-    return SearchError(
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        why, remedy = str(error), _BY_SQLITE.get(code)
+        kind = IndexBusyError if code == sqlite3.SQLITE_BUSY else SearchError
+    return kind(
         f"Cannot {doing} {path}: {why}. {remedy or 'Repair the cause'} and run the same command again; "
         "nothing of this operation was kept, and what was done before is safe."
     )

@@ -103,6 +103,12 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
+def data_version(connection: sqlite3.Connection) -> int:
+    """A number that is another one once somebody else has committed; in a transaction, that of what it sees."""
+    (version,) = connection.execute("PRAGMA data_version").fetchone()
+    return int(version)
+
+
 def shrink_log(connection: sqlite3.Connection) -> None:
     """Empty the write-ahead log if no reader needs it now. Without waiting: a reader may stay for days."""
     connection.execute("PRAGMA busy_timeout = 0")

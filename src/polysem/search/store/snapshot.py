@@ -5,127 +5,84 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polysem.errors import InputError
 from polysem.search.filters import Filter, to_sql
-from polysem.search.store import schema, words
+from polysem.search.store import frames, schema, words
 from polysem.search.store.entries import Side
 from polysem.search.store.errors import SearchError
 from polysem.search.store.manifest import Manifest
 from polysem.search.store.segments import Damage, Segment
+from polysem.search.store.views import Item, Stats, View, segment_path, unreadable
 
 _MANY = 2**16
 _SEGMENT = re.compile(r"segment-(\d+)\.seg")
 _COLUMNS = "id, side, segment, row, path, caption, metadata, labels, hash, added"
 
 
-class Item(NamedTuple):
-    """An item of the index. position: where its vectors are on its side; -1 if its segment cannot be read, and where
-    there are no positions."""
-
-    id: str
-    side: Side
-    position: int
-    path: str | None
-    caption: str | None
-    metadata: dict[str, Any]
-    labels: tuple[str, ...]
-    hash: str | None
-    added: float
-
-
-@dataclass(frozen=True)
-class View:
-    """A segment as this snapshot sees it. start: position of its first row. dead: packed bits, None if all count."""
-
-    number: int
-    side: Side
-    start: int
-    segment: Segment
-    dead: bytes | None
-
-    @property
-    def rows(self) -> int:
-        return len(self.vectors)
-
-    @property
-    def vectors(self) -> NDArray[Any]:
-        """(rows, K, D), mapped and read-only."""
-        return self.segment.arrays["vectors"]
-
-    @property
-    def arrays(self) -> Mapping[str, NDArray[Any]]:
-        """Everything stored for its rows, by name."""
-        return self.segment.arrays
-
-    def attached(self, name: str) -> Segment | None:
-        """What `Store.attach` wrote for this segment under this name, None if nothing: `about` and `arrays` of it."""
-        try:
-            return Segment.open(attached_path(self.segment.path, name))
-        except FileNotFoundError:
-            return None
-
-    @property
-    def live(self) -> NDArray[np.bool_]:
-        """(rows,) whether each row counts."""
-        return live_rows(self.dead, self.rows)
-
-
-class Stats(NamedTuple):
-    """How large an index is. dead: rows that take space and do not count, until `compact`.
-
-    bytes: of all files; None where another program keeps them. change: another number after everything that was added
-    or rewritten.
-    """
-
-    items: int
-    by_side: dict[str, int]
-    dead: int
-    segments: int
-    bytes: int | None
-    words: bool
-    change: int = 0
-
-    @property
-    def bytes_per_item(self) -> float | None:
-        return None if self.bytes is None else self.bytes / max(1, self.items)
-
-
 class Snapshot:
     """Everything a search needs: mapped vectors, which rows count, and the items on demand.
 
     A position counts the rows of one side, segment after segment; it means something within one snapshot alone.
-    While it is open SQLite keeps the pages it may need, so close it, or let go of it, when a newer one is there.
+    While someone holds it SQLite keeps the pages it may need, and the log of a writer cannot be emptied.
     """
 
     def __init__(self, folder: Path, connection: sqlite3.Connection, known: Mapping[int, Segment]) -> None:
-        """Map what `connection`, in a read transaction, speaks of; `known` are segments mapped before."""
+        """Map what `connection`, in a read transaction, speaks of; `known` are segments mapped before.
+
+        Whoever makes it holds it.
+        """
         self.folder, self._connection = folder, connection
+        self._guard = threading.Lock()
+        self._holders, self._version = 1, schema.data_version(connection)
         self.manifest: Manifest = schema.read_manifest(connection, folder)
         self.damaged: list[Damage] = []
         self._views: dict[str, list[View]] = {"image": [], "text": []}
         self._by_number: dict[int, View] = {}
-        query = "SELECT number, side, rows, dead FROM segments ORDER BY number"
-        for number, side, rows, dead in connection.execute(query):
+        query = "SELECT number, side, rows, live, dead FROM segments ORDER BY number"
+        for number, side, rows, live, dead in connection.execute(query):
             views = self._views[side]
             try:
                 segment = known.get(number) or Segment.open(segment_path(folder, number))
                 segment.require((rows, self.manifest.sets[side], self.manifest.dim))
-            except (SearchError, FileNotFoundError, IsADirectoryError) as error:
-                self.damaged.append(unreadable(segment_path(folder, number), error))
+            except (SearchError, FileNotFoundError, IsADirectoryError, PermissionError) as error:
+                if live:  # else nobody is lost with it
+                    self.damaged.append(unreadable(segment_path(folder, number), error))
                 continue
             start = views[-1].start + views[-1].rows if views else 0
             views.append(View(number, side, start, segment, dead))
             self._by_number[number] = views[-1]
+
+    @property
+    def is_held(self) -> bool:
+        return self._holders > 0
+
+    def hold(self) -> bool:
+        """Hold it once more; False if nobody held it meanwhile and the index is another one now."""
+        with self._guard:
+            if not self._holders:
+                self._connection.execute("BEGIN")
+                if schema.data_version(self._connection) != self._version:
+                    self._connection.execute("COMMIT")
+                    return False
+            self._holders += 1
+            return True
+
+    def let_go(self) -> None:
+        """Undo one `hold`. Nothing may be asked of it before the next, except for vectors."""
+        with self._guard:
+            self._holders -= 1
+            if not self._holders:
+                self._connection.execute("COMMIT")
 
     @property
     def segments(self) -> dict[int, Segment]:
@@ -145,18 +102,27 @@ class Snapshot:
         """(rows,) whether the item at each position counts and, with `where`, passes the filter."""
         if where is None:
             return np.concatenate([view.live for view in self._views[side]] or [np.empty(0, np.bool_)])
-        condition, parameters = to_sql(where)
-        found = np.zeros(self.rows(side), np.bool_)
-        query = f"SELECT segment, row FROM items WHERE side = ? AND {condition}"
-        for segments, rows in _arrays(self._connection.execute(query, (side, *parameters))):
-            found[self._positions(segments, rows)] = True
-        return found
+        found = self.passing(side, where)
+        return np.concatenate([found[view.number] for view in self._views[side]] or [np.empty(0, np.bool_)])
 
-    def _positions(self, segments: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Positions of these rows; the rows of segments that cannot be read are left out."""
-        numbers, inverse = np.unique(segments, return_inverse=True)
-        starts = np.array([self._start(number) for number in numbers.tolist()], np.int64)[inverse]
-        found: NDArray[np.int64] = (starts + rows)[starts >= 0]
+    def passing(
+        self, side: Side, where: Filter | str, among: Container[int] | None = None
+    ) -> dict[int, NDArray[np.bool_]]:
+        """By number of segment, (rows,) whether the item of each row passes. among: numbers, if not all are asked.
+
+        A row holds one item for ever, until it is dead: what was found stays true in later snapshots.
+        """
+        views = [view for view in self._views[side] if among is None or view.number in among]
+        found = {view.number: np.zeros(view.rows, np.bool_) for view in views}
+        condition, parameters = to_sql(where)
+        query = f"SELECT segment, row FROM items WHERE side = ? AND {condition}"
+        if len(views) < len(self._views[side]):
+            query += " AND segment IN (SELECT value FROM json_each(?))"
+            parameters = (*parameters, json.dumps(list(found)))
+        for segments, rows in _arrays(self._connection.execute(query, (side, *parameters))):
+            for number in np.unique(segments).tolist():
+                if number in found:  # else it cannot be read
+                    found[number][rows[segments == number]] = True
         return found
 
     def _start(self, number: int) -> int:
@@ -169,6 +135,19 @@ class Snapshot:
         for number in np.unique(of_view).tolist():
             found[of_view == number] = views[number].vectors[rows[of_view == number]]
         return found
+
+    def sound(self, side: Side, ids: Iterable[str]) -> dict[str, NDArray[Any]]:
+        """(K, D) copies of the sets of those of these ids that are as they were written, by their checksums."""
+        places = {item.id: item.position for item in self.find(dict.fromkeys(ids), side) if item.position >= 0}
+        wanted = np.zeros(self.rows(side), np.bool_)
+        wanted[list(places.values())] = True
+        for view in self._views[side]:
+            here = wanted[view.start : view.start + view.rows]
+            if here.any():
+                for damage in view.segment.verify(here.copy()):
+                    here[slice(None) if damage.rows is None else slice(damage.rows.start, damage.rows.stop)] = False
+        places = {key: place for key, place in places.items() if wanted[place]}
+        return dict(zip(places, self.vectors(side, list(places.values())), strict=True))
 
     def items(self, side: Side, positions: Sequence[int] | NDArray[np.integer[Any]]) -> list[Item]:
         """The items at these positions. A position that does not count is an error."""
@@ -198,6 +177,15 @@ class Snapshot:
         sides = ("image", "text") if side is None else (side, side)
         return [self._item(row) for key in ids for row in self._connection.execute(query, (key, *sides))]
 
+    @property
+    def has_frames(self) -> bool:
+        """Whether any video was added."""
+        return frames.kept(self._connection)
+
+    def frames(self, side: Side, ids: Sequence[str]) -> dict[str, NDArray[Any]]:
+        """(frames, K, D) of each of these ids that has frames."""
+        return frames.read(self._connection, side, ids, self.manifest)
+
     def captions_of(self, ids: Iterable[str]) -> list[str]:
         """The ids of the texts that name one of these images as their `metadata.item`; they are called id#number."""
         # "$" follows "#", so the range holds what starts with the id and a "#": found through the index of ids.
@@ -212,6 +200,11 @@ class Snapshot:
         query = "SELECT id, hash FROM items WHERE side = ? AND id IN (SELECT value FROM json_each(?))"
         return dict(self._connection.execute(query, (side, json.dumps(list(ids)))))
 
+    def paths(self, ids: Iterable[str], side: Side) -> dict[str, str | None]:
+        """The path of each of these ids that is there."""
+        query = "SELECT id, path FROM items WHERE side = ? AND id IN (SELECT value FROM json_each(?))"
+        return dict(self._connection.execute(query, (side, json.dumps(list(ids)))))
+
     def every(self, side: Side | None = None, where: Filter | str | None = None) -> Iterator[Item]:
         """All items, one at a time, in the order they lie on disk."""
         condition, parameters = ("1", ()) if where is None else to_sql(where)
@@ -222,6 +215,11 @@ class Snapshot:
     def with_words(self, text: str, side: Side, k: int = 10) -> list[Item]:
         """The best `k` items whose caption or id holds every word of `text`."""
         return [self._item(row) for row in words.search(self._connection, _COLUMNS, text, side, k)]
+
+    def holds(self, side: Side) -> bool:
+        """Whether there are items of a side, those too whose vectors cannot be read."""
+        query = "SELECT 1 FROM segments WHERE side = ? AND live > 0"
+        return self._connection.execute(query, (side,)).fetchone() is not None
 
     def note(self, name: str) -> Any:
         """What `Store.note` wrote under this name; None if nothing."""
@@ -256,10 +254,12 @@ class Snapshot:
                     found.append(unreadable(path, error))
                 except FileNotFoundError:
                     continue  # compacted away since
-        for (why,) in self._connection.execute("PRAGMA quick_check"):
-            if why != "ok":
-                found.append(Damage(schema.NAME, None, why))
-        return found
+        try:
+            found += frames.damaged(self._connection)
+            checked = [why for (why,) in self._connection.execute("PRAGMA quick_check")]
+        except sqlite3.DatabaseError as error:  # too damaged to be looked through
+            checked = [str(error)]
+        return found + [Damage(schema.NAME, None, why) for why in checked if why != "ok"]
 
     def number(self, damage: Damage) -> int | None:
         """Of the segment that a damage concerns; None where it concerns no vectors."""
@@ -299,26 +299,6 @@ class Snapshot:
 
     def __del__(self) -> None:
         self.close()
-
-
-def segment_path(folder: Path, number: int) -> Path:
-    return folder / f"segment-{number:06d}.seg"
-
-
-def attached_path(segment: Path, name: str) -> Path:
-    return segment.with_name(f"{segment.stem}.{name}.seg")
-
-
-def unreadable(path: Path, error: Exception) -> Damage:
-    """The damage of a segment that cannot be opened."""
-    return Damage(path.name, None, "the file is gone" if isinstance(error, FileNotFoundError) else str(error))
-
-
-def live_rows(dead: bytes | None, rows: int) -> NDArray[np.bool_]:
-    """(rows,) mask of packed dead bits."""
-    if dead is None:
-        return np.ones(rows, np.bool_)
-    return ~np.unpackbits(np.frombuffer(dead, np.uint8), count=rows).astype(np.bool_)
 
 
 def _arrays(cursor: sqlite3.Cursor) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:

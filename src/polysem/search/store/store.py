@@ -6,8 +6,9 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,10 +19,11 @@ from polysem.data.store.errors import StoreError
 from polysem.data.store.files import lock
 from polysem.search.store import schema
 from polysem.search.store.entries import Batch, Side
-from polysem.search.store.errors import SearchError
+from polysem.search.store.errors import IndexBusyError, SearchError
 from polysem.search.store.manifest import Manifest
 from polysem.search.store.segments import Damage, Segment
-from polysem.search.store.snapshot import Snapshot, Stats
+from polysem.search.store.snapshot import Snapshot
+from polysem.search.store.views import Stats
 from polysem.search.store.writer import Added, Compacted, Writer
 
 __all__ = ["Added", "Compacted", "Store"]
@@ -31,7 +33,7 @@ _TRIES = 20
 
 
 class Store:
-    """An index in a folder. `snapshot` gives what to search; opened with `write`, it also changes."""
+    """An index in a folder. `reading` gives what to search; opened with `write`, it also changes."""
 
     def __init__(self, folder: Path, write: bool) -> None:
         self.folder, self._path = folder, folder / schema.NAME
@@ -39,8 +41,10 @@ class Store:
         self._lock = -1
         self._writer: Writer | None = None
         self._watch: sqlite3.Connection | None = None
+        self._segments: dict[int, Segment] = {}
         self._snapshot: Snapshot | None = None
-        self._seen = -1
+        self._kept: weakref.ref[Snapshot] | None = None
+        self._seen = self._kept_seen = -1
         with schema.explained("open", folder):
             if not self._path.exists():
                 raise schema.missing(folder)
@@ -84,24 +88,49 @@ class Store:
         """Open an index. Any number of processes may read it while one writes."""
         return cls(Path(folder), write)
 
-    def snapshot(self) -> Snapshot:
-        """The index as it is now: the same object until something is committed, here or in another process."""
-        with self._guard, schema.explained("read", self._path):
-            watch = self._opened()
-            for _ in range(_TRIES):
-                (version,) = watch.execute("PRAGMA data_version").fetchone()
-                if self._snapshot is not None and version == self._seen:
-                    return self._snapshot
-                known = {} if self._snapshot is None else self._snapshot.segments
-                found = self._take(known)
-                # A file that is gone may have been compacted away while it was looked for: then there is a newer state.
-                changed = watch.execute("PRAGMA data_version").fetchone() != (version,)
-                if not (found.damaged and changed):
-                    break
-            self._snapshot, self._seen = found, version
-            return found
+    @contextmanager
+    def reading(self) -> Iterator[Snapshot]:
+        """The index as it is now, which does not change within the block. The same object until something is committed.
 
-    def _take(self, known: dict[int, Segment]) -> Snapshot:
+        Between blocks nothing is held: a reader that is idle for days does not make the log of a writer grow.
+        """
+        with self._guard, schema.explained("read", self._path):
+            watch, held = self._opened(), self._snapshot
+            # One that is held is as old as its holder; else it looks by itself whether it is still true.
+            outdated = held is not None and held.is_held and schema.data_version(watch) != self._seen
+            if held is None or outdated or not held.hold():
+                held, self._seen = self._newest()
+                self._snapshot = held
+        try:
+            yield held
+        finally:
+            held.let_go()
+
+    def snapshot(self) -> Snapshot:
+        """The index as it is now, for as long as it is kept: the same object until something is committed.
+
+        SQLite keeps all that it may need meanwhile, so prefer `reading`.
+        """
+        with self._guard, schema.explained("read", self._path):
+            kept = None if self._kept is None else self._kept()
+            if kept is None or schema.data_version(self._opened()) != self._kept_seen:
+                kept, self._kept_seen = self._newest()
+                self._kept = weakref.ref(kept)
+            return kept
+
+    def _newest(self) -> tuple[Snapshot, int]:
+        """A new snapshot, held, and the version of the data that it is of."""
+        watch = self._opened()
+        for _ in range(_TRIES):
+            version = schema.data_version(watch)
+            found = self._take(self._segments)
+            # A file that is gone may have been compacted away while it was looked for: then there is a newer state.
+            if not (found.damaged and schema.data_version(watch) != version):
+                break
+        self._segments = found.segments
+        return found, version
+
+    def _take(self, known: Mapping[int, Segment]) -> Snapshot:
         connection = schema.connect(self._path, "ro")
         try:
             connection.execute("BEGIN")  # the first SELECT fixes what it sees
@@ -134,7 +163,7 @@ class Store:
     def compact(self) -> Compacted:
         """Give back the space of removed items and merge small segments. Readers go on with what they have."""
         with self._guard, schema.explained("compact", self.folder):
-            self._snapshot = None  # our own reader would keep the old pages
+            self._snapshot, self._segments = None, {}  # files that are deleted take space while they are mapped
             return self._writing().compact()
 
     def attach(self, number: int, name: str, about: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -152,18 +181,18 @@ class Store:
 
     def verify(self) -> list[Damage]:
         """Check every checksum. Names each damaged segment and its rows; the others stay usable."""
-        with schema.explained("verify", self.folder):
-            return self.snapshot().verify()
+        with schema.explained("verify", self.folder), self.reading() as now:
+            return now.verify()
 
     def stats(self) -> Stats:
         """How many items, and how large."""
-        with schema.explained("read", self._path):
-            return self.snapshot().stats()
+        with schema.explained("read", self._path), self.reading() as now:
+            return now.stats()
 
     def close(self) -> None:
         """Let go of the files. Snapshots that were handed out stay usable. Safe to call twice."""
         with self._guard:
-            self._snapshot = None
+            self._snapshot, self._segments = None, {}
             if self._watch is not None:
                 self._watch.close()
                 self._watch = None
@@ -194,7 +223,7 @@ def _locked(folder: Path) -> int:
         lock(descriptor, path)
     except StoreError:
         os.close(descriptor)
-        raise SearchError(
+        raise IndexBusyError(
             f"{folder} is being written by another process. Wait for it or stop it, then run this again; reading is "
             "possible meanwhile."
         ) from None

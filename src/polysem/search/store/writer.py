@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polysem.errors import InputError
-from polysem.search.store import labels, schema, segments, words
+from polysem.search.store import frames, labels, schema, segments, words
 from polysem.search.store.compaction import Old, crowds, gathered, groups
 from polysem.search.store.entries import SIDES, Batch, Side, as_rows, checked
 from polysem.search.store.errors import SearchError
 from polysem.search.store.segments import Column, Damage, Segment
-from polysem.search.store.snapshot import attached_path, live_rows, segment_path, unreadable
+from polysem.search.store.views import attached_path, live_rows, segment_path, unreadable
 
 T = TypeVar("T")
 _MANY = 1000
@@ -117,6 +117,7 @@ class Writer:
                 )
                 labels.added(self._db, number)
                 words.added(self._db, number)
+                frames.added(self._db, number, batch.frames)
             return Added(sum(len(batch.entries) for batch in given) - replaced, replaced)
 
         added = self._change(work)
@@ -240,7 +241,7 @@ class Writer:
                 one = Old(number, side, live, Segment.open(path) if live.any() else None)
                 if one.segment:
                     one.segment.require((rows, self.manifest.sets[side], self.manifest.dim))
-            except (SearchError, FileNotFoundError) as error:
+            except (SearchError, FileNotFoundError, PermissionError) as error:
                 damaged.append(unreadable(path, error))
                 continue
             wrong = one.segment.verify(live) if one.segment and one.worth_rewriting else []

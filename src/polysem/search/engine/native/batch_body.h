@@ -258,38 +258,36 @@ static void FN(pack_block)(const Task *t, int64_t start, int64_t last, int64_t b
     }
 }
 
-/* Queries are packed once. Items are, as many at a time as the last cache holds: each group of queries meets all of those. */
+/* As many items are packed at a time as the last cache holds; each group of queries meets all of those. */
 static int FN(batch)(const Task *t, int64_t queries, int64_t first, int64_t last, int64_t stride, float *scores) {
     const int64_t K = t->K, L = t->L, depth = (t->padded + 15) / 16 * 16;
-    const int64_t group = L >= GROUP_ROWS ? 1 : GROUP_ROWS / L, groups = (queries + group - 1) / group; /* queries at once */
-    const int64_t blocks = K >= BLOCK_PANELS ? 1 : BLOCK_PANELS / K, step = blocks * PANEL;             /* items at once */
+    const int64_t group = L >= GROUP_ROWS ? 1 : GROUP_ROWS / L;                             /* queries at once */
+    const int64_t blocks = K >= BLOCK_PANELS ? 1 : BLOCK_PANELS / K, step = blocks * PANEL; /* items at once */
     const int64_t panels = (group * L + 2 * QUERY_ROWS - 1) / (2 * QUERY_ROWS) * 2, across = (blocks * K + 1) / 2 * 2;
     const int64_t columns = across * PANEL, group_size = panels * QUERY_ROWS * depth / 4 * FACTORS;
     const int64_t block_size = columns * depth / 4 * FACTORS, fit = CACHE_BYTES / (block_size * (int64_t)sizeof(FN(number)));
     int64_t held = (last - first + step - 1) / step; /* blocks at once */
     if (held > fit) held = fit > 1 ? fit : 1;
     const float unit = 1 / (FN(scale_of)(FLOAT32) * FN(scale_of)(t->type));
-    FN(number) *left = room(groups * group_size * (int64_t)sizeof *left), *right = room(held * block_size * (int64_t)sizeof *right);
+    FN(number) *left = room(group_size * (int64_t)sizeof *left), *right = room(held * block_size * (int64_t)sizeof *right);
     float *sides = room(held * columns * 3 * (int64_t)sizeof *sides), *c = room(panels * QUERY_ROWS * columns * (int64_t)sizeof *c);
-    char *fits = malloc((size_t)groups + 1);
-    FN(Block) *block = malloc(sizeof *block * (size_t)held + 1);
-    const int failed = !left || !right || !sides || !c || !fits || !block;
-#define HERE(g) (queries - (g) * group < group ? queries - (g) * group : group)
-    for (int64_t g = 0; g < groups && !failed; g++)
-        fits[g] = (char)FN(pack_queries)(t, g * group, HERE(g), panels, depth, left + g * group_size);
+    FN(Block) *block = room(held * (int64_t)sizeof *block);
+    const int failed = !left || !right || !sides || !c || !block;
     for (int64_t start = first; start < last && !failed; start += held * step) {
         for (int64_t b = 0; b < held && start + b * step < last; b++) {
             block[b] = (FN(Block)){right + b * block_size, sides + b * columns * 3, 0};
             FN(pack_block)(t, start + b * step, last, blocks, across, depth, block + b);
         }
-        for (int64_t g = 0; g < groups; g++)
+        for (int64_t q = 0; q < queries; q += group) {
+            const int64_t here = queries - q < group ? queries - q : group;
+            const int fits = FN(pack_queries)(t, q, here, panels, depth, left);
             for (int64_t b = 0; b < held && start + b * step < last; b++) {
-                FN(multiply)(left + g * group_size, block[b].factors, panels, across, depth, block[b].fits && fits[g], unit, c);
-                FN(score_block)(t, g * group, HERE(g), start + b * step, last, blocks, columns, block[b].sides, c, stride, scores);
+                FN(multiply)(left, block[b].factors, panels, across, depth, fits && block[b].fits, unit, c);
+                FN(score_block)(t, q, here, start + b * step, last, blocks, columns, block[b].sides, c, stride, scores);
             }
+        }
     }
-#undef HERE
-    free(left), free(right), free(sides), free(c), free(fits), free(block);
+    free(left), free(right), free(sides), free(c), free(block);
     return failed ? -1 : 0;
 }
 #undef DEEP

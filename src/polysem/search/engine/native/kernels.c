@@ -19,7 +19,7 @@
 #define DEPTH_BYTES 2048 /* of each vector taken at once, so that a panel stays in the first cache */
 #define GROUP_ROWS 48    /* query vectors, and panels of items, taken at once: they stay in the second */
 #define BLOCK_PANELS 16
-#define CACHE_BYTES (8 << 20) /* of packed items at once: they stay in the last cache, also where two threads share it */
+#define CACHE_BYTES (4 << 20) /* of packed items at once: they stay in the last cache, also where two threads share it */
 #define FIXED_ONE 32000  /* what 1 is in 16 bits, with room for norms that are not quite 1; scoring.py knows it too */
 
 enum { SMOOTH_CHAMFER, CHAMFER, MIL };

@@ -121,6 +121,93 @@ def test_the_same_command_goes_on_where_it_was_stopped(tmp_path, model, photos, 
     assert told("stats", index)["items"] == 13
 
 
+def test_an_index_that_cannot_be_tidied_up_is_made_all_the_same(tmp_path, model, photos, monkeypatch):
+    def full(*_: object) -> None:
+        raise SearchError("The disk is full.")
+
+    monkeypatch.setattr(Index, "compact", full)
+    done = call("index", photos, "--model", model, "--out", tmp_path / "index")
+    assert done.exit_code == 0
+    assert "All items are in the index, but it could not be tidied up: The disk is full." in done.stderr
+    assert "12 new" in done.stdout
+
+
+def test_names_that_steer_a_terminal_are_written_out(index, photos):
+    (photos / "\x1b[31m.png").write_bytes(b"nothing")
+    assert r"left out: \x1b[31m.png" in call("add", index, photos).stdout
+    assert "🐕‍🦺" in call("remove", index, "🐕‍🦺").stdout
+    assert "not there: ''" in call("remove", index, "").stdout
+
+
+def test_no_candidates_are_refused(index):
+    refused = call("search", index, "a", "--fast", "--candidates", "0")
+    with pytest.raises(InputError, match="candidates must be at least 1, got 0"):
+        raise refused.exception
+
+
+@pytest.fixture
+def twins(tmp_path):
+    """Two folders with the same names: one.png is another picture in each, two.png the same."""
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for number, folder in enumerate(folders):
+        folder.mkdir()
+        save(folder / "one.png", (50 * number, 9, 9), np.random.default_rng(1))
+        save(folder / "two.png", (7, 7, 7), np.random.default_rng(2))
+    return folders
+
+
+def paths(index):
+    with Index.open(index) as opened:
+        return {item.id: item.path for item in opened.items(["one.png", "two.png", "second/one.png"])}
+
+
+def test_a_picture_does_not_silently_take_the_id_of_another(index, twins):
+    first, second = twins
+    refused = call("add", index, first, second)
+    with pytest.raises(InputError, match=r"item of second.*'one.png' is .*first.*`--prefix second/`.*--replace"):
+        raise refused.exception
+    assert told("stats", index)["by_side"]["image"] == 4  # nothing was added
+    assert told("add", index, first)["new"] == 2
+    assert told("add", index, first)["unchanged"] == 2
+    refused = call("add", index, second)
+    with pytest.raises(InputError, match=r"Nothing was added"):
+        raise refused.exception
+    assert paths(index)["one.png"] == str(first / "one.png")
+    assert told("add", index, second, "--prefix", "second/")["new"] == 2
+    assert told("add", index, second, "--prefix", "second/")["unchanged"] == 2
+    assert paths(index)["second/one.png"] == str(second / "one.png")
+
+
+def test_replacing_another_picture_is_told(index, twins):
+    first, second = twins
+    told("add", index, first)
+    done = call("add", index, second, "--replace")
+    assert "1 took the id of a different picture, e.g. one.png" in done.stdout
+    assert paths(index) == {"one.png": str(second / "one.png"), "two.png": str(second / "two.png")}
+    with Index.open(index, write=True) as opened:
+        assert [clash.id for clash in opened.add(first).clashes] == ["one.png"]
+        with pytest.raises(InputError, match="Nothing was added"):
+            opened.add(second, replacing=False)
+
+
+def test_files_that_have_moved_or_are_the_same_are_no_clash(index, twins, tmp_path):
+    first, second = twins
+    told("add", index, first)
+    first.rename(tmp_path / "moved")
+    done = told("add", index, tmp_path / "moved")
+    assert (done["replaced"], done["reused"], done["clashes"]) == (2, 2, [])
+    (tmp_path / "link").symlink_to(tmp_path / "moved")
+    assert told("add", index, tmp_path / "link")["clashes"] == []
+    (second / "one.png").write_bytes((tmp_path / "moved" / "one.png").read_bytes())
+    assert "2 of those replaced kept their vectors" in call("add", index, second).stdout
+
+
+def test_a_prefix_and_stores_of_features_do_not_go_together(index, photos, tmp_path):
+    refused = call("add", index, photos, "--prefix", "x/", "--features", tmp_path)
+    with pytest.raises(InputError, match="leave out --prefix x/"):
+        raise refused.exception
+
+
 def test_a_folder_given_twice_is_added_once(index, photos):
     assert told("add", index, photos, photos)["unchanged"] == 12
     assert told("add", index, photos / "red.png", photos / "red.png")["unchanged"] == 3

@@ -1,6 +1,7 @@
 import json
 from collections import Counter
 
+import clips_made
 import numpy as np
 import pytest
 from making import karpathy, noise, picture, precomp
@@ -105,3 +106,23 @@ def test_what_cannot_be_read_at_all_is_one_error(tmp_path):
     report = check(tmp_path / "absent")
     assert report.collection is None
     assert kinds(report) == {("error", "unreadable"): 1}
+
+
+def test_raw_videos_are_decoded_and_compared(tmp_path):
+    for name, seed in (("a", 1), ("b", 2), ("twin", 1), ("leak", 2)):
+        clips_made.noise(tmp_path / "videos" / f"{name}.mp4", seed)
+    (tmp_path / "videos" / "zero.mp4").write_bytes(b"")
+    clips_made.cut(tmp_path / "videos" / "cut.mp4", tmp_path / "videos" / "a.mp4", 0.5)
+    captions = {name: [f"this is {name}"] for name in ("a", "b", "twin", "leak", "zero", "cut", "lost")}
+    (tmp_path / "captions.json").write_text(json.dumps(captions))
+    (tmp_path / "splits.json").write_text(json.dumps({"train": ["a", "b", "twin", "zero", "cut"], "test": ["leak"]}))
+    report = check(tmp_path)
+    assert not report.sound
+    assert kinds(report) == {
+        ("skip", "missing videos"): 1,
+        ("skip", "unreadable video"): 2,
+        ("note", "duplicate video"): 1,
+        ("error", "leak"): 1,
+    }
+    leak = next(problem for problem in report.problems if problem.kind == "leak")
+    assert leak.message.startswith("(test) shows the video of b (train)")

@@ -15,6 +15,7 @@ from support import alone, batch
 PRETRAINED = list(tiny_models.FAMILIES)
 OTHERS = {
     "efficientnet": {"name": "grid", "pretrained": False, "image_size": 64},
+    "video": {"name": "video_frames", "encoder": {"name": "grid", "pretrained": False, "image_size": 64}, "frames": 3},
     "region": {"name": "region", "input_dim": 12, "dim": 8},
     "region-dive": {"name": "region", "input_dim": 12, "dim": 8, "form": "dive", "dropout": 0.1},
     "region-linear": {"name": "region", "input_dim": 12, "dim": 8, "form": "linear"},
@@ -25,7 +26,7 @@ OTHERS = {
 }
 TEXTS = ["a dog", "the red ball on the big grass", "cat"]
 every_encoder = pytest.mark.parametrize("setting", [*PRETRAINED, *OTHERS])
-every_backbone = pytest.mark.parametrize("setting", [*PRETRAINED, "efficientnet"])
+every_backbone = pytest.mark.parametrize("setting", [*PRETRAINED, "efficientnet", "video"])
 
 
 @pytest.fixture
@@ -40,7 +41,8 @@ def make(build):
 def some_input(encoder, items=3):
     generator = torch.Generator().manual_seed(5)
     if encoder.takes == "pixels":
-        return torch.randn(items, 3, encoder.image_size, encoder.image_size, generator=generator)
+        frames = [encoder.frames] if encoder.kind == "video" else []
+        return torch.randn(items, *frames, 3, encoder.image_size, encoder.image_size, generator=generator)
     if encoder.takes == "features":
         return batch(12, lengths=(5, 2, 1)[:items])
     if getattr(encoder, "tokenizer", None):
@@ -128,7 +130,7 @@ def test_the_fingerprint_follows_weights_and_knobs_but_not_where_they_are_from(m
         with torch.no_grad():
             parameter.view(-1)[0] += 1e-3
         assert encoder.fingerprint() != before
-    if encoder.takes == "pixels":
+    if encoder.kind == "image" and encoder.takes == "pixels":
         assert make(setting, mean=[0.1, 0.2, 0.3]).fingerprint() != before
 
 

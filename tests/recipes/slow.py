@@ -113,6 +113,15 @@ def picture(part: Any, items: list[Tensor]) -> list[Item]:
     return [whole(part, part.tokens(pixels[None])[0]) for pixels in items]
 
 
+def video(part: Any, items: list[Tensor]) -> list[Item]:
+    """Each frame by itself: the mean of its tokens."""
+    found = []
+    for frames in items:
+        tokens = torch.stack([whole(part, part.encoder.tokens(pixels[None])[0]).tokens.mean(0) for pixels in frames])
+        found.append(Item(tokens, tokens[:0]))
+    return found
+
+
 def transformer(part: Any, items: list[list[int]]) -> list[Item]:
     found = []
     for ids in items:
@@ -146,6 +155,7 @@ ENCODERS: dict[str, Callable[..., list[Item]]] = {
     "frames": frames,
     "grid": picture,
     "patch": picture,
+    "video_frames": video,
     "transformer": transformer,
     "bigru": bigru,
 }

@@ -28,6 +28,7 @@ def test_each_method_is_there_in_full_and_small_and_on_every_feature() -> None:
     wanted += [f"{name}-{which}" for name in ("vse-infty", "vse-2ad") for which in ("region-bert", *FEATURES)]
     wanted += ["vse-infty-official", "vse-2ad-official", "dive-official", "dive-f30k", "dive-grid", "dive-resnext-bert"]
     wanted += ["small-vse-infty-bigru", "small-dive-bigru"]
+    wanted += ["vse++-video", "vse-infty-video", "small-vse++-video", "small-vse-infty-video", "small-dive-video"]
     wanted += [
         f"{size}semantic-sharing{kind}" for size in ("", "small-") for kind in ("", "-consistency", "-independent")
     ]
@@ -59,7 +60,8 @@ def test_a_recipe_is_a_short_file_that_only_says_what_differs(name: str) -> None
 def test_small_recipes_train_nothing_but_heads_on_packaged_encoders(name: str) -> None:
     recipe = recipes.load(name)
     assert recipe.image.encoder["trainable"] == "none"
-    assert recipe.image.encoder["model"].startswith("efficientnet-lite")
+    encoder = recipe.image.encoder.get("encoder", recipe.image.encoder)  # a video's frames have one of their own
+    assert encoder["model"].startswith("efficientnet-lite")
     assert recipe.text.encoder["name"] == "bigru" or recipe.text.encoder["trainable"] == "none"
     assert recipe.data.glove in (None, "package")
 
@@ -69,7 +71,8 @@ def test_small_recipes_of_a_family_train_alike(name: str) -> None:
     head = re.match(r"small-(vse|dive|pvse|pcme|semantic-sharing|dscmr)", name)
     assert head
     labelled = {"semantic-sharing": "small-semantic-sharing", "dscmr": "small-semantic-sharing"}
-    first = recipes.load({"vse": "small-vse-infty", "dive": "small-dive", **labelled}.get(head[1], "small-pvse"))
+    first = {"vse": "small-vse-infty", "dive": "small-dive", **labelled}.get(head[1], "small-pvse")
+    first = recipes.load(f"{first}-video" if name.endswith("-video") else first)
     recipe = recipes.load(name)
     assert (recipe.optimiser, recipe.schedule, recipe.training) == (first.optimiser, first.schedule, first.training)
 

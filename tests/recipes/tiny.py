@@ -28,6 +28,8 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "transformer": {"pretrained": False, "backbone_config": BERT},
     "bigru": {"vocab_size": WORDS, "word_dim": 6},
 }
+FRAMES = 4
+ENCODERS["video_frames"] = {"encoder": {"name": "grid", **ENCODERS["grid"]}, "frames": FRAMES}
 SETS: dict[str, dict[str, Any]] = {name: {"heads": 2, "head_dim": 4, "ff_mult": 2} for name in ("slots", "transformer")}
 
 
@@ -133,10 +135,11 @@ def batch(recipe: Recipe) -> Batch:
         each_image = [torch.randn(n, REGION, generator=generator, dtype=torch.double) for n in lengths]
         given = LocalFeatures.from_list(each_image)
     else:
-        each_image = list(torch.randn(images, 3, PIXELS, PIXELS, generator=generator, dtype=torch.double))
+        frames = [FRAMES] if recipe.image.encoder["name"] == "video_frames" else []
+        each_image = list(torch.randn(images, *frames, 3, PIXELS, PIXELS, generator=generator, dtype=torch.double))
         given = torch.stack(each_image)
     tokens = Tokens.from_lists(each_text)
-    cells = {"grid": 4, "patch": 5}.get(recipe.image.encoder["name"])
+    cells = {"grid": 4, "patch": 5, "video_frames": FRAMES}.get(recipe.image.encoder["name"])
     keep_image = _keep(images, cells, generator) if cells and recipe.image.augment.drop != "none" else None
     keep_text = _keep(texts, tokens.ids.shape[1], generator) if recipe.text.augment.drop != "none" else None
     positives = torch.arange(images)[:, None] == torch.arange(texts)[None] // captions

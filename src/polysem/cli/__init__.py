@@ -19,11 +19,12 @@ from polysem.cli.diagnose import diagnose_command
 from polysem.cli.doctor import report
 from polysem.cli.eval import eval_command
 from polysem.cli.explain import explain_command
+from polysem.cli.export import export_command
 from polysem.cli.features import extract_features
 from polysem.cli.import_checkpoint import import_command
 from polysem.cli.index import add_command, index_command
 from polysem.cli.maintain import compact_command, remove_command, stats_command, verify_command
-from polysem.cli.make_data import make_emoji_scenes_command
+from polysem.cli.make_data import make_emoji_clips_command, make_emoji_scenes_command
 from polysem.cli.map import map_command
 from polysem.cli.parts import catalogue
 from polysem.cli.quick_help import QuickCommand, QuickGroup
@@ -31,6 +32,7 @@ from polysem.cli.recipes import group as recipes_group
 from polysem.cli.reproduce import group as reproduce_group
 from polysem.cli.search import search_command
 from polysem.cli.serve import serve_command
+from polysem.cli.sweep import sweep_command
 from polysem.cli.train import train_command
 from polysem.errors import PolysemError
 
@@ -70,6 +72,9 @@ make = typer.Typer(cls=QuickGroup, no_args_is_help=True, epilog="Example: polyse
 make.command(
     "emoji-scenes", cls=QuickCommand, epilog="Example: polysem data make emoji-scenes --out scenes --items 2000"
 )(make_emoji_scenes_command)
+make.command("emoji-clips", cls=QuickCommand, epilog="Example: polysem data make emoji-clips --out clips --items 600")(
+    make_emoji_clips_command
+)
 data.add_typer(make, name="make", help="Make a collection where no data set is at hand.")
 app.add_typer(data, name="data", help="Check a collection, show it, or make one.")
 
@@ -80,6 +85,12 @@ app.command("features", cls=QuickCommand, epilog="Example: polysem features flic
 app.command(
     "train", cls=QuickCommand, epilog="Example: polysem train small-vse-infty --data scenes --out runs/vse-infty"
 )(train_command)
+app.command(
+    "sweep",
+    cls=QuickCommand,
+    epilog="Example: polysem sweep small-semantic-sharing --data scenes --out sweeps/lambda "
+    "--set objective.lambda=0,0.001,0.01,0.1,1,10 --seeds 0,1,2",
+)(sweep_command)
 app.command("compare", cls=QuickCommand, epilog="Example: polysem compare runs/vse-infty runs/dive --data scenes")(
     compare_command
 )
@@ -96,6 +107,9 @@ app.command("diagnose", cls=QuickCommand, epilog="Example: polysem diagnose runs
 )
 app.command("import", cls=QuickCommand, epilog="Example: polysem import model_best.pth --from vse-infty --out model")(
     import_command
+)
+app.command("export", cls=QuickCommand, epilog="Example: polysem export runs/dive --format onnx --out dive-onnx")(
+    export_command
 )
 app.command("index", cls=QuickCommand, epilog="Example: polysem index ~/Pictures --model runs/dive --out my-index")(
     index_command

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from polysem import aside
 from polysem.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -156,12 +156,8 @@ def _text(tables: list[Comparison], form: str, as_json: bool) -> str:
 
 
 def _write(out: Path, text: str) -> None:
-    partial = out.with_name(f".{out.name}.partial")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, out)
+        aside.write_text(out, text)
     except OSError as error:
         raise InputError(f"Cannot write {out}: {error.strerror or error}.") from None
-    finally:
-        partial.unlink(missing_ok=True)

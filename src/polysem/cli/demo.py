@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +15,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from polysem.demo import Demo
+    from polysem.encoders.pipeline import Progress
+    from polysem.evaluation.reports.compare import Comparison
+
+PORT = 8000
+QUIET_SECONDS = 30.0
+"""Between two lines where there is no terminal to draw a bar on, such as a log file."""
+_NAMED = 5
+"""Pictures that could not be read, of those that are told."""
 
 
 def demo_command(
@@ -22,39 +32,98 @@ def demo_command(
         typer.Option("--data", help="Your own pictures, with captions or without.", show_default="emoji scenes"),
     ] = None,
     serve: Annotated[bool, typer.Option("--serve/--no-serve", help="Open the web page at the end.")] = True,
-    port: Annotated[int, typer.Option("--port", help="Of the web page; 0 takes any free one.")] = 8000,
+    port: Annotated[int, typer.Option("--port", help="Of the web page; 0 takes any free one.")] = PORT,
 ) -> None:
     """Make data, train a single-vector model and a set model, compare them, index, and open the page to search.
 
     Run again, it goes on where it was stopped and makes nothing twice.
     """
-    from rich.console import Console
-
-    from polysem.cli.progress import stages
-    from polysem.cli.train import Screen
-    from polysem.demo import demo
-
-    console, start, step = Console(highlight=False), time.perf_counter(), 0
-
-    def announce(what: str) -> None:
-        nonlocal step
-        step += 1
-        console.print(f"[bold]{step}.[/] {what}", soft_wrap=True)
-
+    start = time.perf_counter()
+    typer.echo(f"Everything goes to {out}. Ctrl-C stops; the same command goes on from there.")
     try:
-        with stages() as progress:
-            made = demo(out, data, progress=progress, announce=announce, screen=Screen())
+        from rich.console import Console
+
+        from polysem.demo import demo
+
+        console = Console(highlight=False)
+        with Steps(console) as steps:
+            made = demo(out, data, progress=steps.progress, announce=steps.announce, screen=steps)
+        show(made, data, console, time.perf_counter() - start)
+        if serve:
+            _serve(made, port)
     except KeyboardInterrupt:
         typer.echo(f"\nStopped. What is done is in {out}: the same command goes on from there.", err=True)
         sys.exit(130)
-    show(made, console, time.perf_counter() - start)
-    if serve:
-        _serve(made, port)
 
 
-def show(made: Demo, console: Console, seconds: float) -> None:
+class Steps:
+    """Numbered steps on stdout and one bar at a time on stderr: two that draw at once spoil each other."""
+
+    def __init__(self, console: Console) -> None:
+        from rich.console import Console
+
+        self._console, self._errors = console, Console(stderr=True)
+        self._step, self._said = 0, time.monotonic()
+        self._bar: Any = None
+        self._task: Any = None
+        self._what = ""
+
+    def __enter__(self) -> Steps:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def announce(self, what: str) -> None:
+        from rich.markup import escape
+
+        self._close()
+        self._step += 1
+        self._console.print(f"[bold]{self._step}.[/] {escape(what)}", soft_wrap=not self._console.is_terminal)
+
+    def progress(self, stage: str, done: int, of: int) -> None:
+        if not self._errors.is_terminal:
+            if time.monotonic() - self._said >= QUIET_SECONDS:
+                self._said = time.monotonic()
+                typer.echo(f"   {stage}: {done:,} of {of:,}", err=True)
+            return
+        if stage != self._what:
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import Progress as Bar
+
+            self._close()
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            self._bar = Bar(*columns, console=self._errors, transient=True)
+            self._task, self._what = self._bar.add_task(f"   {stage}", total=of), stage
+            self._bar.start()
+        self._bar.update(self._task, completed=done, total=of)
+
+    # ------------------------------------------------------------------------------------ what `train` asks a screen
+
+    def features(self, what: str, progress: Progress) -> None:
+        self.progress(f"features of {what}", progress.done, progress.total)
+
+    def begin(self, title: str, total: int, step: int, best: dict[str, Any] | None) -> Any:
+        from polysem.training.live import Live
+
+        self._close()
+        live = Live(title, total)
+        if step:
+            live.resumed(step, best)
+        return live
+
+    def _close(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        self._bar, self._what = None, ""
+
+
+def show(made: Demo, data: Path | None, console: Console, seconds: float) -> None:
     """The comparison, the two searches, and what to try next."""
+    from rich.text import Text
+
     from polysem.cli import search
+    from polysem.cli.index import printable
     from polysem.evaluation.reports.tables import as_plain, as_rich
 
     console.print()
@@ -62,23 +131,52 @@ def show(made: Demo, console: Console, seconds: float) -> None:
         console.print(as_rich(made.comparison))
     else:
         typer.echo(as_plain(made.comparison))
-    if not made.own_model:
-        console.print(
-            f"{made.indexed.name} has too few captions to learn from, so the model learned from drawn scenes alone. "
-            "Expect little of it on photographs; captions in captions.csv make it learn from yours.",
-            style="yellow",
+    typer.echo(verdict(made.comparison))
+    for each in made.skipped[:_NAMED]:
+        typer.echo(f"Left out: {printable(each.what)}: {each.why}")
+    if len(made.skipped) > _NAMED:
+        typer.echo(f"… and {len(made.skipped) - _NAMED:,} more: `polysem data check {quoted(data)}` lists all.")
+    if made.why_not is not None:
+        told = (
+            f"The model has learned from drawn scenes alone, not from {made.indexed.name}: {made.why_not}. Expect "
+            "little of it on photographs. Captions are read from captions.csv in the folder (columns image and "
+            "caption), or from photo.txt beside photo.jpg."
         )
+        console.print(Text(told, style="yellow"), soft_wrap=not console.is_terminal)
     for found in made.searches:
-        console.print(f'\n[bold]"{found.query}"[/] [dim]({found.why})[/]', soft_wrap=True)
+        title = Text.assemble("\n", (f'"{found.query}"', "bold"), (f" ({found.why})", "dim"))
+        console.print(title, soft_wrap=not console.is_terminal)
         search.show(found.results)
-    console.print(f"\nDone in {seconds / 60:.1f} min. Everything is in {made.folder}. Try next:", soft_wrap=True)
-    for line in (
-        f'polysem search {made.index} "a dog under a tree" --relevant',
-        f"polysem serve {made.index}",
-        f"polysem diagnose {made.folder}/small-dive --data {made.folder}/scenes --out report.html",
-        f"polysem map {made.index} --out map.html",
-    ):
-        console.print(f"  {line}", soft_wrap=True)
+    typer.echo(f"\nDone in {seconds / 60:.1f} min. Everything is in {made.folder}. Try next:")
+    for line in commands(made, data):
+        typer.echo(f"  {line}")
+
+
+def verdict(compared: Comparison) -> str:
+    """Which of the two is ahead, and whether that means anything."""
+    first, second = sorted(compared.rows, key=lambda row: -(row.cells["rsum"].value or 0.0))
+    ahead = (first.cells["rsum"].value or 0.0) - (second.cells["rsum"].value or 0.0)
+    p = second.cells["rsum"].p
+    if p is None:
+        return f"{first.model} is ahead by {ahead:.1f} RSUM."
+    judged = "more than chance" if p < compared.alpha else "no more than chance"
+    return f"{first.model} is ahead by {ahead:.1f} RSUM: {judged} would do (p = {p:.2g})."
+
+
+def commands(made: Demo, data: Path | None) -> list[str]:
+    """What to try next, ready for a shell."""
+    query = "fruit on a table" if data is None else made.searches[0].query
+    index = quoted(made.index)
+    return [
+        f"polysem search {index} {quoted(query)} --relevant",
+        f"polysem serve {index}",
+        f"polysem map {index} --out map.html",
+        f"polysem diagnose {quoted(made.model)} --data {quoted(made.lessons)} --out report.html",
+    ]
+
+
+def quoted(given: object) -> str:
+    return shlex.quote(str(given))
 
 
 def _serve(made: Demo, port: int) -> None:
@@ -89,6 +187,23 @@ def _serve(made: Demo, port: int) -> None:
 
     def announce(address: str) -> None:
         typer.echo(f"\nThe page: {address} (Ctrl-C ends it)")
-        webbrowser.open(address)
+        # Without a display, what opens is a browser for terminals, and takes this one.
+        if sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+            webbrowser.open(address)
 
-    serve(made.index, Settings(port=port), announce=announce)
+    serve(made.index, Settings(port=_free(port)), announce=announce)
+
+
+def _free(port: int) -> int:
+    """The port, or any free one where nobody asked for this one and something else has it."""
+    from polysem.errors import InputError
+    from polysem.server.run import bound
+    from polysem.server.settings import Settings
+
+    try:
+        bound(Settings(port=port)).close()
+    except InputError:
+        if port == PORT:
+            return 0
+        raise
+    return port

@@ -14,7 +14,8 @@ def explain_command(
     image: Annotated[
         Path,
         typer.Argument(
-            metavar="IMAGE", help="A picture; for a model of precomputed features a .npy file of its (tokens, dim)."
+            metavar="IMAGE",
+            help="A picture or a video; for a model of precomputed features a .npy file of its (tokens, dim).",
         ),
     ],
     caption: Annotated[str, typer.Argument(metavar="CAPTION", help="The sentence whose score is to be explained.")],
@@ -85,4 +86,5 @@ def explain_command(
     if as_json:
         typer.echo(json.dumps(found.as_dict(), indent=2, ensure_ascii=False, allow_nan=False))
     else:
-        typer.echo(f"{found.similarity} score {found.score:.4f}. Wrote {out}.")
+        when = "" if found.moment is None else f", best at {found.moment.text}"
+        typer.echo(f"{found.similarity} score {found.score:.4f}{when}. Wrote {out}.")

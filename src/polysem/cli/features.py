@@ -84,7 +84,7 @@ def extract_features(
         "retry_skipped": retry_skipped,
     }
     started = time.monotonic()
-    what = "captions" if built.takes == "tokens" else "images"
+    what = "captions" if built.takes == "tokens" else f"{built.kind}s"
     with _bar(f"{collection.name}: {encoder}", what, shown=rank == 0) as show:
         if built.takes == "tokens":
             store = extract_texts(collection, built, out, **options, progress=show)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,6 +30,12 @@ TextFeatures = Annotated[
 ]
 Split = Annotated[list[str] | None, typer.Option(help="Only this split; repeatable.", show_default="all")]
 Captions = Annotated[bool, typer.Option("--captions/--no-captions", help="Index the captions as well as the pictures.")]
+Prefix = Annotated[
+    str, typer.Option("--prefix", help="Put this before the ids of the collection's items.", show_default="nothing")
+]
+Replace = Annotated[
+    bool, typer.Option("--replace", help="Items may take the id of a different picture that is still there.")
+]
 FolderLabels = Annotated[bool, typer.Option("--folder-labels", help="Names of subfolders are labels.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")]
 
@@ -49,24 +56,39 @@ def index_command(
     folder_labels: FolderLabels = False,
     features: Features = None,
     text_features: TextFeatures = None,
+    prefix: Prefix = "",
+    replace: Replace = False,
     as_json: AsJson = False,
 ) -> None:
     """Make an index of a collection. Stopped at any moment, the same command goes on from there."""
+    from polysem.search import SearchError
+
     found = _collection(collection, split, folder_labels)
     start = time.perf_counter()
     with _made(out, model, store, dtype) as index, stages(quiet=as_json) as progress:
-        report = index.add(found, captions=captions, features=features, text_features=text_features, progress=progress)
+        report = index.add(
+            found,
+            captions=captions,
+            features=features,
+            text_features=text_features,
+            prefix=prefix,
+            replacing=replace,
+            progress=progress,
+        )
         if not report.new + report.replaced + report.unchanged:
             empty = "" if index.stats().items else f" {out} is an empty index; delete it."
             raise InputError(f"Nothing of {collection} could be indexed: {_why(report.skipped)}.{empty}")
-        index.compact(progress)
+        try:
+            index.compact(progress)
+        except SearchError as error:
+            typer.echo(f"All items are in the index, but it could not be tidied up: {error}", err=True)
         _tell(index, [report], out, time.perf_counter() - start, as_json)
 
 
 def add_command(
     place: Annotated[str, typer.Argument(metavar="INDEX", help="The index.")],
     sources: Annotated[
-        list[str], typer.Argument(metavar="COLLECTION|PICTURE …", help="What to add or bring up to date.")
+        list[str], typer.Argument(metavar="COLLECTION|PICTURE|VIDEO …", help="What to add or bring up to date.")
     ],
     model: Annotated[
         str | None, typer.Option("--model", help="Where the index's model is now.", show_default="where it was")
@@ -76,20 +98,36 @@ def add_command(
     folder_labels: FolderLabels = False,
     features: Features = None,
     text_features: TextFeatures = None,
+    prefix: Prefix = "",
+    replace: Replace = False,
     as_json: AsJson = False,
 ) -> None:
     """Add to an index. What is there unchanged costs nothing; what has changed is replaced."""
     from polysem.search import Index
+    from polysem.search.clashes import prefixed, refuse
+
+    if prefix and (features or text_features):
+        raise InputError(f"Stores of features know items by their own ids: leave out --prefix {prefix}.")
 
     start = time.perf_counter()
     once = dict.fromkeys(sources)
     pictures = [source for source in once if _is_picture(source)]
     found: list[Collection] = [_collection(each, split, folder_labels) for each in once if each not in pictures]
     with Index.open(place, write=True, model=model) as index, stages(quiet=as_json) as progress:
+        if prefix:
+            found = [prefixed(each, prefix) for each in found]
         if pictures:
             found.append(index.pictures(pictures))
+        if not replace:
+            refuse(index.clashes(*found))  # before anything is added
         reports = [
-            index.add(each, captions=captions, features=features, text_features=text_features, progress=progress)
+            index.add(
+                each,
+                captions=captions,
+                features=features,
+                text_features=text_features,
+                progress=progress,
+            )
             for each in found
         ]
         _tell(index, reports, place, time.perf_counter() - start, as_json)
@@ -133,8 +171,9 @@ def _collection(source: str, split: list[str] | None, folder_labels: bool) -> Co
 
 def _is_picture(source: str) -> bool:
     from polysem.data.images import is_image
+    from polysem.data.video import is_video
 
-    return Path(source).is_file() and is_image(Path(source))
+    return Path(source).is_file() and (is_image(Path(source)) or is_video(Path(source)))
 
 
 def _tell(index: Index, reports: Sequence[AddReport], place: str, seconds: float, as_json: bool) -> None:
@@ -142,6 +181,8 @@ def _tell(index: Index, reports: Sequence[AddReport], place: str, seconds: float
     done: dict[str, Any] = {
         name: sum(getattr(report, name) for report in reports) for name in ("new", "replaced", "unchanged", "removed")
     }
+    reused = sum(report.reused for report in reports)
+    clashes = [clash for report in reports for clash in report.clashes]
     skipped = [each for report in reports for each in report.skipped]
     if as_json:
         told = done | {
@@ -149,23 +190,34 @@ def _tell(index: Index, reports: Sequence[AddReport], place: str, seconds: float
             "items": stats.items,
             "by_side": stats.by_side,
             "seconds": seconds,
+            "reused": reused,
+            "clashes": [printable(clash.id) for clash in clashes],
             "skipped": [{"what": printable(each.what), "why": each.why} for each in skipped],
+            "remarks": list(dict.fromkeys(report.remark for report in reports if report.remark)),
         }
         typer.echo(json.dumps(told, indent=2, ensure_ascii=False))
         return
     counts = ", ".join(f"{count:,} {name}" for name, count in done.items() if count) or "nothing new"
     sides = " and ".join(f"{count:,} {side}s" for side, count in stats.by_side.items() if count)
     typer.echo(f"{place}: {counts} in {seconds:.1f} s. It holds {sides or 'nothing'}.")
+    if reused:
+        typer.echo(f"  {reused:,} of those replaced kept their vectors, because their content is the same.")
+    if clashes:
+        name, there, given, _ = clashes[0]
+        typer.echo(f"  {len(clashes):,} took the id of a different picture, e.g. {name}: {given}, not {there}.")
     for each in skipped[:_SHOWN]:
-        typer.echo(f"  left out: {printable(each.what)}: {each.why}")
+        typer.echo(f"  left out: {printable(each.what)}: {printable(each.why)}")
     if len(skipped) > _SHOWN:
         typer.echo(f"  … and {len(skipped) - _SHOWN:,} more; --json lists all.")
+    for remark in dict.fromkeys(report.remark for report in reports if report.remark):
+        typer.echo(f"  {remark}")
     typer.echo(f'Search it: polysem search {place} "a dog on a beach"')
 
 
 def printable(name: str) -> str:
-    """A name with what is no Unicode in it, as of files in an old encoding, written out."""
-    return name.encode(errors="backslashreplace").decode()
+    """A name with what is no Unicode in it, as of files in an old encoding, and what steers a terminal written out."""
+    told = name.encode(errors="backslashreplace").decode()
+    return "".join(repr(sign)[1:-1] if unicodedata.category(sign) == "Cc" else sign for sign in told)
 
 
 def _why(skipped: Sequence[Any]) -> str:

@@ -39,7 +39,7 @@ def remove_command(
     with Index.open(place, write=True) as index:
         known = {item.id for item in index.items(ids or [])}
         removed = index.remove(ids or []) + (index.remove_where(where) if where is not None else 0)
-    missing = [printable(each) for each in ids or [] if each not in known]
+    missing = [printable(each) or "''" for each in ids or [] if each not in known]
     if as_json:
         typer.echo(json.dumps({"removed": removed, "not_there": missing}, ensure_ascii=False))
         return

@@ -20,7 +20,7 @@ def search_command(
     place: Annotated[str, typer.Argument(metavar="INDEX", help="The index.")],
     query: Annotated[str | None, typer.Argument(metavar="TEXT", help="What to look for.", show_default="none")] = None,
     image: Annotated[
-        Path | None, typer.Option("--image", help="Look for what is like this picture.", show_default="none")
+        Path | None, typer.Option("--image", help="Look for what is like this picture or video.", show_default="none")
     ] = None,
     item: Annotated[
         str | None, typer.Option("--item", help="Look for what is like this item, by its id.", show_default="none")
@@ -52,11 +52,14 @@ def search_command(
         str | None, typer.Option("--model", help="Where the index's model is now.", show_default="where it was")
     ] = None,
     sheet: Annotated[
-        Path | None, typer.Option("--sheet", help="Write the pictures found to this PNG file.", show_default="none")
+        Path | None,
+        typer.Option(
+            "--sheet", help="Write the pictures found, of videos the moment, to this PNG file.", show_default="none"
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
-    """Search an index. Text and pictures find pictures and texts alike."""
+    """Search an index. Text and pictures find pictures and texts alike, and in videos the moment that matches."""
     from polysem.search import Index
 
     if find is not None and find not in SIDES:
@@ -97,12 +100,17 @@ def show(found: Results) -> None:
     console = Console(highlight=False)
     table = Table("", "score", "id", "caption")
     table.columns[0].justify = table.columns[1].justify = "right"
+    timed = any(result.moment for result in found)
+    if timed:
+        table.add_column("moment", no_wrap=True)
     labelled = any(result.labels for result in found)
     if labelled:
         table.add_column("labels")
     for result in found:
         more = f"  +{len(result.duplicates)} alike" if result.duplicates else ""
         row = [str(result.rank), f"{result.score:.3f}", result.id + more, result.caption or ""]
+        if timed:
+            row.append("" if result.moment is None else result.moment.text)
         table.add_row(*(Text(cell) for cell in [*row, *([", ".join(result.labels)] if labelled else [])]))
     if found.items:
         console.print(table)
@@ -112,24 +120,32 @@ def show(found: Results) -> None:
     if found.cut is not None:
         way += f"; {found.cut.explained()}"
     console.print(Text(f"[{way}]", style="dim"), soft_wrap=True)
+    if found.folded_among is not None:
+        console.print(
+            f"Folded among the best {found.folded_among:,}, most of them duplicates: there may be more different ones.",
+            style="bold",
+        )
     if found.unreadable:
         console.print(f"{found.unreadable:,} items could not be searched: run `polysem verify`.", style="bold red")
 
 
 def draw(found: Results, out: Path) -> None:
-    """The pictures found on one sheet, best first."""
+    """The pictures found on one sheet, best first; of videos the frame at the moment."""
     from polysem.data.collection import Collection, Item, Media
     from polysem.data.contact_sheet import contact_sheet
 
-    items = []
+    items, times = [], {}
     for result in found:
-        if result.side == "image" and result.path is not None:
-            path = Path(result.path)
+        if result.side == "image" and result.path is not None and not result.path.endswith(".npy"):
+            path, moment = Path(result.path), result.moment
             name = f"{result.rank}. {result.score:.3f}  {result.id}"
+            if moment is not None and moment.time is not None:
+                name += f"  {moment.text}"
+                times[name] = moment.time
             items.append(Item(name, Media(path.parent, path.name), (result.caption,) if result.caption else ()))
     if not items:
         raise InputError("There are no pictures among the results for --sheet to show.")
     try:
-        contact_sheet(Collection("results", "image", items), out, count=len(items))
+        contact_sheet(Collection("results", "image", items), out, count=len(items), times=times)
     except OSError as error:
         raise InputError(f"--sheet {out}: cannot be written ({error.strerror or error}).") from None

@@ -6,6 +6,7 @@ from polysem.data.images import ImageError, load_image
 from polysem.data.problems import DataError, Problem, Problems
 from polysem.data.readers import open_collection
 from polysem.data.store import FeatureStore, StoreError
+from polysem.data.video import VideoError, sample_frames, video_duration
 from polysem.data.vocabulary import Vocabulary
 
 __all__ = [
@@ -20,8 +21,11 @@ __all__ = [
     "Problems",
     "Skipped",
     "StoreError",
+    "VideoError",
     "Vocabulary",
     "load_features",
     "load_image",
     "open_collection",
+    "sample_frames",
+    "video_duration",
 ]

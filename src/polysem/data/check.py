@@ -18,10 +18,12 @@ from polysem.data.collection import Collection, Item
 from polysem.data.images import ImageError, load_image
 from polysem.data.problems import DataError, Problem, Problems
 from polysem.data.readers import open_collection
+from polysem.data.video import VideoError, is_video, sample_frames
 
 Progress = Callable[[int, int], None]
 _THREADS = 4
 _EXIF_ORIENTATION = 0x0112
+_FRAMES = 8
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class CheckReport:
 
 @dataclass(frozen=True)
 class _Look:
-    """What one picture shows: its content's hash and its peculiarities, or why it cannot be read."""
+    """What one picture or video shows: its content's hash and its peculiarities, or why it cannot be read."""
 
     digest: str = ""
     peculiar: tuple[str, ...] = ()
@@ -47,14 +49,14 @@ class _Look:
 
 
 def check(path: str | Path, progress: Progress | None = None, **options: Any) -> CheckReport:
-    """Read the collection leniently and look at every picture or feature in it."""
+    """Read the collection leniently and look at every picture, video or feature in it."""
     problems = Problems(strict=False)
     try:
         collection = open_collection(path, problems=problems, **options)
     except DataError as error:
         return CheckReport(None, (*problems.found, Problem("unreadable", str(path), str(error), "error")))
     _check_captions(collection, problems)
-    if collection.kind == "image":
+    if collection.content != "features":
         _check_pictures(collection, problems, progress)
     else:
         _check_features(collection, problems, progress)
@@ -76,10 +78,11 @@ def _check_captions(collection: Collection, problems: Problems) -> None:
 
 
 def _check_pictures(collection: Collection, problems: Problems, progress: Progress | None) -> None:
+    what = "video" if collection.content == "videos" else "picture"
     seen: dict[str, Item] = {}
     for done, (item, look) in enumerate(_looks(collection), 1):
         if look.broken:
-            problems.skip("unreadable picture", item.id, look.broken)
+            problems.skip(f"unreadable {what}", item.id, look.broken)
         for kind in look.peculiar:
             problems.note(kind, item.id, f"is {kind}; it is read as upright RGB.")
         before = seen.setdefault(look.digest, item) if look.digest else item
@@ -88,16 +91,16 @@ def _check_pictures(collection: Collection, problems: Problems, progress: Progre
                 problems.error(
                     "leak",
                     item.id,
-                    f"({item.split}) shows the picture of {before.id} ({before.split}): results would be flattered.",
+                    f"({item.split}) shows the {what} of {before.id} ({before.split}): results would be flattered.",
                 )
             else:
-                problems.note("duplicate picture", item.id, f"shows the same picture as {before.id}.")
+                problems.note(f"duplicate {what}", item.id, f"shows the same {what} as {before.id}.")
         if progress:
             progress(done, len(collection))
 
 
 def _looks(collection: Collection) -> Iterator[tuple[Item, _Look]]:
-    """Look at every picture on a few threads, a short stretch ahead, so that memory stays flat."""
+    """Look at every item on a few threads, a short stretch ahead, so that memory stays flat."""
     items = iter(collection)
     with ThreadPoolExecutor(_THREADS) as pool:
         while stretch := list(islice(items, 64)):
@@ -105,12 +108,25 @@ def _looks(collection: Collection) -> Iterator[tuple[Item, _Look]]:
 
 
 def _look(item: Item) -> _Look:
+    if is_video(item.media.path):
+        return _look_at_video(item)
     try:
         picture = load_image(item.media.path)
     except ImageError as error:
         return _Look(broken=str(error))
     content = hashlib.blake2b(picture.tobytes(), digest_size=16, person=b"%d" % picture.width)
     return _Look(content.hexdigest(), tuple(_peculiarities(item.media.path)))
+
+
+def _look_at_video(item: Item) -> _Look:
+    """Frames from all over it: a damaged or truncated file shows, and two that agree in all of them are the same."""
+    content = hashlib.blake2b(digest_size=16)
+    try:
+        for frame in sample_frames(item.media.path, _FRAMES):
+            content.update(b"%d %d" % frame.image.size + frame.image.tobytes())
+    except VideoError as error:
+        return _Look(broken=str(error))
+    return _Look(content.hexdigest())
 
 
 def _peculiarities(path: Path) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,15 +16,17 @@ from polysem.errors import InputError, unknown
 HELD_OUT = 0.1
 HELD_OUT_NAME = f"{HELD_OUT:.0%} held out by id"
 """What the stamp calls them."""
+Content = Literal["pictures", "videos", "features"]
 _NOTHING: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """Where an item's content lies: a picture, or precomputed features.
+    """Where an item's content lies: a picture, a video, or precomputed features.
 
-    folder, name: the picture, or a .npy file of features. Kept apart because a hundred thousand items share a folder.
-    row: which entry of the first axis of that file is this item's; None if the whole file is (or it is a picture).
+    folder, name: the picture or video, or a .npy file of features. Kept apart because a hundred thousand items share a
+    folder.
+    row: which entry of the first axis of that file is this item's; None if the whole file is (or it holds no features).
     """
 
     folder: Path
@@ -57,7 +59,8 @@ class Item:
     """One thing to find: a picture, a video or precomputed features, with what is said of it.
 
     caption_ids: what the data set calls each caption, in the same order; empty if it has no names for them.
-    metadata: what else is known of it, such as {"year": 2021}: for filters of a search, without effect on a model.
+    metadata: what else is known of it, such as {"year": 2021}, or the "duration" of a raw video in seconds: for
+    filters of a search, without effect on a model.
     """
 
     id: str
@@ -83,13 +86,14 @@ class Collection:
     """Items in order. `collection[i]` is an `Item`; `collection.split("val")` keeps one split.
 
     name: what the data set calls itself. kind: "image", "features" or "video".
-    skipped: what the reader left out.
+    skipped: what the reader left out. credit: whom to name, and which licence, wherever the pictures are shown.
     """
 
     name: str
     kind: str
     items: Sequence[Item]
     skipped: tuple[Skipped, ...] = field(default=())
+    credit: str = ""
 
     def __post_init__(self) -> None:
         repeated = [name for name, count in Counter(item.id for item in self.items).items() if count > 1]
@@ -109,6 +113,13 @@ class Collection:
         return iter(self.items)
 
     @property
+    def content(self) -> Content:
+        """What its files hold. A collection of videos may be of raw ones or of their frames' features."""
+        if self.kind == "features" or (len(self) and all(item.media.is_features for item in self.items)):
+            return "features"
+        return "videos" if self.kind == "video" else "pictures"
+
+    @property
     def splits(self) -> dict[str, int]:
         """Number of items of each split, in order of first appearance; items without one count as "all"."""
         return dict(Counter(item.split or "all" for item in self.items))
@@ -123,7 +134,7 @@ class Collection:
 
     def where(self, indices: Sequence[int]) -> Collection:
         """The items at these positions."""
-        return Collection(self.name, self.kind, [self.items[i] for i in indices], self.skipped)
+        return Collection(self.name, self.kind, [self.items[i] for i in indices], self.skipped, self.credit)
 
     def with_captions(self, count: int, who: str) -> Collection:
         """Every item with its first `count` captions. who: says why, to a user whose items have fewer."""
@@ -136,7 +147,7 @@ class Collection:
         items = [
             replace(item, captions=item.captions[:count], caption_ids=item.caption_ids[:count]) for item in self.items
         ]
-        return Collection(self.name, self.kind, items, self.skipped)
+        return Collection(self.name, self.kind, items, self.skipped, self.credit)
 
     @property
     def has_splits(self) -> bool:

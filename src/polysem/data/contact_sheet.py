@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-import os
 import random
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
+from polysem.aside import replacing
 from polysem.data.collection import Collection, Item
-from polysem.data.images import ImageError, load_image
+from polysem.data.images import ImageError
 from polysem.data.problems import DataError
+from polysem.data.stills import still
+from polysem.data.video import VideoError
 
 _CELL, _PICTURE, _MARGIN, _LINE = 320, 300, 10, 19
 _INK, _PAPER, _FAINT = "#222222", "#fbfaf7", "#8a8a8a"
 
 
-def contact_sheet(collection: Collection, out: Path, count: int = 12, columns: int = 4, seed: int = 0) -> Path:
-    """Write a PNG of `count` items drawn at random (the same for the same seed), each with up to five captions."""
-    if collection.kind != "image":
+def contact_sheet(
+    collection: Collection,
+    out: Path,
+    count: int = 12,
+    columns: int = 4,
+    seed: int = 0,
+    times: Mapping[str, float] | None = None,
+) -> Path:
+    """Write a PNG of `count` items drawn at random (the same for the same seed), each with up to five captions.
+
+    times: by id, the second of a video whose frame is shown; the one in its middle if left out.
+    """
+    if collection.content == "features":
         raise DataError(f"{collection.name} holds {collection.kind}, not pictures: there is nothing to put on a sheet.")
     drawn = random.Random(seed).sample(range(len(collection)), min(count, len(collection)))
     items = [collection[i] for i in sorted(drawn)]
@@ -33,20 +46,19 @@ def contact_sheet(collection: Collection, out: Path, count: int = 12, columns: i
     for row, height in zip(rows, heights, strict=True):
         for column, i in enumerate(row):
             left = _MARGIN + column * _CELL
-            sheet.paste(_thumbnail(items[i]), (left, top))
+            sheet.paste(_thumbnail(items[i], (times or {}).get(items[i].id)), (left, top))
             for line, (text, colour) in enumerate(texts[i]):
                 draw.text((left, top + _PICTURE + _MARGIN + line * _LINE), text, fill=colour, font=font)
         top += height
-    partial = out.with_name(out.name + ".partial")
-    sheet.save(partial, format="PNG")
-    os.replace(partial, out)
+    with replacing(out) as aside:
+        sheet.save(aside, format="PNG")
     return out
 
 
-def _thumbnail(item: Item) -> Image.Image:
+def _thumbnail(item: Item, time: float | None) -> Image.Image:
     try:
-        picture = load_image(item.media.path)
-    except ImageError:
+        picture = still(item.media.path, time)
+    except (ImageError, VideoError):
         return Image.new("RGB", (_PICTURE, _PICTURE), "#e8d0d0")
     return ImageOps.pad(picture, (_PICTURE, _PICTURE), color=_PAPER)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Self
 
+from polysem import aside
 from polysem.data.problems import DataError
 from polysem.data.readers.text import read_json
 from polysem.data.tokenise import words
@@ -78,9 +78,7 @@ class Vocabulary:
             "idx2word": {str(i): word for i, word in enumerate(self.entries)},
             "idx": len(self.entries),
         }
-        partial = path.with_name(path.name + ".partial")
-        partial.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
-        os.replace(partial, path)
+        aside.write_text(path, json.dumps(content, ensure_ascii=False))
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,49 +9,45 @@ from pathlib import Path
 from typing import Any
 
 from polysem import encoders, recipes
-from polysem.data.collection import Collection
+from polysem.data.collection import Collection, Skipped
 from polysem.data.emoji.make import make_emoji_scenes
 from polysem.data.readers import open_collection
+from polysem.data.store import FeatureStore
+from polysem.demo.own import opened
+from polysem.demo.questions import Found, ask
+from polysem.errors import InputError
 from polysem.evaluation import evaluate
 from polysem.evaluation.reports.compare import Comparison, compare
-from polysem.search import Index, Results
+from polysem.recipes import Recipe
+from polysem.search import Index
 from polysem.training import train
 from polysem.training.precompute import features_of
 from polysem.training.train import Silent
 
 RECIPES = ("small-vse-infty", "small-dive")
 """One vector for each item, and a set of four."""
-SCENES = 1000
-_FEWEST = 40
-"""Pictures with captions that are worth training on."""
+SCENES = 1500
 
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
-class Found:
-    """An example search: what was asked, why this, and what was found."""
-
-    query: str
-    why: str
-    results: Results
-
-
-@dataclass(frozen=True)
 class Demo:
-    """What was made. trained_on: the collection the models learned from; not the user's where that has no captions."""
+    """What was made.
+
+    lessons: the data that the models learned from. model: the set model's folder. why_not: why they did not learn from
+    the user's own data, where that is so. skipped: pictures that could not be indexed.
+    """
 
     folder: Path
-    trained_on: Collection
-    indexed: Collection
+    lessons: Path
+    model: Path
     comparison: Comparison
+    indexed: Collection
     index: Path
     searches: Sequence[Found]
-
-    @property
-    def own_model(self) -> bool:
-        """Whether the model has learned from the very collection that is searched."""
-        return self.trained_on is self.indexed
+    why_not: str | None
+    skipped: Sequence[Skipped]
 
 
 def demo(
@@ -71,65 +66,64 @@ def demo(
     scenes are made. settings: changes to both recipes. announce: told each step before it begins. screen: who watches
     the training, as for `train`.
     """
-    folder = Path(folder)
-    own = None if data is None else open_collection(data)
-    learnable = own is not None and sum(bool(item.captions) for item in own) >= _FEWEST
-    if own is not None and learnable:
-        lessons = own
+    folder, own = Path(folder), None if data is None else opened(data)
+    chosen = [recipes.load(name, settings) for name in RECIPES]
+    if own is not None and own.why_not is None:
+        source, lessons, home = own.source, own.collection, folder / own.place
     else:
         announce("Emoji scenes: pictures of several things, five captions each")
         watch = None if progress is None else lambda done, of: progress("making scenes", done, of)
-        lessons = open_collection(make_emoji_scenes(folder / "scenes", scenes, seed=0, progress=watch))
-    stores: dict[str, Any] = {
-        "features": folder / "features" / "images",
-        "text_features": folder / "features" / "captions",
-    }
+        source, home = make_emoji_scenes(folder / "scenes", scenes, seed=0, progress=watch), folder
+        lessons = open_collection(source)
+    stores: dict[str, Any] = {"features": home / "features" / "images", "text_features": home / "features" / "captions"}
     announce("Features of pictures and captions, once for both models")
-    _extract(lessons, stores, settings, screen or Silent())
-    for recipe in RECIPES:
-        loaded = recipes.load(recipe, settings)
-        announce(f"Training {recipe}: {loaded.summary}")
-        train(loaded, lessons, folder / recipe, tracker=None, show=screen, **stores)
-    announce("Comparing one vector with a set of four, on pictures that neither has seen")
-    measured = [evaluate(str(folder / name), lessons, intervals=False, progress=progress, **stores) for name in RECIPES]
-    indexed = own or lessons
+    readable = _extract(lessons, stores, chosen[0], screen or Silent())
+    for recipe in chosen:
+        announce(f"Training {recipe.name}: {recipe.summary}")
+        train(recipe, readable, home / recipe.name, tracker=None, show=screen, **stores)
+    announce("Comparing one vector with a set of four, on pictures that neither has learned from")
+    measured = [evaluate(home / name, readable, intervals=False, progress=progress, **stores) for name in RECIPES]
+    compared = compare(measured)
+    indexed = lessons if own is None else own.collection
     announce(f"Indexing {indexed.name}: {len(indexed):,} pictures and their captions")
-    place = folder / ("index" if own is None else f"index-{indexed.name}")
-    with _opened(place, folder / RECIPES[-1]) as index:
-        index.add(indexed, progress=progress, **(stores if indexed is lessons else {}))
-        if index.stats().changed_since_audit or index.stats().audit is None:
-            index.compact(progress)
-            index.verify(sample=50, progress=progress)
-        searches = [Found(query, why, index.search(query, k=3)) for query, why in _questions(indexed)]
-    return Demo(folder, lessons, indexed, compare(measured), place, searches)
+    place = (home if own is None else folder / own.place) / "index"
+    model = home / RECIPES[-1]
+    searches, skipped = _index(place, model, indexed, stores if indexed is lessons else {}, progress)
+    return Demo(
+        folder, source, model, compared, indexed, place, searches, None if own is None else own.why_not, skipped
+    )
 
 
-def _extract(lessons: Collection, stores: dict[str, Any], settings: Sequence[str], screen: Any) -> None:
-    """Of all pictures, the held-out ones too: these are measured and indexed, never trained on."""
-    recipe = recipes.load(RECIPES[0], settings)
+def _extract(lessons: Collection, stores: dict[str, Any], recipe: Recipe, screen: Any) -> Collection:
+    """The features of all pictures, the held-out ones too: these are measured and indexed, never trained on.
+
+    What can be learned from and measured with: pictures that could be read and have captions.
+    """
     for side, place, what in (
         (recipe.image, stores["features"], "images"),
         (recipe.text, stores["text_features"], "captions"),
     ):
         encoder = encoders.build(**side.encoder)
         features_of(lessons, encoder, place, partial(screen.features, what))
+    store = FeatureStore.open(stores["features"])
+    return lessons.where([i for i, item in enumerate(lessons) if item.id in store and item.captions])
 
 
-def _opened(place: Path, model: Path) -> Index:
-    if (place / "index.sqlite").exists():
-        return Index.open(place, write=True, model=model)
-    return Index.create(place, model)
-
-
-def _questions(items: Collection) -> list[tuple[str, str]]:
-    """Two queries that this collection can answer, and where they come from."""
-    held_out = [item for item in items if item.split == "test"] or list(items)
-    labels = Counter(label for item in held_out for label in item.labels)
-    said = next((item.captions[0] for item in held_out if item.captions), None)
-    asked = []
-    if labels:
-        label, count = labels.most_common(1)[0]
-        asked.append((label, f"{count} of {len(held_out)} held-out pictures are labelled so"))
-    if said is not None:
-        asked.append((said, f"said of the held-out picture {next(i.id for i in held_out if i.captions)}"))
-    return asked or [("people outdoors", "a guess: these pictures have no captions"), ("an animal", "another guess")]
+def _index(
+    place: Path, model: Path, items: Collection, stores: dict[str, Any], progress: Progress | None
+) -> tuple[list[Found], Sequence[Skipped]]:
+    there = (place / "index.sqlite").exists()
+    with Index.open(place, write=True, model=model) if there else Index.create(place, model) as index:
+        report = index.add(items, progress=progress, **stores)
+        if not report.new + report.replaced + report.unchanged:
+            raise InputError(
+                f"None of the {len(items):,} pictures of {items.name} can be read, e.g. {report.skipped[0].what}: "
+                f"{report.skipped[0].why} `polysem data check` says what is wrong with a collection."
+            )
+        held = index.sample("image", index.stats().by_side["image"])
+        index.remove({each.id for each in held} - {item.id for item in items})  # pictures that are no longer there
+        known = index.stats()
+        if known.audit is None or known.changed_since_audit:
+            index.compact(progress)
+            index.verify(sample=50, progress=progress)
+        return ask(index, items), report.skipped

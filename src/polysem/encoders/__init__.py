@@ -8,11 +8,13 @@ from polysem.encoders.frames import Frames
 from polysem.encoders.grid import Grid
 from polysem.encoders.image import ImageEncoder
 from polysem.encoders.patch import Patch
+from polysem.encoders.pixels import PixelEncoder
 from polysem.encoders.preprocessing import Preprocessing
 from polysem.encoders.region import Region
 from polysem.encoders.sources import SourceError
 from polysem.encoders.text import TextEncoder, Tokens
 from polysem.encoders.transformer import Transformer
+from polysem.encoders.video_frames import VideoFrames
 
 build = registry.build
 check = registry.check
@@ -25,6 +27,11 @@ def encoder_takes(name: str) -> str:
     return registry.find(name).takes
 
 
+def encoder_kind(name: str) -> str:
+    """What the encoder of this name encodes: image, text or video."""
+    return registry.find(name).kind
+
+
 __all__ = [
     "BiGRU",
     "Detections",
@@ -34,15 +41,18 @@ __all__ = [
     "Grid",
     "ImageEncoder",
     "Patch",
+    "PixelEncoder",
     "Preprocessing",
     "Region",
     "SourceError",
     "TextEncoder",
     "Tokens",
     "Transformer",
+    "VideoFrames",
     "build",
     "check",
     "describe",
+    "encoder_kind",
     "encoder_takes",
     "extract",
     "extract_texts",

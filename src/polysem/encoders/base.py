@@ -119,8 +119,11 @@ class Encoder(Part):
 
         The same in every process and after saving and loading; another as soon as one weight changes.
         """
-        knobs = {name: value for name, value in self.config.items() if name not in self.without_effect}
-        return fingerprints.sha256(knobs, self.state_dict(), self.preprocessing_bytes())
+        return fingerprints.sha256(self.deciding_knobs(), self.state_dict(), self.preprocessing_bytes())
+
+    def deciding_knobs(self) -> Mapping[str, Any]:
+        """Knobs that change what a given set of weights computes."""
+        return {name: value for name, value in self.config.items() if name not in self.without_effect}
 
     def preprocessing_bytes(self) -> Iterable[bytes]:
         """What prepares the input and is neither knob nor weight: a tokenizer, a vocabulary."""

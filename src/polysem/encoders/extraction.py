@@ -14,13 +14,12 @@ from torch import Tensor
 
 from polysem.allocation import freed_memory_kept
 from polysem.data.collection import Collection
-from polysem.data.images import load_image
 from polysem.data.store import FeatureStore, Manifest, StoreWriter
 from polysem.data.store.manifest import Dtype
 from polysem.data.store.writer import SHARD_BYTES
 from polysem.encoders.base import Encoder
-from polysem.encoders.image import ImageEncoder
 from polysem.encoders.pipeline import Job, Pace, Progress, run
+from polysem.encoders.pixels import PixelEncoder
 from polysem.encoders.text import TextEncoder, Tokens
 from polysem.errors import ConfigError, InputError
 from polysem.features import LocalFeatures
@@ -31,7 +30,7 @@ CPU_BATCH, ACCELERATOR_BATCH = 4, 64
 
 def extract(
     collection: Collection,
-    encoder: ImageEncoder,
+    encoder: PixelEncoder,
     out: str | Path,
     *,
     batch_size: int | None = None,
@@ -43,34 +42,40 @@ def extract(
     shard_bytes: int = SHARD_BYTES,
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> FeatureStore:
-    """The features of every picture of the collection, by item id. Goes on where an earlier call stopped.
+    """The features of every picture or raw video of the collection, by item id. Goes on where an earlier call stopped.
 
-    A picture that cannot be read is recorded in `store.skipped` with the reason and not tried again, unless
-    `retry_skipped` asks for it. With `world_size` processes each takes every so-many-th picture and writes its own
+    What cannot be read is recorded in `store.skipped` with the reason and not tried again, unless `retry_skipped`
+    asks for it. With `world_size` processes each takes every so-many-th picture and writes its own
     files; the store that is returned holds what all of them have committed by then.
 
-    batch_size: pictures encoded together; None chooses by device. workers: threads that read pictures, and on the CPU
-    threads that encode; None takes as many as torch uses.
+    batch_size: pictures or videos encoded together; None chooses by device. workers: threads that read them, and on the
+    CPU threads that encode; None takes as many as torch uses.
     """
-    if collection.kind != "image":
+    if collection.content == "features":
         raise InputError(
             f"{collection.name} is a collection of {collection.kind}, not of pictures: it needs no extraction. "
             "Train on it directly, or give a folder of pictures."
         )
-    _check(encoder, "pixels", "pictures", rank, world_size)
+    _check(encoder, "pixels", collection.content, rank, world_size)
+    if (collection.content == "videos") != (encoder.kind == "video"):
+        raise InputError(
+            f"{collection.name} holds {collection.content}, and {encoder.config['name']!r} reads {encoder.kind}s. "
+            'Videos are read by video_frames: --encoder video_frames --set encoder=\'{"name": "grid"}\'.'
+        )
     device = _device(encoder)
     places = range(rank, len(collection), world_size)
 
     def prepare(place: int) -> Tensor:
-        return encoder.preprocess(load_image(collection[places[place]].media.path))
+        return encoder.read(collection[places[place]].media.path)
 
     def encode(pixels: Tensor) -> LocalFeatures:
         features: LocalFeatures = encoder(pixels.to(device))
         return features
 
     job = Job([collection[place].id for place in places], prepare, encode)
-    batch = batch_size or (CPU_BATCH if device.type == "cpu" else ACCELERATOR_BATCH)
-    pace = _pace(device, batch, max(4 * batch, 64), workers)
+    usual, per_item = CPU_BATCH if device.type == "cpu" else ACCELERATOR_BATCH, encoder.pictures_per_item
+    batch = batch_size or max(1, usual // per_item)
+    pace = _pace(device, batch, max(4 * batch, 64 // per_item), workers)
     manifest = _manifest(collection, encoder, dtype)
     return _fill(job, encoder, StoreWriter(Path(out), manifest, rank, shard_bytes), pace, retry_skipped, progress)
 

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from polysem.data.images import load_image
 from polysem.encoders.backbones import Backbone, find_stages
-from polysem.encoders.base import Encoder, Kind, Takes, Trainable
+from polysem.encoders.base import Kind, Trainable
+from polysem.encoders.pixels import PixelEncoder
 from polysem.encoders.preprocessing import Preprocessing
 from polysem.encoders.region import xavier_linear
 from polysem.errors import InputError
 from polysem.features import LocalFeatures
 
 
-class ImageEncoder(Encoder):
+class ImageEncoder(PixelEncoder):
     """Pictures to pixels by `preprocess` (or `augment`, to train), pixels to `LocalFeatures` by calling it."""
 
     kind: ClassVar[Kind] = "image"
-    takes: ClassVar[Takes] = "pixels"
 
     def __init__(
         self,
@@ -46,6 +48,15 @@ class ImageEncoder(Encoder):
     def image_size(self) -> int:
         """Side of the square of pixels this encoder takes."""
         return self.preprocessing.size
+
+    @property
+    def tokens_per_item(self) -> int:
+        return len(self.places())
+
+    def read(self, path: Path, generator: torch.Generator | None = None) -> Tensor:
+        """The picture of a file by `preprocess`, or with a generator by `augment`."""
+        image = load_image(path)
+        return self.preprocess(image) if generator is None else self.augment(image, generator)
 
     def preprocess(self, image: Image.Image) -> Tensor:
         """(3, image_size, image_size): the picture as this encoder was trained to see it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -16,11 +15,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from polysem.aside import replacing
 from polysem.data.arrays import load_features
 from polysem.data.collection import Collection
-from polysem.data.images import load_image
 from polysem.data.store import FeatureStore
-from polysem.encoders import ImageEncoder
+from polysem.encoders import PixelEncoder
 from polysem.errors import InputError
 from polysem.features import LocalFeatures
 from polysem.models import Model, encoding
@@ -88,17 +87,18 @@ def _images(
         return _run(tower, len(collection), arrays, progress)
     if tower.encoder.takes == "features":
         raise InputError(
-            f"This model reads features of width {tower.encoder.config.get('input_dim')}, and {collection.name} holds "
-            "pictures. Extract the features it was trained on with `polysem features`, and give --features."
+            f"This model reads features of width {tower.encoder.config.get('input_dim')}, and {collection.name} "
+            f"holds {collection.content}. Extract the features it was trained on with `polysem features`, and give "
+            "--features."
         )
-    reader = cast(ImageEncoder, tower.encoder)
+    reader = cast(PixelEncoder, tower.encoder)
     with ThreadPoolExecutor(max(2, torch.get_num_threads()), thread_name_prefix="pictures") as readers:
 
         def pixels(rows: np.ndarray) -> Inputs:
             paths = [collection[row].media.path for row in rows.tolist()]
-            return torch.stack(list(readers.map(lambda path: reader.preprocess(load_image(path)), paths)))
+            return torch.stack(list(readers.map(reader.read, paths)))
 
-        return _run(tower, len(collection), pixels, progress)
+        return _run(tower, len(collection), pixels, progress, max(1, BATCH // reader.pictures_per_item))
 
 
 def _texts(
@@ -116,9 +116,9 @@ def _reading(tower: Tower) -> encoding.Reading:
 
 
 def _run(
-    tower: Tower, count: int, load: Callable[[np.ndarray], Inputs], progress: Progress | None
+    tower: Tower, count: int, load: Callable[[np.ndarray], Inputs], progress: Progress | None, batch: int = BATCH
 ) -> tuple[Tensor, ...]:
-    return encoding.run(tower, count, lambda rows: load(np.array(rows)), BATCH, progress, _reading(tower))
+    return encoding.run(tower, count, lambda rows: load(np.array(rows)), batch, progress, _reading(tower))
 
 
 def opened_store(folder: str | Path | None, tower: Tower) -> FeatureStore | None:
@@ -183,14 +183,11 @@ def _read(path: Path, key: dict[str, str]) -> Embeddings:
 
 
 def _write(path: Path, found: Embeddings, key: dict[str, str]) -> None:
-    partial = path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         tensors = {"images": found.images, "texts": found.texts}
         tensors |= {f"{side}_classes": held for side, held in found.predictions.items()}
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial, metadata=key)
-        os.replace(partial, path)
+        with replacing(path) as aside:
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, aside, metadata=key)
     except OSError as error:
         raise InputError(f"Cannot write the embeddings to {path}: {error.strerror or error}.") from None
-    finally:
-        partial.unlink(missing_ok=True)

@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from polysem.data.images import load_image
-from polysem.encoders import Encoder, ImageEncoder, TextEncoder, Tokens
+from polysem.encoders import Encoder, PixelEncoder, TextEncoder, Tokens
 from polysem.encoders.preprocessing import to_rgb
 from polysem.errors import InputError, kind
 from polysem.features import LocalFeatures
@@ -22,8 +22,8 @@ Progress = Callable[[int, int], None]
 
 
 def image_batches(encoder: Encoder, images: Any, batch_size: int) -> Iterator[Inputs]:
-    """images: a list of paths, PIL pictures or (tokens, dim) arrays, or `LocalFeatures`; pictures are read as they are
-    needed."""
+    """images: a list of paths, PIL pictures or (tokens, dim) arrays, or `LocalFeatures`; pictures and videos are read
+    as they are needed."""
     if isinstance(images, LocalFeatures):
         yield from _parts(images, batch_size)
         return
@@ -39,8 +39,14 @@ def image_inputs(encoder: Encoder, images: Sequence[Any]) -> Inputs:
         return LocalFeatures.from_list([_features(image) for image in images])
     if images and not isinstance(images[0], (str, Path, Image.Image)):  # features of the encoder's own making
         return LocalFeatures.from_list([_features(image) for image in images])
-    reader = cast(ImageEncoder, encoder)
-    return torch.stack([reader.preprocess(picture(image)) for image in images])
+    reader = cast(PixelEncoder, encoder)
+    return torch.stack([_pixels(reader, image) for image in images])
+
+
+def _pixels(reader: PixelEncoder, image: Any) -> Tensor:
+    if isinstance(image, (str, Path)):
+        return reader.read(Path(image).expanduser())
+    return reader.preprocess(picture(image))
 
 
 def text_batches(encoder: Encoder, texts: Any, batch_size: int) -> Iterator[Inputs]:

@@ -10,12 +10,14 @@ from PIL import Image
 from torch import Tensor
 
 from polysem.data.store.manifest import Manifest
-from polysem.encoders import Detector, Encoder, Frames, ImageEncoder
+from polysem.encoders import Detector, Encoder, ImageEncoder
 from polysem.encoders.preprocessing import Preprocessing, grid_boxes
 from polysem.errors import InputError, kind
 
 Kind = Literal["cells", "boxes", "frames", "unknown"]
 NOWHERE = float("nan")
+_VIDEO = frozenset({"frames", "video_frames"})
+"""Encoders whose tokens are frames."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,12 +31,14 @@ class Places:
           unknown  features of which nobody wrote down where they lie
     size: (width, height) of the picture, (0, 0) if it is not known.
     grid: (rows, columns) of `cells`.
+    times: of `frames` the second each was taken at, where that is known.
     """
 
     boxes: Tensor
     kind: Kind
     size: tuple[int, int] = (0, 0)
     grid: tuple[int, int] = (0, 0)
+    times: tuple[float, ...] = ()
 
     def __len__(self) -> int:
         return len(self.boxes)
@@ -79,7 +83,7 @@ def places(encoder: Encoder, picture: Image.Image | tuple[int, int], tokens: int
         return _tiled(encoder.places(*size), int(bool(getattr(encoder, "has_cls", False))), size)
     if tokens is None:
         raise InputError(f"{type(encoder).__name__} takes precomputed features: say how many `tokens` there are.")
-    return nowhere(tokens, "frames" if isinstance(encoder, Frames) else "unknown", size)
+    return nowhere(tokens, "frames" if encoder.kind == "video" else "unknown", size)
 
 
 def nowhere(tokens: int, kind: Kind = "unknown", size: tuple[int, int] = (0, 0)) -> Places:
@@ -105,7 +109,7 @@ def stored_places(manifest: Manifest, tokens: int, size: tuple[int, int]) -> Pla
     """
     made_by = manifest.encoder
     if made_by.get("name") not in ("grid", "patch"):
-        return nowhere(tokens, "frames" if made_by.get("name") == "frames" else "unknown", size)
+        return nowhere(tokens, "frames" if made_by.get("name") in _VIDEO else "unknown", size)
     side = int(tokens**0.5)
     without_place = tokens - side**2
     if without_place not in (0, 1):

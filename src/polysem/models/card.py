@@ -61,6 +61,8 @@ def _example(model: Model) -> list[str]:
     texts = 'texts = model.encode_texts(["a dog in the snow", "two people at a table"])'
     if model.image.encoder.takes == "features":
         images = "images = model.encode_images([regions])  # each a (regions, dim) array of precomputed features"
+    elif model.image.encoder.kind == "video":
+        images = 'images = model.encode_images(["clip.mp4"])'
     else:
         images = 'images = model.encode_images(["photo.jpg"])'
     return [images, texts, "scores = model.similarity(images, texts)  # (images, texts), larger is more alike"]

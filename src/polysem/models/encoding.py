@@ -11,8 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from polysem.data.images import load_image
-from polysem.encoders import ImageEncoder, TextEncoder, Tokens
+from polysem.encoders import PixelEncoder, TextEncoder, Tokens
 from polysem.errors import InputError, kind
 from polysem.features import LocalFeatures
 from polysem.models.tower import Inputs, Tower
@@ -68,12 +67,12 @@ def read_images(
             progress,
             read,
         )
-    reader = cast(ImageEncoder, encoder)
+    reader = cast(PixelEncoder, encoder)
 
     def pixels(rows: list[int]) -> Tensor:
-        return torch.stack([reader.preprocess(_picture(images[i], i)) for i in rows])
+        return _stacked([_pixels(reader, images[i], i) for i in rows])
 
-    return run(tower, len(images), pixels, batch_size, progress, read)
+    return run(tower, len(images), pixels, max(1, batch_size // reader.pictures_per_item), progress, read)
 
 
 def encode_texts(
@@ -163,9 +162,15 @@ def _features(item: Any, place: int) -> Tensor:
     return found.float()
 
 
-def _picture(item: Any, place: int) -> Image.Image:
+def _stacked(inputs: list[Tensor]) -> Tensor:
+    if len({given.shape for given in inputs}) > 1:
+        raise InputError("A list holds pictures or videos, not both: to this model a picture is a video of one frame.")
+    return torch.stack(inputs)
+
+
+def _pixels(reader: PixelEncoder, item: Any, place: int) -> Tensor:
     if isinstance(item, Image.Image):
-        return item.convert("RGB")
+        return reader.preprocess(item.convert("RGB"))
     if isinstance(item, (str, Path)):
-        return load_image(Path(item))
+        return reader.read(Path(item))
     raise InputError(f"Image number {place}: give a path or a PIL image, got {kind(item)}.")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from polysem.encoders import fingerprints
 from polysem.encoders.base import Encoder
-from polysem.models import encoding, folder
+from polysem.models import encoding, folder, mixed
 from polysem.models.tower import Hidden, Inputs, Tower
 from polysem.registry import Part
 from polysem.sets import SetPrediction
@@ -18,6 +18,9 @@ from polysem.similarity import Similarity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
 
 WITHOUT_EFFECT = frozenset({"dropout", "budget_mb"})
 
@@ -64,6 +67,24 @@ class Model(nn.Module):
         hidden: tuple[Hidden | None, Hidden | None] = (None, None),
     ) -> tuple[SetPrediction, SetPrediction]:
         return self.image(images, keep[0], hidden[0]), self.text(texts, keep[1], hidden[1])
+
+    def encode(
+        self,
+        inputs: Any,
+        *,
+        batch_size: int = 32,
+        show_progress_bar: bool = False,
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+    ) -> NDArray[np.float32] | Tensor:
+        """Texts and images, in one list and in its order, as sentence-transformers' `encode` takes them.
+
+        A `str` is a text; a PIL image, a `Path` or, for a model that takes features, a (tokens, dim) array is an image.
+        A list gives (items, K, dim), a single item (K, dim): every vector already has length 1, and
+        `model.similarity(a, b)` compares what comes out, arrays or tensors.
+        """
+        found = mixed.encode(self, inputs, batch_size, show_progress_bar)
+        return found if convert_to_tensor or not convert_to_numpy else found.numpy()
 
     def encode_images(
         self, images: Any, *, batch_size: int = 32, progress: Callable[[int, int], None] | None = None

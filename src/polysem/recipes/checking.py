@@ -44,6 +44,8 @@ def _check_part(place: str, folder: ModuleType, config: PartConfig, complete: bo
 
 def _check_side(name: str, side: Side, recipe: Recipe) -> None:
     _check_part(f"{name}.encoder", encoders, side.encoder)
+    if side.encoder["name"] == "video_frames" and side.encoder.get("encoder") is not None:
+        _check_part(f"{name}.encoder.encoder", encoders, side.encoder["encoder"])
     if side.project is not None:
         _check_part(f"{name}.project", encoders, side.project)
         if side.project["name"] not in ("region", "frames"):

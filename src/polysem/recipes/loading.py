@@ -50,12 +50,17 @@ def _is_path(recipe: str | Path) -> bool:
 
 def load(recipe: str | Path, overrides: Iterable[str] = ()) -> Recipe:
     """The recipe of this name or path, with `path.to.key=value` overrides, checked whole before anything is built."""
+    return parse(written(recipe, overrides))
+
+
+def written(recipe: str | Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
+    """What the recipe's files and the overrides say, as plain data: unchecked, and without defaults."""
     content = _expanded(str(recipe), ())
     content.setdefault("name", Path(recipe).stem if _is_path(recipe) else str(recipe))
     # Names first, whatever the order they are given in: another part comes without the knobs of the one before.
     for override in sorted(overrides, key=lambda given: not given.partition("=")[0].strip().endswith(".name")):
         content = _merged(content, _nested(override, content))
-    return parse(content)
+    return content
 
 
 def parse(content: Mapping[str, Any]) -> Recipe:

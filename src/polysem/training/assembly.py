@@ -11,7 +11,7 @@ from polysem.data.arrays import load_features
 from polysem.data.collection import Collection
 from polysem.data.glove import glove
 from polysem.data.vocabulary import Vocabulary
-from polysem.encoders import BiGRU, encoder_takes
+from polysem.encoders import BiGRU, encoder_kind, encoder_takes
 from polysem.errors import ConfigError, InputError
 from polysem.models import Model
 from polysem.models import build as build_model
@@ -75,12 +75,13 @@ def start_from_glove(encoder: BiGRU, vocabulary: Vocabulary, source: str) -> Non
 
 
 def _check_kind(recipe: Recipe, train: Collection) -> None:
-    takes = encoder_takes(recipe.image.encoder["name"])
-    has = "pixels" if train.kind == "image" else "features"
-    if takes != has:
-        needs = "precomputed features (SCAN's *_ims.npy)" if takes == "features" else "pictures"
+    name = recipe.image.encoder["name"]
+    takes = "features" if encoder_takes(name) == "features" else f"{encoder_kind(name)}s".replace("images", "pictures")
+    if takes != train.content:
+        needs = "precomputed features (SCAN's *_ims.npy)" if takes == "features" else takes
         fitting = "semantic-sharing" if learns_labels(recipe) else "vse-infty"
         raise InputError(
-            f"The recipe {recipe.name} takes {needs}, and {train.name} is a collection of {has}. "
-            f"Choose a recipe that fits (`polysem recipes`), e.g. small-{fitting} for pictures, {fitting} for regions."
+            f"The recipe {recipe.name} takes {needs}, and {train.name} is a collection of {train.content}. "
+            f"Choose a recipe that fits (`polysem recipes`), e.g. small-{fitting} for pictures, {fitting} for regions, "
+            "small-vse-infty-video for videos."
         )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import zlib
 from pathlib import Path
 
+from polysem import aside
 from polysem.data.collection import Collection
 from polysem.errors import InputError
 
@@ -31,9 +31,7 @@ def check(folder: Path, collection: Collection, takes: str) -> None:
 
 def note(folder: Path, collection: Collection, takes: str) -> None:
     """Write down what the items are now."""
-    partial = folder / f".{NOTE}.partial"
-    partial.write_text(json.dumps({**_read(folder), **marks(collection, takes)}), encoding="utf-8")
-    os.replace(partial, folder / NOTE)
+    aside.write_text(folder / NOTE, json.dumps({**_read(folder), **marks(collection, takes)}))
 
 
 def marks(collection: Collection, takes: str) -> dict[str, int]:

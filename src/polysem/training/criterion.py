@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +13,7 @@ from polysem.recipes import Recipe
 from polysem.similarity import Similarity
 from polysem.training.blanks import Blanks
 from polysem.training.guessing import Guessing
-from polysem.training.measures import collapsed
+from polysem.training.measures import collapsed, collapsed_labels
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +35,7 @@ class Embedded:
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """The scores of a batch, the objective on them, and what it would be if all scores were equal."""
+    """The scores of a batch, the objective, and what it would be if all scores were equal (of labels: all items)."""
 
     scores: Tensor
     objective: float
@@ -96,15 +95,15 @@ class Criterion(nn.Module):
         scores: Tensor,
         labels: tuple[Tensor, Tensor] | None,
     ) -> tuple[Loss, float]:
-        """The objective, and what it would be if all scores were equal; not a number for one of labels."""
+        """The objective, and what it would be if all scores were equal, or all items alike."""
         if isinstance(self.objective, LabelObjective):
             if labels is None:
                 raise TypeError("an objective of labels needs labels")  # training gives them
-            sides = [
+            image, text = (
                 Labelled(side.vectors, side.vectors if side.residual is None else side.residual, side.logits, own)
                 for side, own in zip((images, texts), labels, strict=True)
-            ]
-            return self.objective(sides[0], sides[1], positives), math.nan
+            )
+            return self.objective(image, text, positives), collapsed_labels(self.objective, image, text, positives)
         # Before the objective, so that one which draws its number of negatives draws the same for both.
         equal = collapsed(self.objective, scores.detach(), positives)
         return self.objective(scores, positives), equal

@@ -41,7 +41,7 @@ OF_LAST steps above it are an explosion, one is an unlucky batch."""
 REARM = 50
 """Steps that a condition must have been gone before it can be named again."""
 
-_HINGES, _LOGS = ("triplet",), ("infonce", "adopt")
+_HINGES, _LOGS, _LABELS = ("triplet",), ("infonce", "adopt"), ("labels", "dscmr")
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,8 @@ class Finding:
 class StepFacts:
     """What is known after an optimiser step. Leave out steps that a loss scaler skips: it expects infinities.
 
-    loss: the objective's own total, without regularisers. collapsed_loss: `collapsed` of the same batch.
+    loss: the objective's own total, without regularisers. collapsed_loss: `collapsed` of the same batch, or
+    `collapsed_labels`.
     variance: `circular_variance`; supervision: `supervision`; both None for a single vector.
     norm: mean length of the residuals, before normalisation. score_spread: standard deviation of the scores.
     lr: the highest learning rate, to name a lower one. warming: the learning rate is still rising towards it, so
@@ -271,6 +272,15 @@ def _name_collapse(facts: StepFacts, spread: float) -> Finding:
             "InfoNCE collapse",
             f"{says} The match is picked no better than by chance.",
             f"Start again: {lower}; a softer objective helps too, --set objective.temperature=0.1. {pairs}",
+            facts.step,
+        )
+    if facts.objective_name in _LABELS:
+        return Finding(
+            "label collapse",
+            f"The loss has stood at {facts.loss:.4g} for {PATIENCE} steps; items that are all said to have the same "
+            f"labels give {facts.collapsed_loss:.4g}. The scores differ by {spread:.2g} (standard deviation).",
+            f"Start again: {lower}. A loss without negatives leads there too: --set objective.variant=paper. If it "
+            "comes back, see whether the labels belong to their pictures: `polysem data show`.",
             facts.step,
         )
     return Finding("score collapse", says, f"Start again: {lower}. {pairs}", facts.step)

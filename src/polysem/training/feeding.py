@@ -18,9 +18,8 @@ from polysem.data.arrays import load_features
 from polysem.data.augmentation import draws, grid_drop, region_drop, word_mask
 from polysem.data.batching import Batch, Batches, Places
 from polysem.data.collection import Collection
-from polysem.data.images import load_image
 from polysem.data.store import FeatureStore
-from polysem.encoders import ImageEncoder, TextEncoder, Tokens
+from polysem.encoders import PixelEncoder, TextEncoder, Tokens
 from polysem.errors import ConfigError
 from polysem.features import LocalFeatures
 from polysem.models import Model, Tower
@@ -101,9 +100,9 @@ class Precomputed(Source):
 
 
 class Pictures(Source):
-    """Pixels, read by several threads."""
+    """Pixels, of pictures or of videos, read by several threads."""
 
-    def __init__(self, collection: Collection, encoder: ImageEncoder, side: Side, seed: int) -> None:
+    def __init__(self, collection: Collection, encoder: PixelEncoder, side: Side, seed: int) -> None:
         super().__init__(lambda place: collection[place].id, side, seed)
         self.collection, self.encoder = collection, encoder
         self.readers = ThreadPoolExecutor(max(2, torch.get_num_threads()), thread_name_prefix="pictures")
@@ -112,11 +111,11 @@ class Pictures(Source):
         return torch.stack(list(self.readers.map(lambda place: self._pixels(place, epoch), places.tolist())))
 
     def _pixels(self, place: int, epoch: int | None) -> Tensor:
-        image = load_image(self.collection[place].media.path)
+        path = self.collection[place].media.path
         if epoch is None or not self.side.augment.pixels:
-            return self.encoder.preprocess(image)
+            return self.encoder.read(path)
         luck = int(self.draws(place, epoch).integers(2**62))
-        return self.encoder.augment(image, torch.Generator().manual_seed(luck))
+        return self.encoder.read(path, torch.Generator().manual_seed(luck))
 
 
 class Captions(Source):
@@ -152,7 +151,7 @@ def image_source(tower: Tower, collection: Collection, store: FeatureStore | Non
         return Stored(store, [item.id for item in collection], side, seed)
     if tower.encoder.takes == "features":
         return Precomputed(collection, side, seed)
-    return Pictures(collection, cast(ImageEncoder, tower.encoder), side, seed)
+    return Pictures(collection, cast(PixelEncoder, tower.encoder), side, seed)
 
 
 def text_source(tower: Tower, collection: Collection, store: FeatureStore | None, side: Side, seed: int) -> Source:
@@ -208,9 +207,7 @@ class Feeder:
         rows, columns = shares[self.rank]
         pictures, captions = batch.images[rows], batch.captions[columns]
         images, texts = self.images.load(pictures, epoch), self.texts.load(captions, epoch)
-        tokens = (
-            len(cast(ImageEncoder, self.model.image.encoder).places()) if isinstance(self.images, Pictures) else None
-        )
+        tokens = self.images.encoder.tokens_per_item if isinstance(self.images, Pictures) else None
         image_keep = self.images.keep(images, pictures, epoch, tokens)
         text_keep = self.texts.keep(texts, captions, epoch)
         blanks = None

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from polysem import aside
 from polysem.errors import InputError
 
 RUN, RECIPE = "run.json", "recipe.yaml"
@@ -33,9 +34,7 @@ def write(run: Path, content: Mapping[str, Any]) -> None:
     recipe = yaml.safe_dump(dict(content["recipe"]), sort_keys=False, allow_unicode=True)
     # run.json first: a folder that has it is known as a run's, whatever else is missing.
     for name, text in ((RUN, json.dumps(content, indent=2, ensure_ascii=False) + "\n"), (RECIPE, recipe)):
-        partial = run / f".{name}.partial"
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, run / name)
+        aside.write_text(run / name, text)
 
 
 def check(run: Path, recipe: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -51,7 +50,7 @@ def check(run: Path, recipe: Mapping[str, Any], data: Mapping[str, Any]) -> dict
             )
         return None
     now, then = json.loads(json.dumps(recipe)), found.get("recipe", {})
-    different = [f"{key}: {old!r} then, {new!r} now" for key, old, new in _differences(then, now)]
+    different = [f"{key}: {old!r} then, {new!r} now" for key, old, new in differences(then, now)]
     if found.get("data", {}).get("digest") != data["digest"]:
         different.append("the data: other items, captions or splits")
     if different:
@@ -62,10 +61,11 @@ def check(run: Path, recipe: Mapping[str, Any], data: Mapping[str, Any]) -> dict
     return found
 
 
-def _differences(then: Any, now: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+def differences(then: Any, now: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Every key that is not the same in both: its path, what it was and what it is."""
     if isinstance(then, dict) and isinstance(now, dict):
         for key in sorted({*then, *now}):
-            yield from _differences(then.get(key), now.get(key), f"{path}.{key}" if path else key)
+            yield from differences(then.get(key), now.get(key), f"{path}.{key}" if path else key)
     elif then != now:
         yield path, then, now
 

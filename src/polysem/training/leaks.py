@@ -113,10 +113,16 @@ def _keys(items: Iterable[Item]) -> dict[str, Hashable]:
 
 def _digest(item: Item) -> bytes | None:
     try:
-        content = _row(item, open_features).tobytes() if item.media.is_features else item.media.path.read_bytes()
+        if item.media.is_features:
+            return _blake(_row(item, open_features).tobytes()).digest()
+        with item.media.path.open("rb") as file:  # in pieces: a video may be larger than the memory
+            return hashlib.file_digest(file, _blake).digest()
     except (OSError, DataError, IndexError):
         return None
-    return hashlib.blake2b(content, digest_size=16).digest()
+
+
+def _blake(content: bytes = b"") -> hashlib.blake2b:
+    return hashlib.blake2b(content, digest_size=16)
 
 
 def _row(item: Item, arrays: Callable[[Path], np.ndarray]) -> np.ndarray:

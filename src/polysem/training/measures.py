@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from polysem import masked
-from polysem.objectives import Objective
+from polysem.objectives import Labelled, LabelObjective, Objective
 
 # Scores this far apart are as good as equal, and float32 still tells them apart.
 _NEARLY_EQUAL = 1e-4
@@ -33,6 +35,17 @@ def collapsed(objective: Objective, scores: Tensor, positives: Tensor) -> float:
 
 
 @torch.no_grad()
+def collapsed_labels(objective: LabelObjective, images: Labelled, texts: Labelled, positives: Tensor) -> float:
+    """What an objective of labels would say if every item of a side said the same of the classes: their average."""
+
+    def alike(side: Labelled) -> Labelled:
+        logits = None if side.logits is None else _mean(side.logits)
+        return replace(side, vectors=masked.unit(_mean(side.vectors)), residual=_mean(side.residual), logits=logits)
+
+    return float(objective.loss(alike(images), alike(texts), positives).total)
+
+
+@torch.no_grad()
 def circular_variance(vectors: Tensor) -> float:
     """(B, K, D) -> 1 - |mean of the unit elements|, averaged over the batch: 0 where all elements of a set agree."""
     return float((1 - masked.unit(vectors.float()).mean(1).norm(dim=-1)).clamp(min=0).mean())
@@ -44,3 +57,7 @@ def supervision(gradient: Tensor) -> tuple[float, ...]:
     lengths = gradient.float().norm(dim=-1).sum(0)
     total = lengths.sum()
     return tuple((lengths / total).tolist()) if bool(total > 0) else (0.0,) * len(lengths)
+
+
+def _mean(rows: Tensor) -> Tensor:
+    return rows.mean(0, keepdim=True).expand_as(rows)

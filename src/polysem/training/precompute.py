@@ -10,7 +10,7 @@ from typing import cast
 
 from polysem.data.collection import Collection
 from polysem.data.store import FeatureStore
-from polysem.encoders import Encoder, ImageEncoder, TextEncoder, extract, extract_texts
+from polysem.encoders import Encoder, PixelEncoder, TextEncoder, extract, extract_texts
 from polysem.encoders.pipeline import Progress
 from polysem.errors import InputError
 from polysem.recipes import Side
@@ -55,7 +55,7 @@ def features_of(
         return complete
     if encoder.takes == "pixels":
         store = extract(
-            collection, cast(ImageEncoder, encoder), folder, rank=rank, world_size=world_size, progress=progress
+            collection, cast(PixelEncoder, encoder), folder, rank=rank, world_size=world_size, progress=progress
         )
     else:
         store = extract_texts(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
+
+from polysem import aside
 
 METRICS = "metrics.jsonl"
 
@@ -24,9 +25,7 @@ class Records:
         if not self.enabled:
             return
         kept = [line for line in read(self.path) if line.get("step", 0) <= step]
-        partial = self.path.with_name(METRICS + ".partial")
-        partial.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
-        os.replace(partial, self.path)
+        aside.write_text(self.path, "".join(json.dumps(line) + "\n" for line in kept))
 
     def write(self, record: Mapping[str, Any]) -> None:
         if not self.enabled:

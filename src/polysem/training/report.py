@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -14,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from polysem import aside
 from polysem.training.curves import Axes, Curve, draw
 from polysem.training.folder import RUN
 from polysem.training.records import METRICS, read
@@ -56,9 +56,7 @@ def write(run: Path) -> Path:
     records = [record for record in read(run / METRICS) if isinstance(record.get("step"), int)]
     page = _page(run.resolve().name, about, records)
     path = run / REPORT
-    partial = run / f".{REPORT}.partial"
-    partial.write_text(page, encoding="utf-8")
-    os.replace(partial, path)
+    aside.write_text(path, page)
     return path
 
 

@@ -16,7 +16,7 @@ app.command()(make_emoji_scenes_command)
 def _discs(monkeypatch):
     monkeypatch.setattr(make, "vocabulary", fake_kinds)
     monkeypatch.setattr(make, "openmoji_art", lambda pixels: fake_art())
-    monkeypatch.setattr(make, "_version", lambda package: "1.0")
+    monkeypatch.setattr(make, "package_version", lambda package: "1.0")
 
 
 def test_the_command_makes_the_set_and_says_so(tmp_path):

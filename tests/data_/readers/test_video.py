@@ -1,5 +1,8 @@
 import json
+import sys
 
+import clips_made as made
+import making
 import numpy as np
 import pytest
 
@@ -59,3 +62,74 @@ def test_an_unknown_layout_names_the_known_ones(videos):
     (videos / "captions.json").write_text('{"v1": "a man"}')
     with pytest.raises(DataError, match="MSR-VTT"):
         open_collection(videos)
+
+
+# ------------------------------------------------------------------------------------------------------ raw videos
+
+
+@pytest.fixture
+def raw(tmp_path):
+    made.ramp(tmp_path / "videos" / "v1.mp4", frames=16)
+    made.ramp(tmp_path / "videos" / "more" / "v2.mkv", frames=8)
+    return tmp_path
+
+
+def test_raw_videos_are_found_by_name_in_their_folder(raw):
+    captions = {"v1": ["a man runs"], "more/v2": ["a cat"], "v1.mp4": ["whole name"], "v9": ["lost"]}
+    (raw / "captions.json").write_text(json.dumps(captions))
+    (raw / "splits.json").write_text(json.dumps({"train": ["v1"], "test": ["more/v2"]}))
+    collection = open_collection(raw)
+    assert (collection.kind, collection.content) == ("video", "videos")
+    assert [item.media.path for item in collection][:2] == [
+        raw / "videos" / "v1.mp4",
+        raw / "videos" / "more" / "v2.mkv",
+    ]
+    assert collection.splits == {"train": 1, "test": 1, "all": 1}
+    assert collection[0].metadata["duration"] == 2.0
+    assert collection[1].metadata["duration"] == pytest.approx(1.0, abs=0.13)
+    assert [(skip.what, skip.why) for skip in collection.skipped] == [
+        ("v9", f"has no file of this name in {raw / 'videos'}.")
+    ]
+
+
+def test_raw_videos_may_lie_beside_the_captions_or_be_named(tmp_path, raw):
+    made.ramp(tmp_path / "flat" / "v1.webm", codec="libvpx-vp9", frames=8)
+    (tmp_path / "flat" / "captions.json").write_text('{"v1": ["a man runs"]}')
+    assert open_collection(tmp_path / "flat")[0].media.name == "v1.webm"
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "captions.json").write_text('{"v1": ["a man runs"]}')
+    found = open_collection(tmp_path / "elsewhere" / "captions.json", videos=raw / "videos")
+    assert found[0].media.path == raw / "videos" / "v1.mp4"
+    with pytest.raises(DataError, match=r"neither a folder .*features of frame features .* nor any video"):
+        open_collection(tmp_path / "elsewhere" / "captions.json")
+    with pytest.raises(DataError, match="nowhere: no such folder of videos"):
+        open_collection(tmp_path / "elsewhere" / "captions.json", videos=tmp_path / "nowhere")
+
+
+def test_the_folder_of_videos_may_be_a_link(raw, tmp_path):
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "videos").symlink_to(raw / "videos")
+    (tmp_path / "linked" / "captions.json").write_text('{"v1": ["a man runs"]}')
+    assert [item.id for item in open_collection(tmp_path / "linked")] == ["v1"]
+
+
+def test_features_come_before_raw_videos(videos):
+    made.ramp(videos / "videos" / "v1.mp4", frames=4)
+    (videos / "captions.json").write_text(json.dumps(SHAPES["plain"]))
+    assert open_collection(videos).content == "features"
+
+
+def test_a_plain_folder_of_videos_is_a_collection_without_captions(raw):
+    collection = open_collection(raw)
+    assert (collection.kind, collection.content) == ("video", "videos")
+    assert [item.id for item in collection] == ["videos/v1.mp4", "videos/more/v2.mkv"]
+    assert not collection.captions
+    making.picture(raw / "photo.png")
+    assert [item.id for item in open_collection(raw)] == ["photo.png"]  # pictures come first
+
+
+def test_opening_a_collection_opens_no_video(raw, monkeypatch):
+    monkeypatch.setitem(sys.modules, "av", None)
+    (raw / "videos" / "v1.mp4").write_bytes(b"")
+    collection = open_collection(raw)
+    assert dict(collection[0].metadata) == {}

@@ -17,6 +17,10 @@ from polysem.errors import InputError
 
 _FAINT = 24  # alpha below this is the breath of an anti-aliased edge, not part of the thing
 
+CREDIT = (
+    "Pictures composed from drawings by OpenMoji (https://openmoji.org), "
+    "CC BY-SA 4.0 (https://creativecommons.org/licenses/by-sa/4.0/)."
+)
 ATTRIBUTION = """\
 The pictures in this folder are composed from OpenMoji drawings.
 

@@ -1,7 +1,7 @@
 """The folder of a finished set, and how it comes to be: built aside, moved into place, never half there.
 
-Everything is made in a hidden folder inside it. Only a whole set is moved out of it, its list of pictures last:
-without `dataset_emoji.json` nothing takes the folder for a set.
+Everything is made in a hidden folder inside it. Only a whole set is moved out of it, its list last: without that
+nothing takes the folder for a set.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,35 @@ LIST = "dataset_emoji.json"
 MANIFEST = "manifest.json"
 LICENCE = "LICENSE-art.txt"
 IMAGES = "images"
-_PARTIAL = ".emoji-scenes.partial"
-_IN_ORDER = (IMAGES, LICENCE, MANIFEST, LIST)
 
 
-def is_complete(out: Path, manifest: Mapping[str, Any]) -> bool:
+@dataclass(frozen=True)
+class Layout:
+    """What a set consists of. dataset: its name in the manifest. content: the folder of its files, which end in
+    `suffix`. lists: the files beside them, the one that makes it a set last."""
+
+    dataset: str
+    content: str
+    suffix: str
+    lists: tuple[str, ...]
+
+    @property
+    def partial(self) -> str:
+        return f".{self.dataset}.partial"
+
+    @property
+    def in_order(self) -> tuple[str, ...]:
+        return self.content, LICENCE, MANIFEST, *self.lists
+
+    @property
+    def spoken(self) -> str:
+        return self.dataset.replace("-", " ")
+
+
+SCENES = Layout("emoji-scenes", IMAGES, ".png", (LIST,))
+
+
+def is_complete(out: Path, manifest: Mapping[str, Any], layout: Layout = SCENES) -> bool:
     """Whether `out` already holds the set the manifest describes. Another set or foreign files there are an error."""
     try:
         there = {path.name for path in out.iterdir()}
@@ -34,13 +59,14 @@ def is_complete(out: Path, manifest: Mapping[str, Any]) -> bool:
         raise InputError(f"{out} is, or lies in, a file. Give a folder that is new or empty.") from error
     except OSError as error:
         raise InputError(f"Cannot read {out}: {error.strerror or error}.") from error
-    unfinished = _PARTIAL in there and LIST not in there and there <= {*_IN_ORDER, _PARTIAL}
+    complete = layout.lists[-1] in there
+    unfinished = layout.partial in there and not complete and there <= {*layout.in_order, layout.partial}
     if not there or unfinished:
         return False
-    found = _described(out / MANIFEST)
-    if found is None or LIST not in there:
+    found = _described(out / MANIFEST, layout)
+    if found is None or not complete:
         raise InputError(
-            f"{out} is not empty and holds no emoji scenes ({', '.join(sorted(there)[:3])} …). "
+            f"{out} is not empty and holds no {layout.spoken} ({', '.join(sorted(there)[:3])} …). "
             "Give a folder that is new or empty."
         )
     differences = [
@@ -50,33 +76,34 @@ def is_complete(out: Path, manifest: Mapping[str, Any]) -> bool:
     ]
     if differences:
         raise InputError(
-            f"{out} holds another set of emoji scenes ({'; '.join(differences)}). "
+            f"{out} holds another set of {layout.spoken} ({'; '.join(differences)}). "
             "Give another folder, or delete this one first."
         )
-    pictures = sum(1 for path in (out / IMAGES).glob("*.png")) if (out / IMAGES).is_dir() else 0
-    if pictures != manifest["items"]:
+    files = sum(1 for _ in (out / layout.content).glob(f"*{layout.suffix}")) if (out / layout.content).is_dir() else 0
+    if files != manifest["items"]:
+        what = "pictures" if layout.content == IMAGES else layout.content
         raise InputError(
-            f"{out} has lost pictures: {pictures} of {manifest['items']} are there. "
+            f"{out} has lost {what}: {files} of {manifest['items']} are there. "
             "Delete the folder and make the set again."
         )
     return True
 
 
 @contextmanager
-def under_construction(out: Path, manifest: Mapping[str, Any]) -> Iterator[Path]:
+def under_construction(out: Path, manifest: Mapping[str, Any], layout: Layout = SCENES) -> Iterator[Path]:
     """A folder to build in; what is in it moves to `out` when the block ends well, and goes away when it does not."""
-    partial = out / _PARTIAL
+    partial = out / layout.partial
     created = not out.exists()
     try:
         partial.mkdir(parents=True, exist_ok=True)
         with _held(partial):
-            for leftover in (*(out / name for name in _IN_ORDER), *partial.iterdir()):
+            for leftover in (*(out / name for name in layout.in_order), *partial.iterdir()):
                 _remove(leftover)
             write(partial / MANIFEST, json.dumps(manifest, indent=2) + "\n")
-            (partial / IMAGES).mkdir()
+            (partial / layout.content).mkdir()
             try:
                 yield partial
-                for name in _IN_ORDER:
+                for name in layout.in_order:
                     os.replace(partial / name, out / name)
             finally:
                 shutil.rmtree(partial, ignore_errors=True)
@@ -120,13 +147,13 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _described(manifest: Path) -> dict[str, Any] | None:
-    """The manifest of emoji scenes at that path, or None."""
+def _described(manifest: Path, layout: Layout) -> dict[str, Any] | None:
+    """The manifest of such a set at that path, or None."""
     try:
         found = json.loads(manifest.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) and found.get("dataset") == "emoji-scenes" else None
+    return found if isinstance(found, dict) and found.get("dataset") == layout.dataset else None
 
 
 def _short(value: object) -> str:

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from polysem.data.emoji import folder
-from polysem.data.emoji.art import ATTRIBUTION, Art, openmoji_art
+from polysem.data.emoji.art import ATTRIBUTION, CREDIT, Art, openmoji_art
 from polysem.data.emoji.captions import captions
 from polysem.data.emoji.painting import picture, pixel_box
 from polysem.data.emoji.scene import UNIT, Scene, compose
@@ -50,7 +50,7 @@ def make_emoji_scenes(
         "items": items,
         "seed": seed,
         "size": size,
-        "packages": {name: _version(name) for name in _PACKAGES},
+        "packages": {name: package_version(name) for name in _PACKAGES},
     }
     if folder.is_complete(out, manifest):
         if progress:
@@ -61,7 +61,7 @@ def make_emoji_scenes(
     with folder.under_construction(out, manifest) as partial:
         images = build(partial / folder.IMAGES, kinds, model, art, items, seed, size, progress)
         licence = {"name": "CC BY-SA 4.0", "url": "https://creativecommons.org/licenses/by-sa/4.0/", "art": "OpenMoji"}
-        listing = {"dataset": "emoji-scenes", "licence": licence, "images": images}
+        listing = {"dataset": "emoji-scenes", "credit": CREDIT, "licence": licence, "images": images}
         folder.write(partial / folder.LICENCE, ATTRIBUTION)
         folder.write(partial / folder.LIST, json.dumps(listing, ensure_ascii=False, indent=1) + "\n")
     return out
@@ -148,9 +148,10 @@ def _check(items: int, seed: int, size: int) -> None:
         raise ConfigError(f"size is {size} pixels; expected {SIZES.start} to {SIZES.stop - 1}.")
 
 
-def _version(package: str) -> str:
+def package_version(package: str, who: str = "Emoji scenes") -> str:
+    """Of an installed package that a set is made with; who: needs it, for the error where it is missing."""
     version = installed_version(package)
     if version is None:
-        extra = None if package in ("pillow", "numpy") else "offline"
-        raise InputError(f"Emoji scenes need the package {package!r}: {install_command(extra)}")
+        extra = {"pillow": None, "numpy": None, "av": "video"}.get(package, "offline")
+        raise InputError(f"{who} need the package {package!r}: {install_command(extra)}")
     return version

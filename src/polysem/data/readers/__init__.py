@@ -11,11 +11,11 @@ from polysem.data.collection import Collection
 from polysem.data.problems import DataError, Problems
 from polysem.data.readers.coco import read_coco
 from polysem.data.readers.flickr_tags import read_mirflickr, read_nus_wide
-from polysem.data.readers.folder import read_folder
+from polysem.data.readers.folder import picture_files, read_folder
 from polysem.data.readers.karpathy import read_karpathy
 from polysem.data.readers.precomp import read_precomp
 from polysem.data.readers.text import read_json
-from polysem.data.readers.video import read_video
+from polysem.data.readers.video import read_video, read_video_folder, video_files
 from polysem.errors import unknown
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "read_nus_wide",
     "read_precomp",
     "read_video",
+    "read_video_folder",
 ]
 
 
@@ -66,8 +67,12 @@ def _recognise(path: Path) -> tuple[Callable[..., Collection], Any]:
         return read_mirflickr, path
     if (path / "ImageList").is_dir() and (path / "Groundtruth").is_dir():
         return read_nus_wide, path
-    if (path / "captions.json").is_file() and (path / "features").is_dir():
-        return read_video, path / "captions.json"
+    captions, has_videos = path / "captions.json", next(video_files(path), None) is not None
+    named = any((path / name).is_dir() for name in ("features", "videos"))  # perhaps a link to where they are
+    if captions.is_file() and (named or has_videos):
+        return read_video, captions
+    if has_videos and next(picture_files(path), None) is None:
+        return read_video_folder, path
     return read_folder, path
 
 

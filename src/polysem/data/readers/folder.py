@@ -37,7 +37,7 @@ def read_folder(
     """
     problems = problems or Problems()
     table = table or next((folder / name for name in TABLES if (folder / name).is_file()), None)
-    pictures = list(_pictures(folder))
+    pictures = list(picture_files(folder))
     if not pictures:
         raise DataError(f"{folder}: no pictures here ({', '.join(sorted({'.jpg', '.png', '.webp', '.gif'}))} …).")
     rows = _table(table, set(pictures), problems) if table else {}
@@ -59,7 +59,7 @@ def read_folder(
     return Collection(folder.name, "image", items, problems.skipped)
 
 
-def _pictures(folder: Path) -> Iterator[str]:
+def picture_files(folder: Path) -> Iterator[str]:
     """Relative paths in a fixed order. Links to folders are not followed: they may lead in circles."""
     for place, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))

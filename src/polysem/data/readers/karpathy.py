@@ -47,7 +47,8 @@ def read_karpathy(
         raise DataError(
             f"{path}: none of its {len(content['images'])} pictures is in {folder}. Name their folder with images=…."
         )
-    return Collection(str(content.get("dataset", path.stem)), "image", list(items.values()), problems.skipped)
+    name, credit = str(content.get("dataset", path.stem)), str(content.get("credit", ""))
+    return Collection(name, "image", list(items.values()), problems.skipped, credit)
 
 
 def _item(

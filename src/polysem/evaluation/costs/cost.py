@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from polysem import masked, similarity
-from polysem.encoders import Detector, Encoder, ImageEncoder
+from polysem.encoders import Detector, Encoder, ImageEncoder, VideoFrames
 from polysem.errors import InputError
 from polysem.evaluation.costs.timing import Progress, Seconds, medians
 from polysem.features import LocalFeatures
@@ -191,6 +191,8 @@ def random_features(tower: Tower, items: int, seed: int = 0) -> LocalFeatures:
 def _tokens(encoder: Encoder) -> int:
     if isinstance(encoder, Detector):
         return encoder.regions
+    if isinstance(encoder, VideoFrames):
+        return encoder.frames
     return len(encoder.cells()) if isinstance(encoder, ImageEncoder) else REGIONS
 
 

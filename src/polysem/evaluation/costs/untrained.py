@@ -42,6 +42,8 @@ def untrained(recipe: Recipe) -> Model:
             encoder[knob] = assumed[f"{side}.encoder.{knob}"] = FROM_DATA[knob]
         if "pretrained" in known:
             encoder["pretrained"] = False
+        elif encoder.get("encoder") is not None:  # of a video's frames
+            encoder["encoder"]["pretrained"] = False
         sets = tower["sets"]
         if sets != "shared" and any(knob.name == "labels" for knob in describe_sets(sets["name"]).knobs):
             sets.setdefault("labels", [f"class {number}" for number in range(LABELS)])

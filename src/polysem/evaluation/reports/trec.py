@@ -14,7 +14,6 @@ was kept: if wrong answers of that score were not kept, the run would show it to
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from urllib.parse import quote
 
 import numpy as np
 
+from polysem.aside import replacing
 from polysem.data.collection import Collection
 from polysem.errors import InputError
 from polysem.evaluation.ranking import Ranking
@@ -155,13 +155,9 @@ def _apart(scores: Floats) -> Floats:
 
 
 def _write(path: Path, lines: Iterable[str]) -> None:
-    partial = path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("w", encoding="utf-8", newline="\n") as file:
+        with replacing(path) as aside, aside.open("w", encoding="utf-8", newline="\n") as file:
             file.writelines(lines)
-        os.replace(partial, path)
     except OSError as error:
         raise InputError(f"Cannot write {path}: {error.strerror or error}.") from None
-    finally:
-        partial.unlink(missing_ok=True)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from polysem import aside
 from polysem.data.collection import Collection
 from polysem.errors import InputError
 from polysem.evaluation import metrics
@@ -221,16 +220,11 @@ def checked(out: str | Path) -> Path:
 
 
 def _write(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
+        aside.write_text(path, text)
     except OSError as error:
         raise InputError(f"Cannot write the report to {path}: {error.strerror or error}.") from None
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
 
 
 def _plain(value: Any) -> Any:

@@ -7,7 +7,9 @@ import io
 from html import escape
 
 from polysem.data.collection import Collection
-from polysem.data.images import is_image, load_image
+from polysem.data.images import is_image
+from polysem.data.stills import still
+from polysem.data.video import is_video
 from polysem.errors import PolysemError
 
 SIDE = 112
@@ -23,10 +25,10 @@ class Thumbnails:
         """An <img>, or a paragraph."""
         own = self.items[item]
         path = own.media.path
-        if own.media.is_features or not is_image(path):
+        if own.media.is_features or not (is_image(path) or is_video(path)):
             return f"<p>{escape(own.id)}</p>"
         try:
-            picture = load_image(path)
+            picture = still(path)
         except (OSError, PolysemError):
             return f"<p>{escape(own.id)} (cannot be read)</p>"
         picture.thumbnail((2 * SIDE, 2 * SIDE))

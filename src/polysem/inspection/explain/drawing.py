@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
+from polysem.aside import replacing
 from polysem.errors import InputError, PolysemError, unknown
 from polysem.inspection.explain.explanation import Explanation
 from polysem.inspection.explain.theme import THEMES, ThemeName, applied
@@ -24,14 +24,11 @@ def draw(explanation: Explanation, out: str | Path, theme: str = "light") -> Pat
     chosen = THEMES[cast(ThemeName, theme)]
     with applied(chosen):
         figure = make_figure(explanation, theme)
-        aside = path.with_name(f".{path.stem}.partial{path.suffix}")
         try:
-            figure.savefig(aside, dpi=DPI)
-            os.replace(aside, path)
+            with replacing(path) as aside:
+                figure.savefig(aside, dpi=DPI)
         except OSError as error:
             raise PolysemError(f"Cannot write {path}: {error.strerror or error}.") from None
-        finally:
-            aside.unlink(missing_ok=True)
     return path
 
 

@@ -12,6 +12,7 @@ from polysem.inspection.attention import Attention
 from polysem.inspection.contributions import Contributions
 from polysem.inspection.places import Places
 from polysem.inspection.words import Word, word_weights
+from polysem.models.moments import Moment
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class Explanation:
     contributions: the score taken apart into element pairs.
     nearest: for each element of the image the captions nearest to it, the nearest first; of those in `searched`.
     winning: for models of one vector that is a weighted sum.
+    moment: of a video, the part that the caption matches best; the picture is the frame there.
     """
 
     model: str
@@ -79,6 +81,7 @@ class Explanation:
     nearest: tuple[tuple[Near, ...], ...] = ()
     searched: Searched | None = None
     winning: Winning | None = None
+    moment: Moment | None = None
 
     @property
     def score(self) -> float:
@@ -110,6 +113,7 @@ class Explanation:
             "winning": None
             if self.winning is None
             else {name: _numbers(value) for name, value in vars(self.winning).items()},
+            "moment": None if self.moment is None else asdict(self.moment),
         }
 
 
@@ -126,7 +130,8 @@ def _weights(found: Attention) -> dict[str, Any]:
 
 def _places(places: Places) -> dict[str, Any]:
     boxes = [None if not there else box.tolist() for box, there in zip(places.boxes, places.located, strict=True)]
-    return {"kind": places.kind, "size": list(places.size), "grid": list(places.grid), "boxes": boxes}
+    found = {"kind": places.kind, "size": list(places.size), "grid": list(places.grid), "boxes": boxes}
+    return found if places.kind != "frames" else {**found, "times": list(places.times) or None}
 
 
 def _numbers(x: Tensor) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +11,22 @@ import numpy as np
 from PIL import Image
 
 from polysem.data.collection import Collection
+from polysem.data.stills import still
+from polysem.data.video import is_video, video_duration
 from polysem.encoders import Detector
 from polysem.errors import InputError
 from polysem.inspection import inputs
-from polysem.inspection.attention import image_attentions, text_attentions
+from polysem.inspection.attention import text_attentions, tower_attentions
 from polysem.inspection.contributions import contributions
 from polysem.inspection.explain.explanation import Explanation, Near, Searched
 from polysem.inspection.explain.nearest import captions_of, nearest
 from polysem.inspection.explain.winning import winning
+from polysem.inspection.film import moment
 from polysem.inspection.places import Places, nowhere, places, regions
 from polysem.inspection.words import words
 from polysem.models import Model, load
+from polysem.models.frames import has_frames
+from polysem.models.moments import Moment, clock
 
 NEAREST = 3
 Progress = Callable[[str, int, int], None]
@@ -35,14 +41,17 @@ def explain(
     split: str | None = None,
     picture: Image.Image | str | Path | None = None,
     boxes: Any = None,
+    duration: float | None = None,
     progress: Progress | None = None,
 ) -> Explanation:
     """Why this image and this caption have the score that the model gives them.
 
-    image: a path or a PIL picture; for models of precomputed features the (tokens, dim) array, or a .npy file of it.
+    image: a path or a PIL picture; for models of precomputed features the (tokens, dim) array, or a .npy file of it;
+    for models of videos a video's path.
     captions: where to look for the caption nearest to each element: a list, a text file with one per line, or a
     collection (of its `split`; without one, of the image's own).
     picture, boxes: to show precomputed features on: the picture, and (tokens, 4) x0, y0, x1, y1 in its pixels.
+    duration: of a video that is given as features, in seconds.
     progress: called with the name of a stage, what is done of it and what there is to do.
     """
     if not isinstance(caption, str) or not caption.strip():
@@ -52,9 +61,15 @@ def explain(
         model = load(model)
     path = Path(image).expanduser() if isinstance(image, (str, Path)) else None
     seen, features = _seen(model, image, path, picture)
-    (looked,) = image_attentions(model, [seen if features is None else features])
+    given = inputs.image_inputs(model.image.encoder, [seen if features is None else features])
+    (looked,) = tower_attentions(model.image, given)
     (read,) = text_attentions(model, [caption])
     tokens = looked.weights.shape[-1]
+    part = None
+    if has_frames(model.image):
+        video = path if path is not None and is_video(path) else None
+        part = moment(model, given, read.vectors, duration if video is None else video_duration(video))
+        seen = still(video, part.time) if video is not None and seen is None else seen
     found: tuple[tuple[Near, ...], ...] = ()
     searched = None
     if captions is not None:
@@ -64,26 +79,44 @@ def explain(
         searched = Searched(choice.name, len(choice.texts))
     return Explanation(
         model=Path(name).name,
-        image_name=path.name if path is not None else "image",
+        image_name=_called(path, part),
         caption=caption,
         similarity=str(model.similarity.config["name"]),
         picture=seen,
         image=looked,
-        places=_places(model, seen, tokens, boxes, features is not None),
+        places=_timed(_places(model, seen, tokens, boxes, features is not None), part),
         text=read,
         words=words(model.text.encoder, caption),
         contributions=contributions(model.similarity, looked.vectors, read.vectors),
         nearest=found,
         searched=searched,
         winning=winning(model.similarity, looked, read),
+        moment=part,
     )
+
+
+def _called(path: Path | None, part: Moment | None) -> str:
+    name = "image" if path is None else path.name
+    return name if part is None or part.time is None else f"{name} at {clock(part.time, 1)}"
+
+
+def _timed(found: Places, part: Moment | None) -> Places:
+    """Frames with the seconds at which they were taken: the middles of equal intervals."""
+    if part is None or part.start is None or part.end is None or found.kind != "frames":
+        return found
+    width = (part.end - part.start) / (part.last + 1 - part.first)
+    return replace(found, times=tuple((frame + 0.5) * width for frame in range(len(found))))
 
 
 def _seen(
     model: Model, image: Any, path: Path | None, picture: Image.Image | str | Path | None
 ) -> tuple[Image.Image | None, Any]:
-    """The picture, if there is one, and the features to take in its stead."""
+    """The picture, if there is one, and the features, or the video, to take in its stead."""
     shown = None if picture is None else inputs.picture(picture)
+    if path is not None and is_video(path) and model.image.encoder.takes == "pixels":
+        if not has_frames(model.image):
+            raise InputError(f"This model reads pictures, and {path} is a video. Give a picture, or a model of videos.")
+        return shown, path
     if path is not None and path.suffix.lower() == ".npy":
         return shown, _array(path)
     if path is None and not isinstance(image, Image.Image):
@@ -120,7 +153,8 @@ def _places(model: Model, seen: Image.Image | None, tokens: int, boxes: Any, giv
             raise InputError(f"There are {len(known)} boxes for {tokens} tokens. Give one for each, in their order.")
         return known
     if seen is None or (given_features and isinstance(model.image.encoder, Detector)):
-        kind = places(model.image.encoder, (1, 1), tokens).kind if _takes_features(model) else "unknown"
+        frames = _takes_features(model) or has_frames(model.image)
+        kind = places(model.image.encoder, (1, 1), tokens).kind if frames else "unknown"
         return nowhere(tokens, kind, size)
     return places(model.image.encoder, seen, tokens)
 

@@ -112,12 +112,15 @@ def _boxes(axes: Any, places: Places, weights: Tensor, colours: Any, norm: Any) 
 
 
 def _bars(axes: Any, places: Places, weights: Tensor, colours: Any, norm: Any, theme: Theme) -> None:
-    axes.bar(np.arange(1, len(weights) + 1), weights.numpy(), color=colours(norm(weights.numpy())), width=0.9)
+    at = np.array(places.times) if places.times else np.arange(1.0, len(weights) + 1)
+    width = 0.9 * (2 * at[0] if places.times else 1.0)  # the first frame is taken half an interval from the beginning
+    axes.bar(at, weights.numpy(), color=colours(norm(weights.numpy())), width=width)
     low = min(0.0, float(norm.vmin))
     axes.set_ylim(low, float(norm.vmax) * 1.05)
     axes.tick_params(labelsize=7)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.set_xlabel("frame" if places.kind == "frames" else "token", fontsize=8, color=theme.faint)
+    unit = "seconds" if places.times else "frame" if places.kind == "frames" else "token"
+    axes.set_xlabel(unit, fontsize=8, color=theme.faint)
 
 
 def show_matrix(axes: Any, values: Tensor, colours: Any, norm: Any, form: str = "{:.3f}") -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
+from polysem.aside import replacing
 from polysem.data.collection import Collection
 from polysem.errors import InputError
 from polysem.inspection.gallery import Progress, Store, open_gallery
@@ -66,19 +65,15 @@ def write(found: Map, out: str | Path, *, title: str = "The joint space", colour
     path = checked(out)
     if colour == "label" and not found.labels:
         raise InputError("These items have no labels to colour by. Leave --colour out: colours then tell the slots.")
-    partial = path.with_name(f".{path.name}.partial{path.suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix.lower() == ".html":
-            partial.write_text(page.html(found, title, colour), encoding="utf-8")
-        else:
-            picture.save(found, partial, title, colour)
-        os.replace(partial, path)
+        with replacing(path) as aside:
+            if path.suffix.lower() == ".html":
+                aside.write_text(page.html(found, title, colour), encoding="utf-8")
+            else:
+                picture.save(found, aside, title, colour)
     except OSError as error:
         raise InputError(f"Cannot write the map to {path}: {error.strerror or error}.") from None
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
     return path
 
 

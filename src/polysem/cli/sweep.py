@@ -1,0 +1,224 @@
+"""`polysem sweep`: a recipe with other values of some of its keys, and the curve that comes of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from polysem.cli.train import ON_COLLAPSE
+from polysem.errors import ConfigError
+
+if TYPE_CHECKING:
+    from polysem.evaluation.protocols import Protocol
+    from polysem.training.sweep import Run, Sweep, Watcher
+
+LOWER_IS_BETTER = ("median_rank", "mean_rank")
+
+
+def sweep_command(
+    recipe: Annotated[str, typer.Argument(help="Name of a recipe (`polysem recipes`), or the path of a YAML.")],
+    data: Annotated[Path, typer.Option(help="The collection: a folder, or the file that describes it.")],
+    out: Annotated[Path, typer.Option(help="Folder of the sweep. One begun earlier is gone on with.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="PATH.TO.KEY=A,B,C",
+            help="Values of a key, written as in YAML; repeatable: several make a grid. One value changes the recipe.",
+            show_default="none",
+        ),
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(metavar="0,1,2", help="Train each with these seeds.", show_default="the recipe's")
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,…",
+            help="What to show, such as i2t.ndcg50,micro_f1.image.",
+            show_default="what picks the checkpoint: rsum, or NDCG both ways if labels are learned",
+        ),
+    ] = None,
+    protocol: Annotated[
+        str | None,
+        typer.Option(help="Measure each run like `polysem eval`.", show_default="the validation of its training"),
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Which split to measure on, with --protocol.", show_default="test")
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="An option of the protocol; repeatable.", show_default="none"),
+    ] = None,
+    features: Annotated[
+        Path | None, typer.Option(help="Features of the images, made once if absent.", show_default="in the cache")
+    ] = None,
+    text_features: Annotated[
+        Path | None, typer.Option(help="Features of the captions, made once if absent.", show_default="in the cache")
+    ] = None,
+    on_collapse: Annotated[str, typer.Option(help="What to do with a run that is dying: stop or warn.")] = "warn",
+    tracker: Annotated[str, typer.Option(help="A tracker of accelerate by name, or none.")] = "tensorboard",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Train a recipe with several values of a key, any key, and draw how the figures go with it.
+
+    Each run is an ordinary one, in OUT/KEY=VALUE/seed-N. Stopped at any moment, the same command goes on from there;
+    more values or seeds extend the sweep. OUT/sweep.png is the curve, OUT/sweep.json every figure. A run that fails is
+    reported, the others go on, and the exit code is 1.
+    """
+    if on_collapse not in ON_COLLAPSE:
+        raise ConfigError(f"--on-collapse takes stop or warn, got {on_collapse!r}.")
+    chosen_seeds = _seeds(seeds)
+    from polysem.training.sweep import sweep
+
+    try:
+        found = sweep(
+            recipe,
+            settings or (),
+            data,
+            out,
+            seeds=chosen_seeds,
+            protocol=_protocol(protocol, option or []),
+            split=split,
+            metrics=tuple(filter(None, (metric or "").replace(" ", "").split(","))),
+            features=features,
+            text_features=text_features,
+            on_collapse=on_collapse,  # type: ignore[arg-type]
+            tracker=None if tracker == "none" else tracker,
+            show=_screen(),
+        )
+    except KeyboardInterrupt:
+        typer.echo(f"\nInterrupted. {out} holds what is done: run the same command to go on.", err=True)
+        sys.exit(130)
+    if as_json:
+        typer.echo(json.dumps({**found.as_dict(), "out": str(out)}, indent=2, ensure_ascii=False, default=str))
+    else:
+        _show(found)
+    if found.failed:
+        sys.exit(1)
+
+
+def _seeds(given: str | None) -> tuple[int, ...]:
+    if given is None:
+        return ()
+    try:
+        found = tuple(int(part) for part in given.split(","))
+    except ValueError:
+        found = ()
+    if not found or min(found) < 0:
+        raise ConfigError(f"--seeds takes whole numbers from 0 on, such as 0,1,2; got {given!r}.")
+    return found
+
+
+def _protocol(name: str | None, options: list[str]) -> Protocol | None:
+    if name is None:
+        if options:
+            raise ConfigError(f"--option {options[0]} is for --protocol, and none was given.")
+        return None
+    from polysem.cli.eval import option_of
+    from polysem.evaluation import protocols
+
+    return protocols.find(name).with_options(**dict(option_of(given) for given in options))
+
+
+def _screen() -> Watcher:
+    """Announcements on stderr, with the bar of each training below its own."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from polysem.cli.train import Screen
+    from polysem.training.report import duration
+    from polysem.training.sweep import Watcher
+
+    console = Console(stderr=True, highlight=False)
+
+    class Announcing(Watcher):
+        def __init__(self) -> None:
+            self._began, self._trained, self._left = 0.0, list[float](), 0
+            self._stage = ""
+
+        def begin(self, number: int, total: int, point: Any, seed: int) -> None:
+            self._began, self._left = time.monotonic(), total - number
+            self._say(f"Run {number} of {total}: {point.name}, seed {seed}", "bold")
+
+        def training(self) -> Any:
+            return Screen()
+
+        def measuring(self, stage: str, done: int, total: int) -> None:
+            if stage != self._stage and done < total:
+                self._stage = stage
+                self._say(f"Measuring: {stage} …", "dim")
+
+        def end(self, run: Run, trained: bool) -> None:
+            if run.error:
+                self._say(f"Failed: {run.error}", "red")
+            elif not trained:
+                self._say("Finished earlier.", "dim")
+            else:
+                self._trained.append(time.monotonic() - self._began)
+                if self._left:
+                    left = self._left * sum(self._trained) / len(self._trained)
+                    self._say(f"{self._left} to go, {duration(left)} at most if all take as long.", "dim")
+
+        def _say(self, text: str, style: str) -> None:
+            console.print(Text(text, style=style), soft_wrap=True)
+
+    return Announcing()
+
+
+def _show(found: Sweep) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from polysem.training.report import duration
+    from polysem.training.sweep.state import PICTURE
+    from polysem.training.sweep.values import shown
+
+    rows = found.rows
+    table = Table(*found.keys, "seeds", *found.metrics, "time", title=f"{found.recipe} on {found.data}")
+    table.title_justify = "left"
+    for column in table.columns:
+        column.justify = "right"
+    best = {metric: _best(metric, [row.means.get(metric) for row in rows]) for metric in found.metrics}
+    for row in rows:
+        cells = [
+            Text(
+                _figure(row.means.get(metric), row.spreads.get(metric)), style="bold" if _is(row, metric, best) else ""
+            )
+            for metric in found.metrics
+        ]
+        seeds = str(len(row.finished)) if len(row.finished) == len(row.runs) else f"{len(row.finished)}/{len(row.runs)}"
+        spent = duration(sum(run.seconds for run in row.runs))
+        table.add_row(*(shown(row.values[key]) for key in found.keys), seeds, *cells, spent)
+    console = Console(highlight=False)
+    console.print(table)
+    for stamp in found.protocols:
+        console.print(Text(f"[{stamp}]", style="dim"), soft_wrap=True)
+    for run in found.failed:
+        what = f"{run.folder}, seed {run.seed}: {run.status}. {run.error}"
+        console.print(Text(what, style="red"), soft_wrap=True)
+    if any(row.means for row in rows):
+        console.print(Text(f"{found.out / PICTURE} shows the curve."), soft_wrap=True)
+
+
+def _best(metric: str, means: list[float | None]) -> float | None:
+    known = [mean for mean in means if mean is not None]
+    if len(known) < 2:
+        return None
+    return min(known) if metric.rpartition(".")[2] in LOWER_IS_BETTER else max(known)
+
+
+def _is(row: Any, metric: str, best: dict[str, float | None]) -> bool:
+    return best[metric] is not None and row.means.get(metric) == best[metric]
+
+
+def _figure(mean: float | None, spread: float | None) -> str:
+    if mean is None:
+        return "–"
+    return f"{mean:.1f}" if spread is None else f"{mean:.1f} ± {spread:.1f}"

@@ -41,6 +41,11 @@ const far = (i) => Math.hypot(plot.at(i)[0] - x, plot.at(i)[1] - y);
 const pictures = plot.points.map((_, i) => i).filter((i) => !plot.points[i].text);
 plot.point(pictures.reduce((best, i) => (far(i) < far(best) ? i : best)));
 """
+ELEMENT = """
+// The element that adds most to the score, shown large.
+const adds = (each) => parseFloat(/adds (\\S+)/.exec(each.textContent)[1]);
+[...document.querySelectorAll("#why .element")].reduce((best, each) => (adds(each) > adds(best) ? each : best)).click();
+"""
 
 
 @contextmanager
@@ -109,7 +114,7 @@ def shoot(browser: webdriver.Chrome, out: Path, sign: str) -> None:
 def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("index")
-    asked.add_argument("--query", default="fruit on a table")
+    asked.add_argument("--query", default="a rocket in space")
     asked.add_argument("--colour", choices=["slot", "label"], default="slot", help="of the map")
     asked.add_argument("--method", choices=["tsne", "pca"], default="tsne", help="of the map")
     asked.add_argument("--out", type=Path, default=IMAGES)
@@ -123,6 +128,8 @@ def main() -> None:
         shoot(browser, given.out / "search.png", ".card")
         resize(browser, HIGH)
         browser.execute_script("document.querySelector(\".card [data-act='why']\").click()")
+        wait(lambda: browser.execute_script(LOADED, "#why .element"), "the elements")
+        browser.execute_script(ELEMENT)
         shoot(browser, given.out / "why.png", "#why .element")
         browser.get(f"{address}/#map")
         browser.refresh()

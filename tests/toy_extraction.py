@@ -15,8 +15,8 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from polysem.data import Collection, Item, Media
-from polysem.encoders import Encoder, pipeline
+from polysem.data import Collection, Item, Media, load_image
+from polysem.encoders import Encoder, PixelEncoder, pipeline
 from polysem.encoders.extraction import extract
 from polysem.features import LocalFeatures
 from polysem.registry import Registry
@@ -26,11 +26,11 @@ SIZES = ((8, 8), (8, 12), (16, 8))
 
 
 @registry.register("toy")
-class Toy(Encoder):
+class Toy(PixelEncoder):
     """One token for each 4 × 4 cell: pictures of several sizes have several numbers of tokens."""
 
     kind = "image"
-    takes = "pixels"
+    tokens_per_item = 0  # as many as a picture has cells
 
     def __init__(self, dim: int = 5, seed: int = 0) -> None:
         super().__init__()
@@ -44,6 +44,9 @@ class Toy(Encoder):
         self.encoded: list[int] = []
         self.seconds = 0.0
         self.diary: Path | None = None
+
+    def read(self, path: Path, generator: torch.Generator | None = None) -> Tensor:
+        return self.preprocess(load_image(path))
 
     def preprocess(self, image: Image.Image) -> Tensor:
         width, height = image.size

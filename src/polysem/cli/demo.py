@@ -165,7 +165,7 @@ def verdict(compared: Comparison) -> str:
 
 def commands(made: Demo, data: Path | None) -> list[str]:
     """What to try next, ready for a shell."""
-    query = "fruit on a table" if data is None else made.searches[0].query
+    query = "a rocket in space" if data is None else made.searches[0].query
     index = quoted(made.index)
     return [
         f"polysem search {index} {quoted(query)} --relevant",

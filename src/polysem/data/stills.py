@@ -48,6 +48,8 @@ def _stream(container: InputContainer, name: str, max_pixels: int) -> VideoStrea
     if not container.streams.video:
         raise VideoError(f"{name}: holds no moving picture.")
     stream = container.streams.video[0]
+    if stream.codec_context is None:
+        raise VideoError(f"{name}: damaged, or coded in a way that is not known here.")
     stream.codec_context.thread_count = 1
     if stream.codec_context.width * stream.codec_context.height > max_pixels:
         raise VideoError(f"{name}: its frames are larger than the limit of {max_pixels:,} pixels.")

@@ -14,6 +14,7 @@ from polysem.data.emoji.make import make_emoji_scenes
 from polysem.data.readers import open_collection
 from polysem.data.store import FeatureStore
 from polysem.demo.own import opened
+from polysem.demo.pace import paced
 from polysem.demo.questions import Found, ask
 from polysem.errors import InputError
 from polysem.evaluation import evaluate
@@ -67,7 +68,6 @@ def demo(
     the training, as for `train`.
     """
     folder, own = Path(folder), None if data is None else opened(data)
-    chosen = [recipes.load(name, settings) for name in RECIPES]
     if own is not None and own.why_not is None:
         source, lessons, home = own.source, own.collection, folder / own.place
     else:
@@ -77,8 +77,9 @@ def demo(
         lessons = open_collection(source)
     stores: dict[str, Any] = {"features": home / "features" / "images", "text_features": home / "features" / "captions"}
     announce("Features of pictures and captions, once for both models")
-    readable = _extract(lessons, stores, chosen[0], screen or Silent())
-    for recipe in chosen:
+    readable = _extract(lessons, stores, recipes.load(RECIPES[0], settings), screen or Silent())
+    for name in RECIPES:
+        recipe = paced(name, readable, settings)
         announce(f"Training {recipe.name}: {recipe.summary}")
         train(recipe, readable, home / recipe.name, tracker=None, show=screen, **stores)
     announce("Comparing one vector with a set of four, on pictures that neither has learned from")

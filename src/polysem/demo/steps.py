@@ -27,7 +27,7 @@ from polysem.training.train import Silent
 
 RECIPES = ("small-vse-infty", "small-dive")
 """One vector for each item, and a set of four."""
-SCENES = 1500
+SCENES = 1200
 
 Progress = Callable[[str, int, int], None]
 

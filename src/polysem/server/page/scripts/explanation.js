@@ -36,27 +36,14 @@ export function explanation(told, stand, address, seek = null) {
     step === null ? element.attention : (element.iterations[step] ?? element.attention);
   const small = told.elements.map(() => canvasOf(ratio));
 
-  const buttons = told.elements.map((element, i) =>
-    make(
-      "button",
-      { type: "button", class: "element", "aria-pressed": "false", vars: { ratio }, onclick: () => choose(i) },
-      make("span", { class: placed ? "heat on" : "heat" }, picture(address, { size: 480, lazy: false }), small[i]),
-      make("span", { class: "name" }, `Element ${i + 1}`, make("small", {}, share(told, i))),
-      element.words?.length ? wordsOf(element.words) : null,
-      element.nearest_caption &&
-        make("span", { class: "near" }, make("small", {}, "nearest caption"), `“${element.nearest_caption.text}”`),
-    ),
+  const shown = small.map((canvas) =>
+    make("span", { class: placed ? "heat on" : "heat" }, picture(address, { size: 480, lazy: false }), canvas),
   );
-  const table = matrix({
-    contributions: told.contributions,
-    score: told.score,
-    columns: (told.text?.elements ?? []).map((each) => strongest(each.words)),
-  });
+  const parts = elementsOf(told, "picture", shown, choose, { vars: { ratio } });
 
   function choose(number) {
     chosen = number;
-    buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(i === number)));
-    chooseRow(table, number);
+    parts.mark(number);
     drawHeat(large, attentionOf(told.elements[number]), told.scale);
     named.textContent = `Element ${number + 1}`;
   }
@@ -83,39 +70,17 @@ export function explanation(told, stand, address, seek = null) {
       : make("p", { class: "small" }, "Where the elements look is not known: these features carry no places."),
   );
   draw();
-  return {
-    reading,
-    sections: [
-      make(
-        "section",
-        {},
-        make(
-          "h3",
-          {},
-          told.elements.length > 1
-            ? `The ${told.elements.length} elements of this picture`
-            : "The one vector of this picture",
-        ),
-        make(
-          "ul",
-          { class: "elements" },
-          buttons.map((button) => make("li", {}, button)),
-        ),
-      ),
-      table,
-    ],
-  };
+  return { reading, sections: parts.sections };
 }
 
-/** Of a video: its frames in a row, and for each element what it takes from them. */
-function ofFilm(told, address, seek) {
-  const strip = film(told, seek && address, seek),
-    bars = told.elements.map(() => make("canvas", { class: "bars", "aria-hidden": "true" }));
+/** The elements of an item, each a button that calls choose(its number), and the matrix of contributions. shown: what
+ *  stands on each button. Returns { sections, mark(number): shows which one is chosen }. */
+function elementsOf(told, what, shown, choose, attributes = {}) {
   const buttons = told.elements.map((element, i) =>
     make(
       "button",
-      { type: "button", class: "element", "aria-pressed": "false", onclick: () => choose(i) },
-      make("span", { class: "heat plain" }, bars[i]),
+      { type: "button", class: "element", "aria-pressed": "false", onclick: () => choose(i), ...attributes },
+      shown[i],
       make("span", { class: "name" }, `Element ${i + 1}`, make("small", {}, share(told, i))),
       element.words?.length ? wordsOf(element.words) : null,
       element.nearest_caption &&
@@ -127,9 +92,29 @@ function ofFilm(told, address, seek) {
     score: told.score,
     columns: (told.text?.elements ?? []).map((each) => strongest(each.words)),
   });
+  const title = buttons.length > 1 ? `The ${buttons.length} elements of this ${what}` : `The one vector of this ${what}`;
+  const list = make(
+    "ul",
+    { class: "elements" },
+    buttons.map((button) => make("li", {}, button)),
+  );
+  return {
+    sections: [make("section", {}, make("h3", {}, title), list), table],
+    mark(number) {
+      buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(i === number)));
+      chooseRow(table, number);
+    },
+  };
+}
+
+/** Of a video: its frames in a row, and for each element what it takes from them. */
+function ofFilm(told, address, seek) {
+  const strip = film(told, seek && address, seek),
+    bars = told.elements.map(() => make("canvas", { class: "bars", "aria-hidden": "true" }));
+  const shown = bars.map((canvas) => make("span", { class: "heat plain" }, canvas));
+  const parts = elementsOf(told, "video", shown, choose);
   function choose(number) {
-    buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(i === number)));
-    chooseRow(table, number);
+    parts.mark(number);
     strip.choose(told.elements[number].attention?.values ?? []);
   }
   // Once they are on the page: colours of the theme are known there.
@@ -137,24 +122,9 @@ function ofFilm(told, address, seek) {
     told.elements.forEach((element, i) => drawBars(bars[i], element.attention?.values ?? [], told.scale.max));
   });
   choose(0);
-  const title =
-    told.elements.length > 1 ? `The ${told.elements.length} elements of this video` : "The one vector of this video";
   return {
     reading: make("div", { class: "reading" }, make("p", { class: "small" }, HOW_FRAMES[told.how])),
-    sections: [
-      strip.section,
-      make(
-        "section",
-        {},
-        make("h3", {}, title),
-        make(
-          "ul",
-          { class: "elements" },
-          buttons.map((button) => make("li", {}, button)),
-        ),
-      ),
-      table,
-    ],
+    sections: [strip.section, ...parts.sections],
   };
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -34,16 +35,16 @@ class Port:
         return {place: size for place, size in enumerate(self.shape) if isinstance(size, str)}
 
 
-class Graph(nn.Module):
+class Graph(nn.Module, ABC):
     """inputs, output: in the order of `forward`. part: what it is made of, for messages."""
 
     inputs: tuple[Port, ...]
     output: Port
     part: str
 
+    @abstractmethod
     def samples(self) -> list[tuple[Tensor, ...]]:
         """Batches of several sizes; items of several lengths, where they have any."""
-        raise NotImplementedError
 
 
 class TowerGraph(Graph):

@@ -5,6 +5,7 @@ Every random draw is a function of seed, epoch and item, so that a resumed run i
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -51,15 +52,15 @@ class Fed:
     blanks: Blanks | None = None
 
 
-class Source:
+class Source(ABC):
     """Inputs of one side by place: items for images, captions for texts."""
 
     def __init__(self, keys: Callable[[int], str], side: Side, seed: int) -> None:
         self.keys, self.side, self.seed = keys, side, seed
 
+    @abstractmethod
     def load(self, places: Places, epoch: int | None) -> Inputs:
         """epoch: None for inputs as they are, else augmented for that epoch."""
-        raise NotImplementedError
 
     def keep(self, inputs: Inputs, places: Places, epoch: int, tokens: int | None = None) -> Tensor | None:
         """(B, N) bool: which tokens stay in this epoch; None if all. tokens: N, where the inputs do not show it."""

@@ -156,7 +156,7 @@ def work(page: Page) -> float:
     return 1000 * next(each["value"] for each in metrics if each["name"] == "TaskDuration")
 
 
-def test_five_thousand_points_are_drawn_well_within_a_frame(page: Page) -> None:
+def test_five_thousand_points_are_drawn_fast_enough_to_move_smoothly(page: Page) -> None:
     open_map(page)
     page.driver.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
     pan = """
@@ -176,8 +176,9 @@ def test_five_thousand_points_are_drawn_well_within_a_frame(page: Page) -> None:
         took.append((work(page) - before) / len(between))
     page.driver.execute_cdp_cmd("Performance.disable", {})
     assert page.js("return document.querySelector('#view-map').plot.frames.length") >= 100
-    # Smooth at 60 frames a second, even where there is no graphics card.
-    assert min(took) < 1000 / 60, f"frames {statistics.median(between):.1f} ms apart"
+    # 7 ms on an idle machine without a graphics card: a busy one gets room, a slower way of
+    # drawing (a path for each point costs 100 ms) does not.
+    assert min(took) < 50, f"frames {statistics.median(between):.1f} ms apart"
 
 
 def test_the_model_is_told_in_figures_with_their_stamp(page: Page) -> None:

@@ -18,6 +18,7 @@ from polysem._version import __version__
 from polysem.encoders import sources
 from polysem.errors import PolysemError
 from polysem.models import card as model_card
+from polysem.models import smaller
 
 if TYPE_CHECKING:
     from polysem.models.model import Model
@@ -30,13 +31,18 @@ class ModelFolderError(PolysemError):
     """A folder that is no model's, is damaged, or was written by a newer polysem."""
 
 
-def save(model: Model, path: Path, card: Mapping[str, Any]) -> Path:
-    """Written aside, then moved into place, the config last: a folder without one is no model's."""
+def save(model: Model, path: Path, card: Mapping[str, Any], small: bool = False) -> Path:
+    """Written aside, then moved into place, the config last: a folder without one is no model's.
+
+    small: see `Model.save`.
+    """
     taken = [name for name in (WEIGHTS, PREPROCESSING, CARD) if (path / name).exists()]
     if taken and not _is_ours(path):
         raise ModelFolderError(
             f"{path} holds files of yours that a model would replace: {', '.join(taken)}. Give another folder."
         )
+    lent = smaller.borrowed(model) if small else {}
+    model = smaller.rounded(model) if small else model
     described = {
         "library_name": "polysem",
         "polysem_version": __version__,
@@ -44,6 +50,7 @@ def save(model: Model, path: Path, card: Mapping[str, Any]) -> Path:
         "fingerprint": model.fingerprint(),
         "model": model.config,
         "provenance": model.provenance,
+        **({"borrowed": sorted(lent)} if lent else {}),
     }
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -51,7 +58,10 @@ def save(model: Model, path: Path, card: Mapping[str, Any]) -> Path:
     except OSError as error:
         raise ModelFolderError(f"Cannot write a model to {path}: {error.strerror or error}.") from None
     try:
-        save_file(unshared(model.state_dict()), aside / WEIGHTS, metadata={"format": "pt"})
+        state = unshared(model.state_dict())
+        if small:
+            state = smaller.halved(state, {name for names in lent.values() for name in names})
+        save_file(state, aside / WEIGHTS, metadata={"format": "pt"})
         for side, tower in (("image", model.image), ("text", model.text)):
             (aside / PREPROCESSING / side).mkdir(parents=True)
             tower.encoder.save_preprocessing(aside / PREPROCESSING / side)
@@ -75,7 +85,8 @@ def load(path: str | Path) -> Model:
 
     folder = sources.locate(str(path))
     described = read_config(folder)
-    model = wiring.build(**described["model"])
+    lent = described.get("borrowed", [])
+    model = wiring.build(**smaller.borrowing(described["model"], lent))
     for side, tower in (("image", model.image), ("text", model.text)):
         if any((folder / PREPROCESSING / side).glob("*")):
             tower.encoder.load_preprocessing(folder / PREPROCESSING / side)
@@ -84,18 +95,21 @@ def load(path: str | Path) -> Model:
     if model.text.sets is model.image.sets:
         weights.update({name: weights[name.replace("text.", "image.", 1)] for name in shared})
     wrong = model.load_state_dict(weights, strict=False)
-    if wrong.missing_keys or wrong.unexpected_keys:
-        example = (wrong.missing_keys + wrong.unexpected_keys)[0]
+    missing = [name for name in wrong.missing_keys if not name.startswith(tuple(f"{side}.encoder." for side in lent))]
+    if missing or wrong.unexpected_keys:
+        example = (missing + wrong.unexpected_keys)[0]
         raise ModelFolderError(
-            f"{folder / WEIGHTS} does not fit {CONFIG}: {len(wrong.missing_keys)} tensors are missing and "
+            f"{folder / WEIGHTS} does not fit {CONFIG}: {len(missing)} tensors are missing and "
             f"{len(wrong.unexpected_keys)} unknown, e.g. {example!r}. Copy both files from the same model again."
         )
     model.provenance = described.get("provenance") or {}
     found = model.fingerprint()
     if described.get("fingerprint") not in (None, found):
+        names = ", ".join(described["model"][side]["encoder"]["model"] for side in lent)
         raise ModelFolderError(
             f"The files in {folder} are not the ones that were saved together: the fingerprint is {found[:12]}, "
             f"{CONFIG} says {described['fingerprint'][:12]}. Copy the whole folder again."
+            + (f" Or other weights of {names} are installed than those it was saved with." if lent else "")
         )
     return model.eval()
 

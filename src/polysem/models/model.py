@@ -133,12 +133,14 @@ class Model(nn.Module):
                     found[f"{side}.{name}"] = part
         return found
 
-    def save(self, path: str | Path, card: Mapping[str, Any] | None = None) -> Path:
+    def save(self, path: str | Path, card: Mapping[str, Any] | None = None, small: bool = False) -> Path:
         """Write the model folder: config.json, model.safetensors, preprocessing and a model card (README.md).
 
         Other files in the folder stay. `polysem.load(path)` reads it back. card: entries to add to the card's header.
+        small: weights are rounded to float16, and those that a weights package has anyway are left out: it must be
+        installed where the model is loaded. What is saved is the rounded model, with a fingerprint of its own.
         """
-        return folder.save(self, Path(path), card or {})
+        return folder.save(self, Path(path), card or {}, small)
 
 
 def _fingerprint(part: Part) -> str:

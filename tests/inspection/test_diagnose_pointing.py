@@ -86,3 +86,17 @@ def test_a_fixed_way_of_looking_is_no_merit(monkeypatch: pytest.MonkeyPatch) -> 
 def test_without_boxes_or_places_it_says_why() -> None:
     assert game.pointing(made_up.sound()) == "No boxes are known of these pictures."
     assert "not known" in str(game.pointing(made_up.sound(boxes=True)))
+
+
+def test_who_weighs_all_alike_does_not_play(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The strongest of equal weights would be the first: a corner of the picture."""
+    gallery = boxed()
+
+    def attentions(_: Gallery, places: list[int], __: object) -> Iterator[Attention]:
+        for place in places:
+            yield Attention(gallery.embeddings.images[place], torch.full((1, 4, 9), 1 / 9), "pooling")
+
+    monkeypatch.setattr(game, "_attentions", attentions)
+    monkeypatch.setattr(game, "_places", lambda *_: regions(GRID, (30, 30)))
+    monkeypatch.setattr(game, "ImageEncoder", object)
+    assert "weighs all tokens of a picture alike" in str(game.pointing(gallery))

@@ -95,6 +95,15 @@ def test_an_item_of_one_token_works_in_training_too(setting):
 
 
 @every_pooling
+def test_a_batch_may_be_pooled_in_parts_and_learned_from_as_a_whole(setting):
+    part = build(setting).train()
+    items = [alone(batch(DIM), item) for item in (0, 1)]
+    values = [item.values.requires_grad_() for item in items]
+    torch.cat([part(item) for item in items]).sum().backward()
+    assert all(value.grad.isfinite().all() for value in values)
+
+
+@every_pooling
 def test_an_item_of_padding_alone_is_refused(setting):
     with pytest.raises(PolysemError, match=r"Items \[1\] consist of padding alone"):
         build(setting)(LocalFeatures.from_lengths(torch.randn(2, 3, DIM), [2, 0]))
@@ -202,3 +211,5 @@ def test_weights_of_official_variants(name):
     part, features = shaken(pooling.build(name, dim=DIM, variant="official")), batch(DIM, (6, 6))
     weights = part.weights(features)
     torch.testing.assert_close((weights * features.values).sum(1), part(features), atol=1e-5, rtol=1e-5)
+
+

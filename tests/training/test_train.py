@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,11 @@ import torch
 
 import polysem
 from polysem import recipes
+from polysem.data import open_collection
+from polysem.data.collection import Collection
 from polysem.errors import ConfigError, InputError
 from polysem.training import StoppedError, train
+from polysem.training.data import split
 from polysem.training.loop import Loop
 from training.small import TINY, make_data, tiny, weights
 
@@ -228,6 +232,16 @@ def test_a_collection_without_a_validation_split_says_which_it_has(data, tmp_pat
     with pytest.raises(InputError, match=r"no split dev2; it has .*train.*--set data\.val="):
         run(tiny("vse-infty", "data.val=dev2"), data, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_where_only_test_is_there_beside_train_a_tenth_of_train_is_held_out(data):
+    """As in NUS-WIDE: test must not pick the checkpoint."""
+    items = [replace(item, split="test" if item.split == "val" else item.split) for item in open_collection(data)]
+    found = split(Collection("two", "features", items), tiny("vse-infty").data)
+    assert found.how == "10% held out by id"
+    assert {item.split for item in [*found.train, *found.val]} == {"train"}
+    assert not {item.id for item in found.train} & {item.id for item in found.val}
+    assert len(found.train) + len(found.val) == 24
 
 
 def test_validating_on_training_data_is_refused():

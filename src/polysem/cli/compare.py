@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from polysem import aside
+from polysem.cli.collections import FolderLabels, opened
 from polysem.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
+    from polysem.data.collection import Collection
     from polysem.evaluation.protocols import Protocol
     from polysem.evaluation.reports.compare import Comparison
     from polysem.evaluation.result import Evaluation
@@ -57,6 +59,7 @@ def compare_command(
             metavar="A,B,…", help="Metrics to show, such as i2t.map_at_r,t2i.map_at_r.", show_default="recalls and RSUM"
         ),
     ] = None,
+    folder_labels: FolderLabels = False,
     separate: Annotated[
         bool, typer.Option("--separate", help="Give what was measured differently a table of its own.")
     ] = False,
@@ -77,7 +80,9 @@ def compare_command(
         _one_each(given, len(runs), option)
         for given, option in ((features, "--features"), (text_features, "--text-features"))
     ]
-    evaluations = _evaluations(runs, data, _protocol(protocol, option or []), split, rescore, stores, quiet=as_json)
+    collection = None if data is None else opened(data, folder_labels)
+    chosen = _protocol(protocol, option or [])
+    evaluations = _evaluations(runs, collection, chosen, split, rescore, stores, quiet=as_json)
     shown = COLUMNS if columns is None else tuple(columns.replace(" ", "").split(","))
     tables = compare_separately(evaluations, shown) if separate else [compare(evaluations, shown)]
     if out is None:
@@ -89,7 +94,7 @@ def compare_command(
 
 def _evaluations(
     runs: list[str],
-    data: Path | None,
+    collection: Collection | None,
     protocol: Protocol,
     split: str | None,
     rescore: str | None,
@@ -97,14 +102,12 @@ def _evaluations(
     quiet: bool,
 ) -> list[Evaluation]:
     from polysem.cli.progress import stages
-    from polysem.data.readers import open_collection
     from polysem.evaluation import evaluate
     from polysem.evaluation.reports import saved
 
     measured = [run for run in runs if not run.endswith(".json")]
-    if data is None and measured:
+    if collection is None and measured:
         raise InputError(f"--data is missing: it is what {measured[0]} is to be measured on.")
-    collection = None if data is None else open_collection(data)
     found = []
     with stages(quiet=quiet) as progress:
         for run, features, text_features in zip(runs, *stores, strict=True):

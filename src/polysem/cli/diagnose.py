@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from polysem.cli.collections import FolderLabels, opened
 from polysem.errors import InputError
 
 _COLOURS = {"bad": "red", "watch": "yellow", "good": "green"}
@@ -36,6 +37,7 @@ def diagnose_command(
             show_default="what the boxes say",
         ),
     ] = None,
+    folder_labels: FolderLabels = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the diagnosis as JSON and nothing else.")] = False,
 ) -> None:
     """Look a model over: collapse, starved elements, hubs, gaps, calibration, confusions, attention; with verdicts."""
@@ -45,7 +47,7 @@ def diagnose_command(
     with stages(quiet=as_json) as progress:
         found = diagnose(
             model,
-            data,
+            opened(data, folder_labels),
             out=out,
             split=split,
             features=features,

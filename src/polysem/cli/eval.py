@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from polysem.cli.collections import FolderLabels, opened
 from polysem.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,8 +27,8 @@ NAMES = (
     ("r_precision", "R-precision"),
     ("ndcg10", "NDCG@10"),
 )
-HIDDEN = ("recall1", "recall5", "recall10", "map", "queries", "positives")
-"""In the JSON alone."""
+HIDDEN = ("recall1", "recall5", "recall10", "queries", "positives")
+"""In the JSON alone; so is mAP where there is mAP@R, which says the same of fewer places."""
 DIRECTIONS = {"i2t": "image → text", "t2i": "text → image", "i2i": "image → image", "t2t": "text → text"}
 
 
@@ -85,6 +87,7 @@ def eval_command(
         Path | None,
         typer.Option("--trec", help="Write rankings and qrels as TREC files to this folder.", show_default="none"),
     ] = None,
+    folder_labels: FolderLabels = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Measure retrieval under a protocol, which is stamped on every number."""
@@ -105,7 +108,7 @@ def eval_command(
     with stages(quiet=as_json) as progress:
         found = evaluate(
             list(subjects),
-            data,
+            opened(data, folder_labels),
             protocol=chosen,
             split=split,
             rescore=None if rescore is None else Rescoring(rescore, temperature),  # type: ignore[arg-type]
@@ -145,12 +148,14 @@ def show(found: Evaluation) -> None:
             for key in dict.fromkeys(key for way in ways for key in metrics[way])
             if key not in known and key not in HIDDEN and not isinstance(metrics[ways[0]].get(key), dict)
         ]
+        if "map_at_r" in rows:
+            rows = [key for key in rows if key != "map"]
         table = Table("", *(DIRECTIONS[way] for way in ways), title=Text(found.model, style="bold"))
         table.title_justify = "left"
         for column in table.columns[1:]:
             column.justify = "right"
         for key in rows:
-            table.add_row(known.get(key, key), *(_cell(found, way, key) for way in ways))
+            table.add_row(known.get(key) or _called(key), *(_cell(found, way, key) for way in ways))
         console.print(table)
     for way in ways:
         if isinstance(metrics[way].get("hubness"), dict):
@@ -161,6 +166,13 @@ def show(found: Evaluation) -> None:
         elif isinstance(value, dict) and key not in ways:
             console.print(f"{key}: {', '.join(_leaves(value))}", soft_wrap=True)
     console.print(Text(f"[{found.stamp}]", style="dim"), soft_wrap=True)
+
+
+def _called(key: str) -> str:
+    """mAP, NDCG@500, precision@50; another measure by its key."""
+    name, cut = re.fullmatch(r"(.*?)(\d*)", key).groups()  # type: ignore[union-attr]
+    said = {"map": "mAP", "ndcg": "NDCG", "precision": "precision"}.get(name)
+    return key if said is None else f"{said}@{cut}" if cut else said
 
 
 def _leaves(values: Mapping[str, Any], above: str = "") -> Iterator[str]:

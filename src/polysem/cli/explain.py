@@ -54,7 +54,8 @@ def explain_command(
     """Show why an image and a caption match: attention or pooling weights on the picture, words, and the score's parts.
 
     Of a set model: what each element looks at in every iteration, the caption nearest to it, and how much each pair of
-    elements contributes. Of a single-vector model: pooling weights, and the tokens behind the winning dimensions.
+    elements contributes. Of a single-vector model: pooling weights, and the tokens behind the winning dimensions. Of a
+    model that learned labels: the likeliest of either side.
     """
     from polysem.errors import InputError
     from polysem.inspection.explain.drawing import check_out, check_theme, draw
@@ -88,3 +89,7 @@ def explain_command(
     else:
         when = "" if found.moment is None else f", best at {found.moment.text}"
         typer.echo(f"{found.similarity} score {found.score:.4f}{when}. Wrote {out}.")
+        if found.labels:
+            from polysem.inspection.explain.panels import told_labels
+
+            typer.echo(told_labels(found))

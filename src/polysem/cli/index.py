@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from polysem.cli.collections import FolderLabels, opened
 from polysem.cli.progress import stages
 from polysem.errors import InputError
 
@@ -36,7 +37,6 @@ Prefix = Annotated[
 Replace = Annotated[
     bool, typer.Option("--replace", help="Items may take the id of a different picture that is still there.")
 ]
-FolderLabels = Annotated[bool, typer.Option("--folder-labels", help="Names of subfolders are labels.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")]
 
 
@@ -162,10 +162,7 @@ def _begun(out: str, model: str, store: str | None, dtype: str) -> Model | None:
 
 
 def _collection(source: str, split: list[str] | None, folder_labels: bool) -> Collection:
-    from polysem.data import open_collection
-
-    options: dict[str, Any] = {"folder_labels": True} if folder_labels else {}
-    found = open_collection(source, **options)
+    found = opened(source, folder_labels)
     return found.split(*split) if split else found
 
 

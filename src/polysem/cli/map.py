@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from polysem.cli.collections import FolderLabels, opened
 from polysem.errors import InputError
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def map_command(
     text_features: Annotated[
         Path | None, typer.Option("--text-features", help="Store of caption features.", show_default="none")
     ] = None,
+    folder_labels: FolderLabels = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print every element's place as JSON.")] = False,
 ) -> None:
     """Draw the joint space: a marker for every element of every set, coloured by slot and shaped by modality."""
@@ -51,7 +53,7 @@ def map_command(
     with stages(quiet=as_json) as progress:
         found = map_space(
             points_of_index(Path(subject), limit) if is_index else subject,
-            data,
+            None if data is None else opened(data, folder_labels),
             out=out,
             split=split,
             method=method,  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from polysem.cli.collections import FolderLabels, opened
 from polysem.cli.train import ON_COLLAPSE
 from polysem.errors import ConfigError
 
@@ -61,6 +62,7 @@ def sweep_command(
     text_features: Annotated[
         Path | None, typer.Option(help="Features of the captions, made once if absent.", show_default="in the cache")
     ] = None,
+    folder_labels: FolderLabels = False,
     on_collapse: Annotated[str, typer.Option(help="What to do with a run that is dying: stop or warn.")] = "warn",
     tracker: Annotated[str, typer.Option(help="A tracker of accelerate by name, or none.")] = "tensorboard",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
@@ -80,7 +82,7 @@ def sweep_command(
         found = sweep(
             recipe,
             settings or (),
-            data,
+            opened(data, folder_labels),
             out,
             seeds=chosen_seeds,
             protocol=_protocol(protocol, option or []),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from polysem.cli.collections import FolderLabels, opened
 from polysem.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def train_command(
     text_features: Annotated[
         Path | None, typer.Option(help="Features of the captions, made if absent.", show_default="in the cache")
     ] = None,
+    folder_labels: FolderLabels = False,
     on_collapse: Annotated[str, typer.Option(help="What to do with a run that is dying: stop or warn.")] = "warn",
     tracker: Annotated[str, typer.Option(help="A tracker of accelerate by name, or none.")] = "tensorboard",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
@@ -53,7 +55,7 @@ def train_command(
     try:
         result = train(
             loaded,
-            data,
+            opened(data, folder_labels),
             out,
             features=features,
             text_features=text_features,

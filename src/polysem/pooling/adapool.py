@@ -34,8 +34,8 @@ class AdaPool(Pooling):
         typical = (masked.softmax(dice_similarity(x, centre), mask[..., None], dim=1) * x).sum(1)
         if self.training:
             # In place: a clamp in the graph would hold a beta that has left [0, 1] there for good, without gradient.
-            with torch.no_grad():
-                self.beta.clamp_(0, 1)
+            # Of the data: a batch may be pooled in groups, and the graph of the first must stay valid in the second.
+            self.beta.data.clamp_(0, 1)
         beta = self.beta.clamp(0, 1)
         return beta * typical + (1 - beta) * softpool(x, mask)
 

@@ -56,6 +56,11 @@ class SetPredictor(Part):
     labels: tuple[str, ...] | None = None
     """The names of the classes, where it classifies."""
 
+    @property
+    def dimensions(self) -> tuple[str, ...] | None:
+        """What each dimension of its vectors stands for, where that has a name."""
+        return None
+
     def __init__(self, dim: PositiveInt, k: PositiveInt, input_dim: PositiveInt | None) -> None:
         super().__init__()
         self.dim, self.k, self.input_dim = dim, k, input_dim

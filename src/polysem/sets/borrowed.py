@@ -89,8 +89,9 @@ def _check_fit(config: Any, start: str, width: int, layers: int | None, heads: i
     if hidden != width:
         raise ConfigError(
             f"sets.start={start} has states of width {hidden}, and the shared encoder reads input_dim={width}. "
-            f"Project both sides to it: --set image.sets.input_dim={hidden} --set image.project.dim={hidden} "
-            f"--set text.project.dim={hidden}, or leave sets.start out."
+            f"Make both sides as wide: --set image.sets.input_dim={hidden} --set image.project.dim={hidden} "
+            f"--set text.project.dim={hidden} (image.encoder.dim and text.encoder.dim in a recipe without project), or "
+            "leave sets.start out."
         )
     if layers is not None and layers > int(config.num_hidden_layers):
         raise ConfigError(

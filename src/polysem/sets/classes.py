@@ -104,6 +104,10 @@ class Classes(SetPredictor):
         if embed == "state" and dim != input_dim:
             self.reject_knobs(f"embed='state' gives vectors of width input_dim={input_dim}, not dim={dim}.")
 
+    @property
+    def dimensions(self) -> tuple[str, ...] | None:
+        return self.labels if self.embed == "classes" else None
+
     # A model folder has to be built again where the model it started from does not exist.
     @property
     def config(self) -> Config:

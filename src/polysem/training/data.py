@@ -29,12 +29,19 @@ class Splits:
 
 
 def split(collection: Collection, wanted: Data) -> Splits:
-    """Training and validation items, those with captions."""
+    """Training and validation items, those with captions.
+
+    Without splits a tenth is held out by id; with splits but no val, as NUS-WIDE has them, a tenth of the training
+    items: the test split must not pick a checkpoint.
+    """
     known = collection.splits
     if not collection.has_splits:
         (val, train), how = collection.held_out(), HELD_OUT_NAME
     else:
         names = [name for name in wanted.train if name in known]
+        if names and wanted.val not in known and wanted.val == Data().val:
+            (val, train), how = collection.split(*names).held_out(), HELD_OUT_NAME
+            return _checked(train, val, how)
         for name, given in (("data.train", names), ("data.val", [wanted.val] if wanted.val in known else [])):
             if not given:
                 asked = wanted.val if name == "data.val" else ", ".join(wanted.train)
@@ -42,6 +49,10 @@ def split(collection: Collection, wanted: Data) -> Splits:
                     f"{collection.name} has no split {asked}; it has {', '.join(known)}. Name one: --set {name}=…"
                 )
         train, val, how = collection.split(*names), collection.split(wanted.val), wanted.val
+    return _checked(train, val, how)
+
+
+def _checked(train: Collection, val: Collection, how: str) -> Splits:
     splits = Splits(_with_captions(train), _with_captions(val), how)
     splits.check()
     return splits

@@ -24,7 +24,8 @@ def label_names(train: Collection) -> list[str]:
     if not found:
         raise InputError(
             f"{train.name} has no labels to learn from. Give it a table captions.csv or captions.jsonl with a column "
-            "`labels`, put COCO's instances_*.json beside its captions, or choose a recipe that learns from pairs."
+            "`labels`, put COCO's instances_*.json beside its captions, take the names of subfolders with "
+            "--folder-labels, or choose a recipe that learns from pairs."
         )
     return found
 

@@ -75,7 +75,8 @@ class Labels(Protocol):
             raise InputError(
                 f"{collection.name} has no labels here, and protocol {self.name} measures by shared labels. Give it a "
                 "table captions.csv or captions.jsonl with a column `labels`, put COCO's instances_*.json beside its "
-                "captions, or open the folder with folder_labels=True. Without labels, measure with --protocol pairs."
+                "captions, or take the names of subfolders: --folder-labels (folder_labels=True). Without labels, "
+                "measure with --protocol pairs."
             )
         return found
 

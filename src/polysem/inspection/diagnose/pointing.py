@@ -25,6 +25,8 @@ from polysem.inspection.places import Places, places, stored_places
 
 MOST = 1000
 """Pictures that are looked at."""
+LEVELLED = 1e-3
+"""Of an equal share: weights that differ by less are equal."""
 RESAMPLES, LEVEL = 2000, 0.95
 _BATCH = 32
 
@@ -77,18 +79,22 @@ def pointing(gallery: Gallery, features: Store = None, progress: Progress | None
     store = None if features is None else FeatureStore.open(features)
     if store is None and not isinstance(gallery.model.image.encoder, ImageEncoder):
         return "Where the model's features lie in the picture is not known."
-    looks = []
+    looks, even = [], 0
     for (place, item), seen in zip(
         ((place, gallery.items[place]) for place in boxed), _attentions(gallery, boxed, store), strict=True
     ):
         if seen.how == "omission":
             return "This model has no attention: its tokens change each other before they are pooled."
+        if bool((seen.last.amax(-1) - seen.last.amin(-1) < LEVELLED / seen.last.shape[-1]).all()):
+            even += 1  # the strongest of equal weights would be the first token: a corner of the picture
         where = _places(gallery, item, store, seen.weights.shape[-1])
         if not bool(where.located.any()):
             return "Where the model's features lie in the picture is not known."
         looks.append(_Look.of(place, item, seen, where))
         if progress is not None:
             progress("pointing game", len(looks), len(boxed))
+    if even == len(looks):
+        return "This model weighs all tokens of a picture alike: it looks at nothing in particular."
     return _summed(gallery, looks)
 
 

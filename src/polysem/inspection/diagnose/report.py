@@ -22,6 +22,7 @@ from polysem.inspection.diagnose.calibration import Calibration, calibration
 from polysem.inspection.diagnose.confusions import Confusions, confusions, groups_of
 from polysem.inspection.diagnose.failures import Failure, failures
 from polysem.inspection.diagnose.pointing import Pointing, pointing
+from polysem.inspection.diagnose.predicted import Predicted, predicted
 from polysem.inspection.diagnose.sets import AsOne, Spread, as_one, spread
 from polysem.inspection.diagnose.slots import Usage, usage
 from polysem.inspection.diagnose.space import Hubness, Space, hubness, space
@@ -35,7 +36,7 @@ class Diagnosis:
     """What was found. Mappings by direction have the keys "i2t" and "t2i", by side "image" and "text".
 
     spreads, usages, as_one: of sets; empty and None for single vectors. pointing: the game's result, or in words why
-    there is none. left_out: what was not measured, and why.
+    there is none. left_out: what was not measured, and why. predicted: of a model that predicts labels.
     """
 
     gallery: Gallery = field(repr=False)
@@ -50,6 +51,7 @@ class Diagnosis:
     confusions: Mapping[str, Confusions]
     pointing: Pointing | str
     left_out: tuple[str, ...]
+    predicted: Predicted | None = None
 
     @property
     def verdicts(self) -> list[Verdict]:
@@ -95,6 +97,7 @@ class Diagnosis:
             "space": asdict(self.space),
             "hubness": {way: asdict(each) for way, each in self.hubness.items()},
             "calibration": {way: asdict(each) for way, each in self.calibration.items()},
+            "labels": None if self.predicted is None else asdict(self.predicted),
             "confusions": {way: asdict(each) for way, each in self.confusions.items()},
             "pointing": None if isinstance(self.pointing, str) else asdict(self.pointing),
             "failures": {way: [failure(way, each) for each in some] for way, some in self.failures.items()},
@@ -200,6 +203,7 @@ def examine(
         {way: confusions(r, items, known, texts_ask=way == "t2i") for way, r in ways.items()} if labelled else {},
         pointed,
         tuple(left_out),
+        predicted(gallery),
     )
 
 

@@ -36,6 +36,14 @@ APART = 0.99
 BY_CHANCE = 3.0
 """Times chance that R@10 must be."""
 
+MUTE = 0.5
+"""Share of the labels that are never predicted, from which on to watch it."""
+
+_PAIRS_AT_ONE_POINT = (
+    "Train again with a lower learning rate and with all negatives first: "
+    '--set objective.mining=\'[[0,"all"],[1,"hardest"]]\'.'
+)
+_LABELS_AT_ONE_POINT = "Train longer, or again with a lower learning rate: --set optimiser.lr=…"
 _NAMES = {"image": "image sets", "text": "text sets"}
 _WAYS = {"i2t": "image → text", "t2i": "text → image"}
 
@@ -54,6 +62,7 @@ def judge(found: Diagnosis) -> list[Verdict]:
     """All verdicts, the worst first."""
     every = [
         *_retrieval(found),
+        *_labels(found),
         *_collapse(found),
         *_starvation(found),
         *_pointing(found),
@@ -88,15 +97,34 @@ def _retrieval(found: Diagnosis) -> Iterator[Verdict]:
             "everything at one point",
             "bad",
             f"{says} Two different items have a mean cosine of {cosine:.2f}: the space is not used.",
-            "Train again with a lower learning rate and with all negatives first: "
-            '--set objective.mining=\'[[0,"all"],[1,"hardest"]]\'.',
+            _LABELS_AT_ONE_POINT if found.gallery.model.labels else _PAIRS_AT_ONE_POINT,
         )
     elif r10 < BY_CHANCE * chance and chance * BY_CHANCE < 100:
-        yield Verdict(
-            "retrieval", "bad", says, "Hardly better than chance: see whether the captions belong to their pictures."
-        )
+        advice = "Hardly better than chance: see whether the captions belong to their pictures."
+        if found.gallery.model.labels:  # it may still find what has the same labels
+            advice = "Hardly better than chance. Labels are what it learned: measure it with --protocol labels."
+        yield Verdict("retrieval", "watch" if found.gallery.model.labels else "bad", says, advice)
     else:
         yield Verdict("retrieval", "good", says)
+
+
+def _labels(found: Diagnosis) -> Iterator[Verdict]:
+    each = found.predicted
+    if each is None:
+        return
+    measured = " and ".join(f"{each.micro_f1[side]:.1f} for {side}s" for side in each.micro_f1)
+    says = f"Micro-F1 of predicted labels is {measured}. Of the {each.present:,} labels of these items "
+    says += " and ".join(f"{len(names):,} are never predicted of any {side}" for side, names in each.silent.items())
+    says += f", and {len(each.unknown):,} are unknown to the model." if each.unknown else "."
+    silent = max(len(names) for names in each.silent.values())
+    if not all(each.micro_f1.values()):
+        advice = "No right label reaches a probability of 0.5. Train longer, or with a lower learning rate."
+        yield Verdict("labels", "bad", says, advice)
+    elif silent > MUTE * each.present:
+        advice = "Rare labels stay below a probability of 0.5. Train longer; ranking by labels needs no such threshold."
+        yield Verdict("labels", "watch", says, advice)
+    else:
+        yield Verdict("labels", "good", says)
 
 
 def _collapse(found: Diagnosis) -> Iterator[Verdict]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from PIL import Image
@@ -44,6 +45,7 @@ class Winning:
     image_tokens, text_tokens: (J,) the token that supplies most of it, on either side.
     image_supply, text_supply: (N,), (M,) in which share of these dimensions the token supplies the most; sums to 1.
     image_parts, text_parts: (N,), (M,) what each token adds to the closeness over all dimensions; sums to it.
+    names: what the dimensions stand for, where they are classes.
     """
 
     dimensions: Tensor
@@ -54,6 +56,15 @@ class Winning:
     text_supply: Tensor
     image_parts: Tensor
     text_parts: Tensor
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Said:
+    """A label and how probable the model holds it to be."""
+
+    label: str
+    probability: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +77,7 @@ class Explanation:
     nearest: for each element of the image the captions nearest to it, the nearest first; of those in `searched`.
     winning: for models of one vector that is a weighted sum.
     moment: of a video, the part that the caption matches best; the picture is the frame there.
+    labels: of a model that predicts labels, the likeliest of the "image" and of the "text", the first first.
     """
 
     model: str
@@ -82,6 +94,7 @@ class Explanation:
     searched: Searched | None = None
     winning: Winning | None = None
     moment: Moment | None = None
+    labels: Mapping[str, tuple[Said, ...]] = field(default_factory=dict)
 
     @property
     def score(self) -> float:
@@ -112,7 +125,11 @@ class Explanation:
             "searched": None if self.searched is None else asdict(self.searched),
             "winning": None
             if self.winning is None
-            else {name: _numbers(value) for name, value in vars(self.winning).items()},
+            else {
+                **{name: _numbers(value) for name, value in vars(self.winning).items() if name != "names"},
+                "names": list(self.winning.names) or None,
+            },
+            "labels": {side: [asdict(each) for each in said] for side, said in self.labels.items()} or None,
             "moment": None if self.moment is None else asdict(self.moment),
         }
 

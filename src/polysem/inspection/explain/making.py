@@ -18,17 +18,18 @@ from polysem.errors import InputError
 from polysem.inspection import inputs
 from polysem.inspection.attention import text_attentions, tower_attentions
 from polysem.inspection.contributions import contributions
-from polysem.inspection.explain.explanation import Explanation, Near, Searched
+from polysem.inspection.explain.explanation import Explanation, Near, Said, Searched
 from polysem.inspection.explain.nearest import captions_of, nearest
 from polysem.inspection.explain.winning import winning
 from polysem.inspection.film import moment
 from polysem.inspection.places import Places, nowhere, places, regions
 from polysem.inspection.words import words
-from polysem.models import Model, load
+from polysem.models import Model, encoding, load
 from polysem.models.frames import has_frames
 from polysem.models.moments import Moment, clock
+from polysem.models.tower import Inputs
 
-NEAREST = 3
+NEAREST, LABELS = 3, 3
 Progress = Callable[[str, int, int], None]
 
 
@@ -90,9 +91,31 @@ def explain(
         contributions=contributions(model.similarity, looked.vectors, read.vectors),
         nearest=found,
         searched=searched,
-        winning=winning(model.similarity, looked, read),
+        winning=winning(model.similarity, looked, read, _dimensions(model)),
         moment=part,
+        labels=_labels(model, given, caption),
     )
+
+
+def _dimensions(model: Model) -> tuple[str, ...] | None:
+    """What each dimension stands for, if it is the same on both sides."""
+    names = model.image.sets.dimensions
+    return names if names == model.text.sets.dimensions else None
+
+
+def _labels(model: Model, given: Inputs, caption: str) -> dict[str, tuple[Said, ...]]:
+    if not model.labels:
+        return {}
+    probable = {
+        "image": encoding.run(model.image, 1, lambda _: given, 1, None, encoding.probabilities)[0],
+        "text": model.classify_texts([caption]),
+    }
+    found = {}
+    for side, (row,) in probable.items():
+        best = row.float().topk(min(LABELS, len(model.labels)))
+        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        found[side] = tuple(Said(model.labels[place], value) for place, value in pairs)
+    return found
 
 
 def _called(path: Path | None, part: Moment | None) -> str:

@@ -30,7 +30,7 @@ HOW_WORDS = {
 
 def title_height(explanation: Explanation) -> float:
     """Inches that `show_title` needs."""
-    return 0.5 + 0.25 * len(_title(explanation).splitlines())
+    return 0.5 + 0.25 * len(_title(explanation).splitlines()) + (0.25 if explanation.labels else 0)
 
 
 def show_title(part: Any, explanation: Explanation, theme: Theme) -> None:
@@ -38,7 +38,18 @@ def show_title(part: Any, explanation: Explanation, theme: Theme) -> None:
     height = title_height(explanation)
     score = f"{explanation.similarity} score {explanation.score:.4f} · {explanation.model}"
     part.text(0.01, 1 - 0.1 / height, _title(explanation), va="top", fontsize=13)
+    if explanation.labels:
+        score = f"{score}\n{wrapped(told_labels(explanation), 110, 1)}"
     part.text(0.01, 0.12 / height, score, va="bottom", fontsize=10.5, color=theme.faint)
+
+
+def told_labels(explanation: Explanation) -> str:
+    """The labels of both sides in a line."""
+    told = {
+        side: ", ".join(f"{each.label} {each.probability:.2f}" for each in said)
+        for side, said in explanation.labels.items()
+    }
+    return f"labels of the image: {told['image']} · of the caption: {told['text']}"
 
 
 def _title(explanation: Explanation) -> str:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from polysem.inspection.explain import panels
-from polysem.inspection.explain.explanation import Explanation
+from polysem.inspection.explain.explanation import Explanation, Winning
 from polysem.inspection.explain.theme import Theme
 from polysem.inspection.words import word_weights
 
@@ -42,7 +42,7 @@ def _maps(part: Any, explanation: Explanation, theme: Theme, maps: int) -> None:
     for here, (name, values, signed) in zip(axes, rows, strict=True):
         colours, norm = (colormaps[theme.around_zero], around) if signed else (colormaps[theme.scale], scale)
         panels.show_weights(here, explanation.picture, explanation.places, values, colours, norm, theme)
-        here.set_title(name, fontsize=10)
+        here.set_title(panels.wrapped(name, 40, 2), fontsize=10)
     shares = [here for here, (_, _, signed) in zip(axes, rows, strict=True) if not signed]
     _bar(part, ScalarMappable(scale, colormaps[theme.scale]), shares, "share")
     if around is not None:
@@ -58,11 +58,18 @@ def _rows(weights: Tensor, explanation: Explanation, side: str) -> list[tuple[st
         supply, parts = (
             (found.image_supply, found.image_parts) if side == "image" else (found.text_supply, found.text_parts)
         )
-        rows.append((f"supplies the {len(found.dimensions)} winning dimensions", supply, False))
+        rows.append((_supplies(found), supply, False))
         # Of match probability the closeness is split, not what it makes of it.
         what = "score" if abs(float(parts.sum()) - explanation.score) < 1e-3 else "closeness"
         rows.append((f"adds to the {what}, sum {float(parts.sum()):.4f}", parts, True))
     return rows
+
+
+def _supplies(found: Winning) -> str:
+    many = len(found.dimensions)
+    if found.names:
+        return f"supplies {', '.join(found.names[:2])}" + (f" and {many - 2} more" if many > 2 else "")
+    return f"supplies the {many} winning dimension{'s' if many > 1 else ''}"
 
 
 def _norms(rows: list[tuple[str, Tensor, bool]]) -> tuple[Any, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -13,8 +15,13 @@ HALF = 0.5
 """Of all that speaks for the match: what the winning dimensions hold together."""
 
 
-def winning(similarity: Similarity, image: Attention, text: Attention) -> Winning | None:
-    """None unless both vectors are sums over tokens and their closeness is a sum over dimensions."""
+def winning(
+    similarity: Similarity, image: Attention, text: Attention, names: Sequence[str] | None = None
+) -> Winning | None:
+    """None unless both vectors are sums over tokens and their closeness is a sum over dimensions.
+
+    names: what the dimensions stand for, if that is known.
+    """
     if image.terms is None or text.terms is None:
         return None
     x, y = (similarity.prepare(side.vectors.double())[0] for side in (image, text))
@@ -40,6 +47,7 @@ def winning(similarity: Similarity, image: Attention, text: Attention) -> Winnin
         _shares(text_tokens, len(of_text)),
         of_image.sum(1).float(),
         of_text.sum(1).float(),
+        () if names is None else tuple(names[place] for place in chosen.tolist()),
     )
 
 

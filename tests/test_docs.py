@@ -151,8 +151,8 @@ def test_the_page_of_parts_is_up_to_date():
     assert (DOCS / "parts.md").read_text(encoding="utf-8") == page, "run: python docs/make_parts.py"
 
 
-def test_the_readme_example_runs(capsys):
-    _, example = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+def test_the_example_of_the_parts_runs(capsys):
+    (example,) = blocks(DOCS / "core.md", "python")
     names: dict = {}
     exec(example, names)
     assert names["scores"].shape == (32, 32)

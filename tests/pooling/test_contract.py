@@ -211,5 +211,3 @@ def test_weights_of_official_variants(name):
     part, features = shaken(pooling.build(name, dim=DIM, variant="official")), batch(DIM, (6, 6))
     weights = part.weights(features)
     torch.testing.assert_close((weights * features.values).sum(1), part(features), atol=1e-5, rtol=1e-5)
-
-

@@ -9,7 +9,7 @@ setup(
         Extension(
             "polysem.search.engine.native._kernels",
             sources=[f"{NATIVE}/kernels.c"],
-            depends=[f"{NATIVE}/kernels_body.h", f"{NATIVE}/batch_body.h"],
+            depends=[f"{NATIVE}/{name}.h" for name in ("kernels_body", "exact_body", "batch_body", "decide")],
             extra_compile_args=["-O3", "-g0", "-std=gnu11", "-Wno-psabi"],
             optional=True,
         )

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polysem.errors import ConfigError, InputError, NonFiniteError
-from polysem.search.engine import Engine, Plan, native, search_many
+from polysem.search.engine import Engine, Plan, batch, native, search_many
 from polysem.search.engine import engine as engine_module
 from search.engine_support import SETTING, SMOOTH, WAYS, assert_is_the_truth, sets, unit
 
@@ -226,6 +226,44 @@ def test_two_threads_change_nothing(way):
     finally:
         torch.set_num_threads(1)
     assert_identical([*alone, *together])
+
+
+def test_more_queries_than_items_are_shared_out_by_queries(way):
+    """The items fill no whole block of the native loops, nor do the queries of a thread."""
+    import torch
+
+    vectors, queries = sets(101, 4, 512), sets(1100, 4, 512, seed=1)
+    engine = Engine.build(vectors, SMOOTH, plan=Plan())
+    alone = engine.search_batch(queries, 7)
+    torch.set_num_threads(2)
+    try:
+        together = engine.search_batch(queries, 7)
+    finally:
+        torch.set_num_threads(1)
+    some = range(0, 1100, 97)
+    assert_identical([alone, together])
+    assert_identical([[alone[q] for q in some], [engine.search(queries[q], 7, brute=True) for q in some]])
+
+
+@pytest.mark.parametrize("plan", [Plan(), Plan((8,))], ids=["scored", "bounded"])
+def test_a_batch_in_which_some_queries_have_more_ties_than_there_is_room_for(way, plan):
+    twins = np.repeat(sets(1), 300, axis=0)
+    vectors = np.concatenate([sets(200, seed=1), twins])
+    queries = np.concatenate([sets(3, seed=2), twins[:1], sets(2, seed=3)])
+    engine = Engine.build(vectors, SMOOTH, plan=plan)
+    found = engine.search_batch(queries, 5)
+    assert found[3].positions.tolist() == [200, 201, 202, 203, 204]
+    for hits, query in zip(found, queries, strict=True):
+        assert_is_the_truth(hits, query, vectors, SMOOTH, 5)
+
+
+def test_a_batch_too_large_for_one_part_of_the_decision(way, monkeypatch):
+    monkeypatch.setattr(batch, "_PRODUCTS", 1)
+    vectors, queries = sets(90), sets(4, seed=1)
+    allowed = np.arange(90) % 3 > 0
+    engine = Engine.build(vectors, SMOOTH, plan=Plan())
+    for hits, query in zip(engine.search_batch(queries, 100, allowed), queries, strict=True):
+        assert_is_the_truth(hits, query, vectors, SMOOTH, 100, allowed)
 
 
 @pytest.mark.parametrize(

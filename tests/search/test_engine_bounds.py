@@ -5,7 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from polysem.errors import NonFiniteError
 from polysem.search.engine import Engine, Plan, exact, native, plan, scan
+from polysem.search.engine.checks import unevenness
 from polysem.search.engine.level import Level, Probe
 from polysem.search.engine.scoring import FIXED_ONE, Scoring
 from polysem.search.engine.sketch import learn_rotation, probes, sketch
@@ -169,6 +171,17 @@ def test_native_products_equal_numpy_s_to_the_last_bit():
             loops = native.Native(library, Level(vectors), Probe(query[None]), Scoring.of(SMOOTH))
             loops.products(rows, np.array([0, 50]), 0, 1, found)
             assert (found == exact.in_order(vectors[rows], query)).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("D", [1, 7, 16, 100])
+def test_norms_are_measured(way, dtype, D):
+    vectors = (sets(40, 3, D) * np.linspace(0.995, 1.004, 40)[:, None, None]).astype(dtype)
+    expected = np.abs(np.linalg.norm(vectors.astype(float), axis=-1) - 1).max()
+    assert abs(unevenness(vectors, "item") - expected) < 1e-12
+    vectors[33, 1, -1] = np.inf
+    with pytest.raises(NonFiniteError, match="Vector 1 of item 33"):
+        unevenness(vectors, "item")
 
 
 def test_a_pair_s_score_does_not_depend_on_its_company():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
 
 # Those beside the k best that a scan cannot tell from them. More than this are rare, and found one query at a time.
 _ROOM = 64
+# Exact products held at once by a thread.
+_PRODUCTS = 1 << 18
 # Scoring one item after the other takes this much longer than in a matrix product.
 _SINGLY = 3.0
 # So does a number of a query when it is rotated, which is done in float64.
@@ -42,10 +43,9 @@ def search_block(engine: Engine, vectors: NDArray[np.float32], uneven: float, k:
     level = engine.sketches[chosen - 1] if chosen else engine.full
     bounds = scan.many(level, queries.probes[chosen], engine.scoring)
     library = native.library()
-    if library is None:
-        found = [_race(engine, queries, q, k, rows, bounds[q], chosen) for q in range(count)]
-    else:
-        found = _finalists(engine, queries, bounds, k, rows, chosen, library)
+    if library is not None:
+        return _decide(engine, queries, bounds, k, rows, chosen, library)
+    found = [_race(engine, queries, q, k, rows, bounds[q], chosen) for q in range(count)]
     finalists, scored = [those for those, _ in found], [n for _, n in found]
     scores = exact.scores(engine.full, queries.vectors, engine.scoring, finalists)
     return best_of_each(finalists, scores, k, scored)
@@ -55,9 +55,9 @@ def search_alone(engine: Engine, queries: Queries, k: int, library: ctypes.CDLL)
     """One query against all items of one engine, bounded by the first sketch, with as few steps in Python as can be."""
     k = min(k, len(engine.vectors))
     bounds = scan.one(engine.sketches[0], queries.probes[1], engine.scoring)
-    ((rows, scored),) = _finalists(engine, queries, bounds[None], k, None, 1, library)
-    engine.learn(scored, len(engine.vectors))
-    return best(rows, exact.scores(engine.full, queries.vectors, engine.scoring, [rows]), k, scored)
+    (hits,) = _decide(engine, queries, bounds[None], k, None, 1, library)
+    engine.learn(hits.scored, len(engine.vectors))
+    return hits
 
 
 def _chosen(engine: Engine, k: int) -> int:
@@ -71,27 +71,44 @@ def _chosen(engine: Engine, k: int) -> int:
     return 1 + int(np.argmin(costs)) if min(costs) < _WORTHWHILE else 0
 
 
-def _finalists(
+def _decide(
     engine: Engine, queries: Queries, bounds: NDArray[np.float32], k: int, rows: Rows, chosen: int, library: ctypes.CDLL
-) -> list[tuple[NDArray[np.int64], int]]:
-    """`_race` natively, for every query."""
+) -> list[Hits]:
+    """`_race` natively, for every query, and the exact scores of those that it leaves."""
     count, size = bounds.shape
     if rows is not None:
         size, excluded = len(rows), np.ones(size, bool)
         excluded[rows] = False
         bounds[:, excluded] = -np.inf
-    found = Finalists(library, count, k + _ROOM)
     levels, order = [engine.full, *engine.sketches], [0]
     if chosen:
         order = [*range(chosen + 1, len(levels)), 0]
     loops = [Native(library, levels[i], queries.probes[i], engine.scoring) for i in order]
     slacks = [queries.slack(engine, chosen, many=True), *(queries.slack(engine, number) for number in order)]
-    promising = min(size, PROMISING + 2 * k) if chosen else 0
-    share(partial(found.find, loops, bounds, slacks, k, promising), count, most=count)
-    return [
-        (those, int(scored) if chosen else size) if those is not None else _race(engine, queries, q, k, rows)
-        for q, (those, scored) in enumerate(zip(found, found.scored, strict=True))
-    ]
+    ranks = k, min(size, PROMISING + 2 * k) if chosen else 0, k + _ROOM
+    positions, scores, scored = np.empty((count, k), np.int64), np.empty((count, k)), np.empty(count, np.int64)
+    crowded: list[int] = []
+
+    def decide(first: int, last: int) -> None:
+        found = Finalists.find(
+            library, loops, bounds, [*slacks, queries.rounding(engine)], ranks, (first, last), scored
+        )
+        counts = np.diff(found.starts)
+        exactly = exact.of_products(
+            engine.full, queries.vectors[first:last], engine.scoring, found.rows, counts, found.products
+        )
+        found.order(library, exactly, positions[first:last], scores[first:last])
+        crowded.extend((first + np.flatnonzero(counts == 0)).tolist())
+
+    pairs = engine.vectors.shape[1] * queries.vectors.shape[1]
+    share(decide, count, most=count, largest=max(1, _PRODUCTS // (ranks[2] * pairs)))
+    each = scored.tolist() if chosen else [size] * count
+    hits = [Hits(*those) for those in zip(positions, scores, each, strict=True)]
+    for q in crowded:
+        left, full = _race(engine, queries, q, k, rows)
+        exactly = exact.scores(engine.full, queries.vectors[q : q + 1], engine.scoring, [left])
+        hits[q] = best(left, exactly, k, full)
+    return hits
 
 
 def _race(

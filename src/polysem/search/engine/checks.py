@@ -8,10 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polysem.errors import InputError, NonFiniteError, kind
+from polysem.search.engine import native
+from polysem.search.engine.sharing import share
 
 # Half precision moves a unit vector's norm by less than a tenth of this.
 _UNEVEN = 0.01
 _BLOCK = 1 << 22
+# Fewer numbers than this are not worth a second thread.
+_SHARE = 1 << 20
 
 
 def checked_vectors(vectors: Any) -> tuple[NDArray[Any], float]:
@@ -50,6 +54,13 @@ def checked_k(k: int) -> int:
 
 def unevenness(vectors: NDArray[Any], what: str) -> float:
     """By how much a norm differs from 1 at most; an error where that is more than storage could explain."""
+    library = native.library()
+    if library is not None:
+        found, count = [(1.0, 1.0)], vectors.size // vectors.shape[2]
+        share(lambda *part: found.append(native.norms(library, vectors, *part)), count, most=vectors.size // _SHARE)
+        extremes = np.array(found)
+        if (np.abs(extremes - 1) < 2 * _UNEVEN).all():
+            return float(np.abs(np.sqrt(extremes) - 1).max())
     most, step = 0.0, max(1, _BLOCK // (vectors.shape[1] * vectors.shape[2]))
     for start in range(0, len(vectors), step):
         block = np.asarray(vectors[start : start + step], dtype=np.float32)

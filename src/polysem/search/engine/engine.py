@@ -42,7 +42,9 @@ class Engine:
         uneven: float,
     ) -> None:
         self.vectors, self.scoring, self.plan = vectors, scoring, plan
-        self.rotation, self.sketches, self.uneven = rotation, tuple(sketches), uneven
+        # Not a read-only map of a file, which torch would not take without a copy for every query.
+        self.rotation = np.require(rotation, requirements="W")
+        self.sketches, self.uneven = tuple(sketches), uneven
         self.full = Level(vectors)
         self._pause, self._next_pause = 0, 1
 

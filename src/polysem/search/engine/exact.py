@@ -40,9 +40,21 @@ def scores(
     else:
         pairs = zip(queries, rows, strict=True)
         products = np.concatenate([in_order(items.values[those], query) for query, those in pairs])
+    return of_products(items, queries, scoring, every, counts, products)
+
+
+def of_products(
+    items: Level,
+    queries: NDArray[np.float32],
+    scoring: Scoring,
+    rows: NDArray[np.int64],
+    counts: Sequence[int] | NDArray[np.int64],
+    products: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """From exact inner products (n, K, L) with the rows, of which each query has its count. May overwrite them."""
     if scoring.normalises:
         norms = np.repeat(_norms(queries), counts, axis=0)
-        products /= _norms(items.values[every])[:, :, None] * norms[:, None]
+        products /= _norms(items.values[rows])[:, :, None] * norms[:, None]
     return scoring.exact(products)
 
 

@@ -43,3 +43,8 @@ class Queries:
         level = engine.sketches[number - 1] if number else engine.full
         uneven, fixed = max(self.uneven, engine.uneven), scan.fixed_sides(level, many=many)
         return engine.scoring.slack(K, L, level.width, uneven, scan.rounding(), fixed)
+
+    def rounding(self, engine: Engine) -> float:
+        """How far scores from exact products may be off when those are rounded to float32."""
+        uneven = max(self.uneven, engine.uneven)
+        return engine.scoring.slack(engine.vectors.shape[1], self.vectors.shape[1], 0, uneven)

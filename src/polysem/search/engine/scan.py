@@ -17,8 +17,8 @@ from polysem.search.engine.sharing import share
 
 # Fewer numbers than this are not worth a second thread.
 _SHARE = 1 << 20
-# A multiple of the items that the native loops take at once.
-_STEP = 128
+# A multiple of the items that the native loops take at once; queries of the usual size that they do.
+_STEP, _GROUP = 128, 12
 
 
 def one(level: Level, probe: Probe, scoring: Scoring, rows: Rows = None) -> NDArray[np.float32]:
@@ -40,8 +40,12 @@ def many(level: Level, probe: Probe, scoring: Scoring) -> NDArray[np.float32]:
     scores = np.empty((len(probe.vectors), len(level.values)), np.float32)
     library = native.library()
     if library is not None:
-        loops = Native(library, level, probe, scoring)
-        _share(level, len(level.values), lambda first, last: loops.batch(first, last, scores))
+        loops, (Q, N) = Native(library, level, probe, scoring), scores.shape
+        if Q > N:  # the longer side can be shared out more evenly
+            parts = Q * probe.vectors.shape[1] * level.width // _SHARE
+            share(lambda *part: loops.batch(part, (0, N), scores), Q, most=parts, multiple=_GROUP)
+        else:
+            _share(level, N, lambda *part: loops.batch((0, Q), part, scores))
     else:
         _share(level, len(level.values), partial(_blocked, level, probe, scoring, None, scores))
     return scores

@@ -10,14 +10,25 @@ from polysem import threads
 _CPU = torch.device("cpu")
 
 
-def share(run: Callable[[int, int], None], count: int, *, most: int | None = None, multiple: int = 1) -> None:
-    """Call run(first, last) for parts of `count`, each on a thread: at most `most`, all but the last a `multiple`.
+def share(
+    run: Callable[[int, int], None],
+    count: int,
+    *,
+    most: int | None = None,
+    multiple: int = 1,
+    largest: int | None = None,
+) -> None:
+    """Call run(first, last) for parts of `count`, on at most `most` threads; all parts but the last are a `multiple`.
 
-    run must release the interpreter for most of its time, or nothing is won.
+    As many parts as threads, or more if none may be larger than `largest`. run must release the interpreter for most of
+    its time, or nothing is won.
     """
-    parts = threads.count(_CPU) if most is None else min(most, threads.count(_CPU))
-    if parts <= 1:
-        run(0, count)
-        return
-    step = max(1, -(-count // (parts * multiple))) * multiple
-    threads.run([partial(run, first, min(first + step, count)) for first in range(0, count, step)], _CPU)
+    workers = max(1, threads.count(_CPU) if most is None else min(most, threads.count(_CPU)))
+    step = max(1, -(-count // (workers * multiple))) * multiple
+    step = step if largest is None else min(step, largest)
+    parts = [partial(run, first, min(first + step, count)) for first in range(0, count, step)]
+    if workers > 1:
+        threads.run(parts, _CPU)
+    else:
+        for part in parts:
+            part()

@@ -39,7 +39,7 @@ def sketch(vectors: NDArray[Any], rotation: NDArray[np.float64], prefixes: Seque
     """One level for each prefix."""
     N, K, D = vectors.shape
     levels = [Level(np.empty((N, K, p), np.int8), np.empty((N, 3, K), np.float32)) for p in prefixes]
-    directions = torch.from_numpy(rotation[:, : max(prefixes, default=0)].copy())
+    directions = torch.from_numpy(rotation)[:, : max(prefixes, default=0)].contiguous()
     step = max(1, _BLOCK // K)
     for start in range(0, N, step):
         block = slice(start, start + step)
@@ -60,7 +60,7 @@ def probes(
     x = queries.astype(np.float64)
     squared = _squared(x)
     cap = float(np.sqrt(squared.max(initial=0)) * longest * (1 + 1e-6))
-    directions = torch.from_numpy(rotation[:, : max(prefixes, default=0)].copy())
+    directions = torch.from_numpy(rotation)[:, : max(prefixes, default=0)]
     rotated = (torch.from_numpy(x) @ directions).numpy()  # on torch's threads, not on numpy's own
     found = []
     for prefix in prefixes:

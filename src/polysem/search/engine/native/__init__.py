@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +57,7 @@ def _load() -> ctypes.CDLL | None:
         except OSError:  # not built, or built for another machine
             continue
         library.polysem_largest.restype = ctypes.c_int64
-        library.polysem_finalists.restype = None
+        library.polysem_norms.restype = None
         return library
     return None
 
@@ -78,7 +79,6 @@ class Native:
             norms = np.ascontiguousarray(norms.reshape(count, 2, -1, _FOURS).swapaxes(1, 2))
         self._library = library
         self._held = (level, query, norms)  # the pointers below do not keep their arrays alive
-        self._count = count
         self._task = _Task(
             _SIMILARITIES[scoring.name],
             _TYPES[level.values.dtype],
@@ -89,13 +89,12 @@ class Native:
         )
 
     def scan(self, rows: Rows, first: int, last: int, scores: NDArray[np.float32]) -> None:
-        self._check(self._library.polysem_scan(self._at(), _pointer(rows), _int(first), _int(last), _pointer(scores)))
+        _check(self._library.polysem_scan(self._at(), _pointer(rows), _int(first), _int(last), _pointer(scores)))
 
-    def batch(self, first: int, last: int, scores: NDArray[np.float32]) -> None:
-        """scores: (Q, N), of which columns first to last are filled."""
-        count, stride = _int(self._count), _int(scores.shape[1])
-        call = self._library.polysem_batch
-        self._check(call(self._at(), count, _int(first), _int(last), stride, _pointer(scores)))
+    def batch(self, queries: tuple[int, int], items: tuple[int, int], scores: NDArray[np.float32]) -> None:
+        """scores: (Q, N), of which those of queries and items first to last are filled."""
+        numbers = (_int(value) for value in (*queries, *items, scores.shape[1]))
+        _check(self._library.polysem_batch(self._at(), *numbers, _pointer(scores)))
 
     def products(
         self, rows: NDArray[np.int64], starts: NDArray[np.int64], first: int, last: int, out: NDArray[np.float64]
@@ -103,53 +102,72 @@ class Native:
         """Fill out (n, K, L), inner products in float64, for queries first to last: of query q with the rows from
         starts[q] to starts[q + 1]."""
         call, pointers = self._library.polysem_products, [_pointer(array) for array in (starts, rows, out)]
-        self._check(call(self._at(), _int(first), _int(last), *pointers))
+        _check(call(self._at(), _int(first), _int(last), *pointers))
 
     def _at(self) -> Any:
         return ctypes.byref(self._task)
 
-    @staticmethod
-    def _check(status: int) -> None:
-        if status:
-            raise MemoryError("No memory for the scan. Search fewer queries at once.")
 
-
+@dataclass(frozen=True)
 class Finalists:
-    """Room for what `find` leaves of each query's items: those that may be among its k best."""
+    """Who may be among the k best of each of some queries, one query after the other."""
 
-    def __init__(self, library: ctypes.CDLL, queries: int, room: int) -> None:
-        self._library = library
-        self.rows = np.empty((queries, room), np.int64)
-        self.counts, self.scored = np.empty(queries, np.int64), np.empty(queries, np.int64)
+    rows: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    """The rows of query q are those from starts[q] to starts[q + 1]; none where there was no room for all."""
+    products: NDArray[np.float64]
+    """(n, K, L): exact."""
 
+    @classmethod
     def find(
-        self,
+        cls,
+        library: ctypes.CDLL,
         levels: Sequence[Native],
         bounds: NDArray[np.float32],
         slacks: Sequence[float],
-        k: int,
-        promising: int,
-        first: int,
-        last: int,
-    ) -> None:
+        ranks: tuple[int, int, int],
+        queries: tuple[int, int],
+        scored: NDArray[np.int64],
+    ) -> Self:
         """For queries first to last: bounds (Q, N), then the sketches of `levels`, then the vectors, its last.
 
-        The bounds are overwritten. slacks: of the bounds, then of each level. promising: how many are scored to find
-        out what the bounds have to reach; 0 where the bounds are scores themselves.
+        The bounds are overwritten. slacks: of the bounds, of each level, and of scores from exact products. ranks: k;
+        how many are scored to find out what the bounds have to reach, 0 where the bounds are scores themselves; the
+        room for each query. scored (Q,): filled with how many items of each query were scored.
         """
+        (first, last), task = queries, levels[-1]._task
+        places = (last - first) * ranks[2]
+        rows, products = np.empty(places, np.int64), np.empty((places, task.K, task.L))
+        starts = np.empty(last - first + 1, np.int64)
         tasks = (_Task * len(levels))(*(level._task for level in levels))
-        self._library.polysem_finalists(
+        status = library.polysem_decide(
             *(tasks, _int(len(levels)), _int(first), _int(last), _pointer(bounds), _int(bounds.shape[1])),
-            (ctypes.c_float * len(slacks))(*slacks),
-            *(_int(value) for value in (k, promising, self.rows.shape[1])),
-            *(_pointer(array) for array in (self.rows, self.counts, self.scored)),
+            *((ctypes.c_float * len(slacks))(*slacks), *(_int(rank) for rank in ranks)),
+            *(_pointer(array) for array in (rows, products, starts, scored)),
         )
+        _check(status)
+        count = starts[-1]
+        return cls(rows[:count], starts, products[:count])
 
-    def __iter__(self) -> Iterator[NDArray[np.int64] | None]:
-        """Of each query; None where there was no room for all."""
-        room = self.rows.shape[1]
-        for rows, count in zip(self.rows, self.counts.tolist(), strict=True):
-            yield rows[:count] if 0 <= count <= room else None
+    def order(
+        self,
+        library: ctypes.CDLL,
+        scores: NDArray[np.float64],
+        positions: NDArray[np.int64],
+        best: NDArray[np.float64],
+    ) -> None:
+        """Fill (queries, k) positions and scores with the best of each, best first."""
+        arrays = (self.starts, self.rows, scores)
+        queries, k = (_int(size) for size in positions.shape)
+        _check(library.polysem_order(queries, *map(_pointer, arrays), k, _pointer(positions), _pointer(best)))
+
+
+def norms(library: ctypes.CDLL, vectors: NDArray[Any], first: int, last: int) -> tuple[float, float]:
+    """The least and the largest squared norm of vectors (..., D), counted through; NaN is below and above all."""
+    found = np.array([np.inf, -np.inf])
+    kind, numbers = ctypes.c_int32(_TYPES[vectors.dtype]), (_int(n) for n in (first, last, vectors.shape[-1]))
+    library.polysem_norms(_pointer(vectors), kind, *numbers, _pointer(found))
+    return float(found[0]), float(found[1])
 
 
 def largest(library: ctypes.CDLL, scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
@@ -157,6 +175,11 @@ def largest(library: ctypes.CDLL, scores: NDArray[np.float32], k: int) -> NDArra
     places = np.empty(min(k, len(scores)), np.int64)
     library.polysem_largest(_pointer(scores), _int(len(scores)), _int(len(places)), _pointer(places))
     return places
+
+
+def _check(status: int) -> None:
+    if status:
+        raise MemoryError("No memory for the scan. Search fewer queries at once.")
 
 
 def _pointer(array: NDArray[Any] | None) -> ctypes.c_void_p:

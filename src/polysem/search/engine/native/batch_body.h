@@ -224,20 +224,22 @@ INLINE void FN(loosen)(const Task *t, const float *norms, const float *sides, fl
     }
 }
 
-/* Items packed together: their factors, what their sketches need for bounds, and whether sums of their numbers fit. */
+/* Items packed together: their factors, what their sketches need for bounds, how many sixteens of items and panels of vectors
+   they are, and whether sums of their numbers fit. */
 typedef struct {
     FN(number) *factors;
     float *sides;
+    int64_t sixteens, panels;
     int fits;
 } FN(Block);
 
 /* Products of `count` queries with the items from `start` on -> scores. */
-static void FN(score_block)(const Task *t, int64_t first, int64_t count, int64_t start, int64_t last, int64_t blocks, int64_t columns, const float *sides, float *c, int64_t stride, float *scores) {
-    const int64_t K = t->K, L = t->L, fours = (L + 3) / 4 * 4;
+static void FN(score_block)(const Task *t, int64_t first, int64_t count, int64_t start, int64_t last, const FN(Block) *items, float *c, int64_t stride, float *scores) {
+    const int64_t K = t->K, L = t->L, fours = (L + 3) / 4 * 4, columns = items->panels * PANEL;
     for (int64_t q = 0; q < count; q++)
-        for (int64_t b = 0; b < blocks && start + b * PANEL < last; b++) {
+        for (int64_t b = 0; b < items->sixteens; b++) {
             float *block = c + q * L * columns + b * K * PANEL;
-            if (t->side) FN(loosen)(t, t->norms + (first + q) * 2 * fours, sides + b * 3 * K * PANEL, block, columns);
+            if (t->side) FN(loosen)(t, t->norms + (first + q) * 2 * fours, items->sides + b * 3 * K * PANEL, block, columns);
             for (int64_t half = 0; half < PANEL; half += LANES) {
                 const int64_t at = start + b * PANEL + half, left = last - at < LANES ? last - at : LANES;
                 float *to = scores + (first + q) * stride + at;
@@ -249,17 +251,19 @@ static void FN(score_block)(const Task *t, int64_t first, int64_t count, int64_t
         }
 }
 
-static void FN(pack_block)(const Task *t, int64_t start, int64_t last, int64_t blocks, int64_t across, int64_t depth, FN(Block) *block) {
-    const int64_t K = t->K, stop = last - start < blocks * PANEL ? last : start + blocks * PANEL;
-    block->fits = FN(pack_items)(t, start, stop, across, depth, block->factors);
-    for (int64_t i = 0; t->side && i < blocks * 3 * K * PANEL; i++) {
+static void FN(pack_block)(const Task *t, int64_t start, int64_t stop, int64_t depth, FN(Block) *block) {
+    const int64_t K = t->K;
+    block->sixteens = (stop - start + PANEL - 1) / PANEL;
+    block->panels = (block->sixteens * K + 1) / 2 * 2;
+    block->fits = FN(pack_items)(t, start, stop, block->panels, depth, block->factors);
+    for (int64_t i = 0; t->side && i < block->sixteens * 3 * K * PANEL; i++) {
         const int64_t item = start + i / (3 * K * PANEL) * PANEL + i % PANEL;
         block->sides[i] = item < stop ? t->side[item * 3 * K + i / PANEL % (3 * K)] : 0;
     }
 }
 
 /* As many items are packed at a time as the last cache holds; each group of queries meets all of those. */
-static int FN(batch)(const Task *t, int64_t queries, int64_t first, int64_t last, int64_t stride, float *scores) {
+static int FN(batch)(const Task *t, int64_t from, int64_t to, int64_t first, int64_t last, int64_t stride, float *scores) {
     const int64_t K = t->K, L = t->L, depth = (t->padded + 15) / 16 * 16;
     const int64_t group = L >= GROUP_ROWS ? 1 : GROUP_ROWS / L;                             /* queries at once */
     const int64_t blocks = K >= BLOCK_PANELS ? 1 : BLOCK_PANELS / K, step = blocks * PANEL; /* items at once */
@@ -275,15 +279,16 @@ static int FN(batch)(const Task *t, int64_t queries, int64_t first, int64_t last
     const int failed = !left || !right || !sides || !c || !block;
     for (int64_t start = first; start < last && !failed; start += held * step) {
         for (int64_t b = 0; b < held && start + b * step < last; b++) {
-            block[b] = (FN(Block)){right + b * block_size, sides + b * columns * 3, 0};
-            FN(pack_block)(t, start + b * step, last, blocks, across, depth, block + b);
+            const int64_t at = start + b * step;
+            block[b] = (FN(Block)){right + b * block_size, sides + b * columns * 3, 0, 0, 0};
+            FN(pack_block)(t, at, last - at < step ? last : at + step, depth, block + b);
         }
-        for (int64_t q = 0; q < queries; q += group) {
-            const int64_t here = queries - q < group ? queries - q : group;
+        for (int64_t q = from; q < to; q += group) {
+            const int64_t here = to - q < group ? to - q : group;
             const int fits = FN(pack_queries)(t, q, here, panels, depth, left);
             for (int64_t b = 0; b < held && start + b * step < last; b++) {
-                FN(multiply)(left, block[b].factors, panels, across, depth, fits && block[b].fits, unit, c);
-                FN(score_block)(t, q, here, start + b * step, last, blocks, columns, block[b].sides, c, stride, scores);
+                FN(multiply)(left, block[b].factors, panels, block[b].panels, depth, fits && block[b].fits, unit, c);
+                FN(score_block)(t, q, here, start + b * step, last, block + b, c, stride, scores);
             }
         }
     }

@@ -20,6 +20,8 @@
 #define GROUP_ROWS 48    /* query vectors, and panels of items, taken at once: they stay in the second */
 #define BLOCK_PANELS 16
 #define CACHE_BYTES (4 << 20) /* of packed items at once: they stay in the last cache, also where two threads share it */
+#define TOGETHER 32      /* vectors of items whose exact products are under way at once */
+#define STRETCH 256      /* dimensions of them taken at once: those of four query vectors stay in the first cache */
 #define FIXED_ONE 32000  /* what 1 is in 16 bits, with room for norms that are not quite 1; scoring.py knows it too */
 
 enum { SMOOTH_CHAMFER, CHAMFER, MIL };
@@ -58,6 +60,7 @@ static int64_t size_of(int type) { return type == FLOAT32 ? 4 : type == FLOAT16 
 
 #define FN(name) name##_any
 #include "kernels_body.h"
+#include "exact_body.h"
 #include "batch_body.h"
 #undef FN
 
@@ -73,6 +76,7 @@ static int64_t size_of(int type) { return type == FLOAT32 ? 4 : type == FLOAT16 
 #define AVX2 1
 #define FN(name) name##_avx2
 #include "kernels_body.h"
+#include "exact_body.h"
 #include "batch_body.h"
 #undef FN
 #if defined(__clang__)
@@ -107,113 +111,34 @@ int polysem_scan(const Task *task, const int64_t *rows, int64_t first, int64_t l
     return CALL(scan, task, rows, first, last, scores);
 }
 
-/* Scores of items first..last for many queries: scores[q * stride + item]. */
-int polysem_batch(const Task *task, int64_t queries, int64_t first, int64_t last, int64_t stride, float *scores) {
-    return CALL(batch, task, queries, first, last, stride, scores);
+/* Scores of items first..last for queries from..to: scores[q * stride + item]. */
+int polysem_batch(const Task *task, int64_t from, int64_t to, int64_t first, int64_t last, int64_t stride, float *scores) {
+    return CALL(batch, task, from, to, first, last, stride, scores);
+}
+
+/* range: the least and the largest squared norm seen, before and after vectors first..last. */
+void polysem_norms(const void *vectors, int32_t type, int64_t first, int64_t last, int64_t D, double *range) {
+    CALL(norms, vectors, type, first, last, D, range);
+}
+
+static int64_t numbers_of_query(const Task *task) { return (task->L + 3) / 4 * 4 * task->padded; }
+
+static void widen_query(const Task *task, int64_t number, double *query) {
+    const int64_t size = numbers_of_query(task);
+    for (int64_t i = 0; i < size; i++) query[i] = task->query[number * size + i];
 }
 
 /* Inner products in double, (rows, K, L), each summed in the one order that exact.py also follows, for queries first..last:
    query q has the rows from starts[q] to starts[q + 1]. */
 int polysem_products(const Task *task, int64_t first, int64_t last, const int64_t *starts, const int64_t *rows, double *products) {
-    const int64_t pairs = task->K * task->L, size = (task->L + 3) / 4 * 4 * task->padded;
-    double *query = malloc(sizeof(double) * (size_t)size);
+    double *query = malloc(sizeof *query * (size_t)numbers_of_query(task));
     if (!query) return -1;
     for (int64_t q = first; q < last; q++) {
-        for (int64_t i = 0; i < size; i++) query[i] = task->query[q * size + i];
-        CALL(products, task, query, rows + starts[q], starts[q + 1] - starts[q], products + starts[q] * pairs);
+        widen_query(task, q, query);
+        CALL(products, task, query, rows + starts[q], starts[q + 1] - starts[q], products + starts[q] * task->K * task->L);
     }
     free(query);
     return 0;
 }
 
-/* The places of the k largest of n scores, in no order. Returns how many there are. */
-int64_t polysem_largest(const float *scores, int64_t n, int64_t k, int64_t *places) {
-    int64_t held = 0;
-    for (int64_t i = 0; i < n; i++) {
-        int64_t at;
-        float score = scores[i];
-        if (held < k) { /* the heap grows: sift the newcomer up */
-            at = held++;
-            while (at > 0 && scores[places[(at - 1) / 2]] > score) places[at] = places[(at - 1) / 2], at = (at - 1) / 2;
-        } else if (score > scores[places[0]]) { /* the least leaves: sift the newcomer down */
-            at = 0;
-            for (;;) {
-                int64_t child = 2 * at + 1;
-                if (child >= held) break;
-                if (child + 1 < held && scores[places[child + 1]] < scores[places[child]]) child++;
-                if (scores[places[child]] >= score) break;
-                places[at] = places[child], at = child;
-            }
-        } else {
-            continue;
-        }
-        places[at] = i;
-    }
-    return held;
-}
-
-/* Those of n items that may be among the k best, for one query: what `Contest` does. `levels` tasks: sketches, each for
-   those that the one before leaves, then the vectors themselves. slacks: how far the given bounds, then those of each task,
-   may be off. `promising`: how many to score in full before the bounds are of use; 0 where they are no mere bounds but
-   scores. Writes no more than `room` rows; returns how many there are (more than `room`: too many), -1 without memory.
-   `scored`: how many were scored in full. */
-static int64_t finalists(const Task *tasks, int64_t levels, float *bounds, int64_t n, const float *slacks, int64_t k,
-                         int64_t promising, int64_t room, int64_t *rows, int64_t *scored) {
-    int64_t *places = malloc(sizeof(int64_t) * (size_t)(n + k)), *best = places + n, first = 0, left, found = 0;
-    float *scores = malloc(sizeof(float) * (size_t)n), bar;
-    if (!places || !scores) {
-        free(places), free(scores);
-        return -1;
-    }
-    const Task *full = tasks + levels - 1;
-    int failed = 0;
-    if (promising) {
-        first = polysem_largest(bounds, n, promising, places);
-        failed |= polysem_scan(full, places, 0, first, scores);
-        bar = polysem_largest(scores, first, k, best) < k ? -INFINITY : scores[best[0]] - slacks[levels];
-        for (int64_t i = 0; i < first; i++) bounds[places[i]] = NAN;
-    } else {
-        bar = polysem_largest(bounds, n, k, best) < k ? -INFINITY : bounds[best[0]] - slacks[0];
-    }
-    left = first;
-    for (int64_t i = 0; i < n; i++)
-        if (bounds[i] >= bar - slacks[0]) places[left++] = i;
-    for (const Task *level = tasks; level < full && 2 * left <= n; level++) { /* of many left most would stay */
-        int64_t kept = first;
-        failed |= polysem_scan(level, places, first, left, scores);
-        for (int64_t i = first; i < left; i++)
-            if (scores[i] >= bar - slacks[level - tasks + 1]) places[kept++] = places[i];
-        left = kept;
-    }
-    *scored = promising ? left : n;
-    if (!promising && left <= room) { /* so few that the score that decides may choose between them */
-        memcpy(rows, places, sizeof(int64_t) * (size_t)left);
-        found = left;
-    } else {
-        failed |= polysem_scan(full, places, first, left, scores);
-        bar = polysem_largest(scores, left, k, best) < k ? -INFINITY : scores[best[0]] - 2 * slacks[levels];
-        for (int64_t i = 0; i < left; i++)
-            if (scores[i] >= bar) {
-                if (found < room) rows[found] = places[i];
-                found++;
-            }
-    }
-    free(places), free(scores);
-    return failed ? -1 : found;
-}
-
-/* The same for queries first..last, whose bounds are (queries, n) and whose rows go to (queries, room). */
-void polysem_finalists(const Task *tasks, int64_t levels, int64_t first, int64_t last, float *bounds, int64_t n,
-                       const float *slacks, int64_t k, int64_t promising, int64_t room, int64_t *rows, int64_t *counts,
-                       int64_t *scored) {
-    for (int64_t q = first; q < last; q++) {
-        Task mine[8];
-        for (int64_t level = 0; level < levels; level++) {
-            const int64_t fours = (tasks[level].L + 3) / 4 * 4;
-            mine[level] = tasks[level];
-            mine[level].query += q * fours * mine[level].padded;
-            if (mine[level].norms) mine[level].norms += q * 2 * fours;
-        }
-        counts[q] = finalists(mine, levels, bounds + q * n, n, slacks, k, promising, room, rows + q * room, scored + q);
-    }
-}
+#include "decide.h"

@@ -19,11 +19,11 @@ from polysem.evaluation.protocols.micro_f1 import micro_f1
 from polysem.features import LocalFeatures
 from polysem.training import backward, train
 from polysem.training.blanks import RATE
-from polysem.training.loop import Loop
+from training.cutting import killed_after
 from training.labelled import assembled, make_labelled, tiny
 from training.small import cpu, make_data
 from training.test_backward import doubled
-from training.test_train import KilledError, same_run
+from training.test_train import same_run
 
 
 @pytest.fixture(scope="module")
@@ -193,20 +193,11 @@ def test_the_saved_model_is_the_best_by_labels(data, tmp_path):
 
 
 @pytest.mark.parametrize("after", [1, 5, 8])
-def test_a_run_cut_anywhere_ends_in_the_same_bits(after, data, tmp_path, monkeypatch):
+def test_a_run_cut_anywhere_ends_in_the_same_bits(after, data, tmp_path):
     chosen = tiny("semantic-sharing", "training.checkpoint_every=3", "training.captions=all", "image.sets.dropout=0.2")
     run(chosen, data, tmp_path / "straight")
-    take_step = Loop.take_step
-
-    def dying(self, batches, epoch):
-        if self.step == after:
-            raise KilledError
-        take_step(self, batches, epoch)
-
-    monkeypatch.setattr(Loop, "take_step", dying)
-    with pytest.raises(KilledError):
+    with killed_after(after):
         run(chosen, data, tmp_path / "cut")
-    monkeypatch.setattr(Loop, "take_step", take_step)
     assert run(chosen, data, tmp_path / "cut").resumed_from > after - 3
     assert same_run(tmp_path / "straight", tmp_path / "cut")
 

@@ -20,8 +20,8 @@ from polysem.data import open_collection
 from polysem.errors import InputError, UnknownNameError
 from polysem.evaluation.embeddings import embed
 from polysem.training import train
-from polysem.training.loop import Loop
-from training.test_train import KilledError, same_run
+from training.cutting import killed_after
+from training.test_train import same_run
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (30, 40, 220), "white": (240, 240, 240)}
 
@@ -141,19 +141,10 @@ def test_a_mistake_in_the_frames_encoder_is_named(resnet):
 
 
 @pytest.mark.parametrize("after", [1, 2])
-def test_a_run_on_videos_cut_anywhere_ends_in_the_same_bits(after, clips, resnet, tmp_path, monkeypatch):
+def test_a_run_on_videos_cut_anywhere_ends_in_the_same_bits(after, clips, resnet, tmp_path):
     recipe = tiny(resnet, "training.checkpoint_every=1", "training.epochs=3")
     train(recipe, clips, tmp_path / "straight", tracker=None)
-    take_step = Loop.take_step
-
-    def dying(self, batches, epoch):
-        if self.step == after:
-            raise KilledError
-        take_step(self, batches, epoch)
-
-    monkeypatch.setattr(Loop, "take_step", dying)
-    with pytest.raises(KilledError):
+    with killed_after(after):
         train(recipe, clips, tmp_path / "cut", tracker=None)
-    monkeypatch.setattr(Loop, "take_step", take_step)
     assert train(recipe, clips, tmp_path / "cut", tracker=None).status == "finished"
     assert same_run(tmp_path / "straight", tmp_path / "cut")

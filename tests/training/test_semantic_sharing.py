@@ -18,7 +18,9 @@ from polysem.evaluation import evaluate
 from polysem.evaluation.protocols.micro_f1 import micro_f1
 from polysem.features import LocalFeatures
 from polysem.training import backward, train
+from polysem.training.assembly import assemble
 from polysem.training.blanks import RATE
+from polysem.training.data import split
 from training.cutting import killed_after
 from training.labelled import assembled, make_labelled, tiny
 from training.small import cpu, make_data
@@ -241,6 +243,7 @@ def test_a_model_without_classes_says_so(data):
         (["dim=labels", "image.sets.embed=state"], "give dim a number"),
         (["text.augment.words=true"], "both hide words"),
         (["image.encoder.name=grid", "image.encoder.trainable=all"], "image encoder's change"),
+        (["image.encoder.name=grid"], r"image encoder's change.*image\.project\.dim=1024"),
         (["objective.lambda=-1"], "greater than or equal to 0"),
         (["objective.eta=x"], "valid number"),
     ],
@@ -248,3 +251,9 @@ def test_a_model_without_classes_says_so(data):
 def test_recipes_that_cannot_work_are_refused(overrides, problem):
     with pytest.raises(ConfigError, match=problem):
         recipes.load("semantic-sharing", overrides)
+
+
+def test_features_of_a_width_that_the_classifier_does_not_read_are_refused_at_once(data):
+    recipe = tiny("semantic-sharing", "image.encoder.dim=8")
+    with pytest.raises(ConfigError, match=r"image\.sets reads features of width 16; .* have 8.*image\.encoder\.dim=16"):
+        assemble(recipe, split(open_collection(data), recipe.data).train)

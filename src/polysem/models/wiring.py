@@ -41,10 +41,11 @@ def build_tower(side: str, config: Mapping[str, Any], dim: int, shared: sets.Set
     local: Local = config.get("local") or "projected"
     read = width if local == "projected" else encoder.dim
     predictor = shared or sets.build(**_wired(sets, config["sets"], {"dim": dim, "input_dim": read}))
-    if shared is not None and shared.input_dim not in (None, read):
+    if predictor.input_dim not in (None, read):
         raise ConfigError(
-            f"{side}.sets is shared and reads features of width {shared.input_dim}; those of {side} have {read}. "
-            f"Give {side}.project, or the {side} encoder that width."
+            f"{side}.sets {'is shared and ' if shared is not None else ''}reads features of width "
+            f"{predictor.input_dim}; those of {side} have {read}. Give {side}.project, or the {side} encoder that "
+            f"width: {side}.encoder.dim={predictor.input_dim}."
         )
     tower = Tower(encoder, predictor, project, pool, local)
     check_wiring(tower, side)

@@ -132,11 +132,15 @@ def _check_labels(recipe: Recipe) -> None:
     if part.hidden_weight and recipe.text.augment.words:
         raise ConfigError("objective.lambda and text.augment.words both hide words. Turn one of them off.")
     fixed = encoder_registry.find(recipe.image.encoder["name"]).takes == "features"
-    if part.hidden_weight and not fixed and (_trainable(recipe.image) != "none" or recipe.image.augment.pixels):
+    # Without a projection behind it the encoder gets one of its own, to the width of what follows, and that learns.
+    learns = _trainable(recipe.image) != "none" or recipe.image.project is None or recipe.image.encoder.get("dim")
+    if part.hidden_weight and not fixed and (learns or recipe.image.augment.pixels):
+        width = image.get("input_dim", recipe.dim)
         raise ConfigError(
             f"objective.lambda={part.hidden_weight} has hidden regions guessed, and this image encoder's change as it "
-            "trains. Freeze it (--set image.encoder.trainable=none, without augment.pixels), or set "
-            "objective.lambda=0."
+            "trains. Freeze it (--set image.encoder.trainable=none, without image.encoder.dim and augment.pixels) and "
+            f"project behind it (--set image.project.name=region --set image.project.form=linear --set "
+            f"image.project.dim={width}), or set objective.lambda=0."
         )
 
 

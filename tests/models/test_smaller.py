@@ -14,6 +14,7 @@ from polysem.encoders.sources import SourceError
 from polysem.errors import InputError, PolysemError
 from polysem.models.folder import CONFIG, WEIGHTS, ModelFolderError
 
+pytestmark = pytest.mark.offline
 TEXTS = ["a dog in the snow", "two children on a swing, seen from behind"]
 
 

@@ -3,13 +3,14 @@
 from setuptools import Extension, setup
 
 NATIVE = "src/polysem/search/engine/native"
+INCLUDED = ("kernels_body", "exact_body", "product_body", "batch_body", "decide")
 
 setup(
     ext_modules=[
         Extension(
             "polysem.search.engine.native._kernels",
             sources=[f"{NATIVE}/kernels.c"],
-            depends=[f"{NATIVE}/{name}.h" for name in ("kernels_body", "exact_body", "batch_body", "decide")],
+            depends=[f"{NATIVE}/{name}.h" for name in INCLUDED],
             extra_compile_args=["-O3", "-g0", "-std=gnu11", "-Wno-psabi"],
             optional=True,
         )

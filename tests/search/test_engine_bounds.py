@@ -90,13 +90,17 @@ def test_sixteen_bits_hold_the_worst_that_unit_vectors_can_do(way):
         assert np.abs(found - expected).max() < slack
 
 
-@pytest.mark.parametrize(("K", "L", "D"), [(1, 1, 8), (4, 4, 64), (3, 5, 40), (17, 7, 24), (2, 50, 72)])
+@pytest.mark.parametrize(
+    ("K", "L", "D"), [(1, 1, 8), (4, 4, 64), (3, 5, 40), (17, 7, 24), (2, 50, 72), (4, 4, 256), (1, 3, 128)]
+)
 def test_large_numbers_beside_small_ones(way, K, L, D):
     """Sums of two numbers fit 16 bits for some queries and some items, and not for others: both kinds in one batch."""
     scoring = Scoring.of({"name": "mil"})
     rng = np.random.default_rng(0)
     vectors, queries = rng.standard_normal((300, K, D)), rng.standard_normal((120, L, D))
     vectors[100:180, 0, 0], queries[:40, -1, 1] = 30, -30
+    # What is alike in dimensions a sixteenth apart is one large number once it is spread.
+    vectors[180:200, 0, :: max(1, D // 16)], queries[40:60, -1, 1 :: max(1, D // 16)] = 30, -30
     vectors, queries = ((x / np.linalg.norm(x, axis=-1, keepdims=True)).astype(np.float32) for x in (vectors, queries))
     found = scan.many(Level(vectors), Probe(queries), scoring)
     expected = np.einsum("qld,nkd->qnlk", queries.astype(float), vectors.astype(float)).max((2, 3))

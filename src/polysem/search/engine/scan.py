@@ -18,7 +18,7 @@ from polysem.search.engine.sharing import share
 # Fewer numbers than this are not worth a second thread.
 _SHARE = 1 << 20
 # A multiple of the items that the native loops take at once; queries of the usual size that they do.
-_STEP, _GROUP = 128, 12
+_STEP, _GROUP = 128, 48
 
 
 def one(level: Level, probe: Probe, scoring: Scoring, rows: Rows = None) -> NDArray[np.float32]:

@@ -17,9 +17,10 @@
 #define PANEL 16         /* items side by side in the batch kernel: two vectors */
 #define QUERY_ROWS 6     /* times two vectors, the accumulators that fit 16 registers */
 #define DEPTH_BYTES 2048 /* of each vector taken at once, so that a panel stays in the first cache */
-#define GROUP_ROWS 48    /* query vectors, and panels of items, taken at once: they stay in the second */
+#define GROUP_ROWS 192   /* query vectors, and panels of items, taken at once: a factor of each stays in the second cache */
 #define BLOCK_PANELS 16
-#define CACHE_BYTES (4 << 20) /* of packed items at once: they stay in the last cache, also where two threads share it */
+#define SPREAD 16        /* numbers that stand for as many others: see product_body.h */
+#define CACHE_BYTES (13 << 20) /* of packed items at once: they stay in the last cache, also where two threads share it */
 #define TOGETHER 32      /* vectors of items whose exact products are under way at once */
 #define STRETCH 256      /* dimensions of them taken at once: those of four query vectors stay in the first cache */
 #define FIXED_ONE 32000  /* what 1 is in 16 bits, with room for norms that are not quite 1; scoring.py knows it too */
@@ -32,6 +33,7 @@ typedef float v8_any __attribute__((vector_size(32), aligned(4), may_alias)); /*
 typedef float v4 __attribute__((vector_size(16)));
 typedef float v4_any __attribute__((vector_size(16), aligned(4), may_alias));
 typedef int32_t v8i __attribute__((vector_size(32)));
+typedef uint32_t v8u __attribute__((vector_size(32)));
 typedef double v4d __attribute__((vector_size(32)));
 typedef double v4d_any __attribute__((vector_size(32), aligned(8), may_alias));
 
@@ -48,7 +50,8 @@ typedef struct {
 
 /* Large memory in large pages, where the system can be asked for them: a walk over it misses fewer addresses. */
 static void *room(int64_t bytes) {
-    void *found = malloc((size_t)bytes + 1);
+    void *found = NULL;
+    if (posix_memalign(&found, 64, (size_t)bytes + 1)) return NULL;
 #ifdef MADV_HUGEPAGE
     const uintptr_t page = (uintptr_t)1 << 21, start = ((uintptr_t)found + page - 1) & ~(page - 1);
     if (found && (uintptr_t)found + (uintptr_t)bytes > start + page) madvise((void *)start, (uintptr_t)found + (uintptr_t)bytes - start, MADV_HUGEPAGE);
@@ -61,6 +64,7 @@ static int64_t size_of(int type) { return type == FLOAT32 ? 4 : type == FLOAT16 
 #define FN(name) name##_any
 #include "kernels_body.h"
 #include "exact_body.h"
+#include "product_body.h"
 #include "batch_body.h"
 #undef FN
 
@@ -77,6 +81,7 @@ static int64_t size_of(int type) { return type == FLOAT32 ? 4 : type == FLOAT16 
 #define FN(name) name##_avx2
 #include "kernels_body.h"
 #include "exact_body.h"
+#include "product_body.h"
 #include "batch_body.h"
 #undef FN
 #if defined(__clang__)

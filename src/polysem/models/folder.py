@@ -42,7 +42,8 @@ def save(model: Model, path: Path, card: Mapping[str, Any], small: bool = False)
             f"{path} holds files of yours that a model would replace: {', '.join(taken)}. Give another folder."
         )
     lent = smaller.borrowed(model) if small else {}
-    model = smaller.rounded(model) if small else model
+    without = {name for names in lent.values() for name in names}
+    model = smaller.rounded(model, without) if small else model
     described = {
         "library_name": "polysem",
         "polysem_version": __version__,
@@ -60,7 +61,7 @@ def save(model: Model, path: Path, card: Mapping[str, Any], small: bool = False)
     try:
         state = unshared(model.state_dict())
         if small:
-            state = smaller.halved(state, {name for names in lent.values() for name in names})
+            state = smaller.halved(state, without)
         save_file(state, aside / WEIGHTS, metadata={"format": "pt"})
         for side, tower in (("image", model.image), ("text", model.text)):
             (aside / PREPROCESSING / side).mkdir(parents=True)

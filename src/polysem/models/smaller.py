@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,12 +17,11 @@ if TYPE_CHECKING:
     from polysem.models.model import Model
 
 
-def rounded(model: Model) -> Model:
-    """A copy whose weights are numbers that float16 can hold, except those that `borrowed` leaves out."""
-    lent = {name for names in borrowed(model).values() for name in names}
+def rounded(model: Model, without: Set[str]) -> Model:
+    """A copy whose weights, without those of these names, are numbers that float16 can hold."""
     copied = copy.deepcopy(model)
     for name, tensor in copied.state_dict().items():
-        if name not in lent and tensor.is_floating_point():
+        if name not in without and tensor.is_floating_point():
             half = tensor.half()
             if not torch.isfinite(half).all():
                 raise InputError(
@@ -47,10 +46,9 @@ def borrowed(model: Model) -> dict[str, set[str]]:
     return {side: names for side, names in found.items() if names}
 
 
-def halved(state: Mapping[str, Tensor], without: Iterable[str]) -> dict[str, Tensor]:
+def halved(state: Mapping[str, Tensor], without: Set[str]) -> dict[str, Tensor]:
     """The tensors to store, of a model that was `rounded`."""
-    left_out = set(without)
-    kept = {name: tensor for name, tensor in state.items() if name not in left_out}
+    kept = {name: tensor for name, tensor in state.items() if name not in without}
     return {name: tensor.half() if tensor.is_floating_point() else tensor for name, tensor in kept.items()}
 
 

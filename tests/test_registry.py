@@ -18,13 +18,16 @@ def build(folder, name, **knobs):
     widths = {"dim": 8} if "dim" in known else {}
     if known.get("input_dim") == "required":
         widths["input_dim"] = 8
+    if "members" in known:
+        knobs = {"members": [{"name": "readings", "hidden": 6}], **knobs}
     return folder.build(name, **widths, **knobs)
 
 
 def test_every_folder_holds_what_the_documentation_promises():
     poolings = "mean max kmax softpool gpo adpool fspool lip adapool seq2seq gcn selfattention"
     assert set(polysem.pooling.names()) == set(poolings.split())
-    assert set(polysem.sets.names()) == {"slots", "transformer", "pie_net", "single", "summary", "classes", "common"}
+    sets = "slots transformer pie_net readings chorus single summary classes common"
+    assert set(polysem.sets.names()) == set(sets.split())
     assert set(polysem.similarity.names()) == {
         "smooth_chamfer",
         "chamfer",

@@ -73,6 +73,31 @@ def test_knobs_and_dtype_reach_the_encoder_and_the_store(folder: Path) -> None:
     assert (store.dim, store.manifest.dtype) == (3, "float32")
 
 
+@pytest.mark.parametrize(
+    ("given", "value"),
+    [
+        ("models=[lite2, lite0]", ["lite2", "lite0"]),
+        ('models=["lite2", "lite0"]', ["lite2", "lite0"]),
+        ("encoder={name: grid, dim: null}", {"name": "grid", "dim": None}),
+        ("model=./some folder", "./some folder"),
+        ("lr_scale=5e-4", 5e-4),
+        ("resize=on", "on"),
+    ],
+)
+def test_a_knob_is_read_as_in_a_recipe(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, given: str, value: object
+) -> None:
+    seen: dict[str, object] = {}
+
+    def build(_: str, **knobs: object) -> None:
+        seen.update(knobs)
+        raise ConfigError("seen enough")
+
+    monkeypatch.setattr(polysem.encoders, "build", build)
+    assert "seen enough" in str(run(folder, "--set", given).exception)
+    assert seen == {given.partition("=")[0]: value}
+
+
 def test_each_process_of_a_launcher_takes_its_share(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
@@ -86,6 +111,7 @@ def test_each_process_of_a_launcher_takes_its_share(folder: Path, monkeypatch: p
     ("options", "error", "message"),
     [
         (("--set", "dim"), ConfigError, "KNOB=VALUE"),
+        (("--set", "dim=[1, 2"), ConfigError, "not readable YAML"),
         (("--dtype", "int8"), ConfigError, "float16 or float32"),
         (("--device", "abacus"), ConfigError, "Cannot use the device 'abacus'"),
         (("--batch-size", "-1"), ConfigError, "batch_size must be at least 1"),

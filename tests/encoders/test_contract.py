@@ -13,7 +13,15 @@ from polysem import LocalFeatures, PolysemError, encoders
 from support import alone, batch
 
 PRETRAINED = list(tiny_models.FAMILIES)
+TINY_RESNET = {"model_type": "resnet", **tiny_models.TINY_RESNET}
 OTHERS = {
+    "grids": {
+        "name": "grids",
+        "models": ["one", "another"],
+        "sizes": [24, 32],
+        "pretrained": False,
+        "backbone_config": {"grids": [TINY_RESNET, {**TINY_RESNET, "hidden_sizes": [8, 8, 16], "depths": [1, 1, 1]}]},
+    },
     "efficientnet": {"name": "grid", "pretrained": False, "image_size": 64},
     "video": {"name": "video_frames", "encoder": {"name": "grid", "pretrained": False, "image_size": 64}, "frames": 3},
     "region": {"name": "region", "input_dim": 12, "dim": 8},
@@ -26,7 +34,7 @@ OTHERS = {
 }
 TEXTS = ["a dog", "the red ball on the big grass", "cat"]
 every_encoder = pytest.mark.parametrize("setting", [*PRETRAINED, *OTHERS])
-every_backbone = pytest.mark.parametrize("setting", [*PRETRAINED, "efficientnet", "video"])
+every_backbone = pytest.mark.parametrize("setting", [*PRETRAINED, "efficientnet", "grids", "video"])
 
 
 @pytest.fixture
@@ -154,14 +162,14 @@ def test_a_frozen_body_neither_trains_nor_moves(make, setting):
     assert all(torch.equal(before[name], tensor) for name, tensor in encoder.state_dict().items())
 
 
-@pytest.mark.parametrize("setting", [*(f for f in PRETRAINED if f not in tiny_models.TEXTS), "efficientnet"])
+@pytest.mark.parametrize("setting", [*(f for f in PRETRAINED if f not in tiny_models.TEXTS), "efficientnet", "grids"])
 def test_batch_norm_stays_in_evaluation_mode_while_all_trains(make, setting):
     encoder = make(setting, trainable="all").train()
     norms = [module for module in encoder.backbone.modules() if isinstance(module, nn.BatchNorm2d)]
     assert all(parameter.requires_grad for parameter in encoder.body.parameters())
     assert encoder.backbone.training
     assert not any(norm.training for norm in norms)
-    assert bool(norms) == (setting in ("resnet", "regnet", "efficientnet", "rt_detr", "d_fine"))
+    assert bool(norms) == (setting in ("resnet", "regnet", "efficientnet", "grids", "rt_detr", "d_fine"))
 
 
 @every_backbone

@@ -49,16 +49,22 @@ def test_a_convolution_and_its_norm_are_one():
         for tensor in (norm.weight, norm.bias, norm.running_mean):
             tensor.copy_(torch.randn(6))
         norm.running_var.copy_(torch.rand(6) + 0.5)
-    x = torch.randn(2, 4, 9, 9)
-    torch.testing.assert_close(conv_norm(x, conv, norm), norm(conv(same_padding(x, 3, 2))), atol=1e-5, rtol=1e-5)
+    for side in (9, 8):  # padded alike at both ends, and not
+        x = torch.randn(2, 4, side, side)
+        torch.testing.assert_close(conv_norm(x, conv, norm), norm(conv(padded(x, 3, 2))), atol=1e-5, rtol=1e-5)
+
+
+def padded(x, kernel, stride):
+    given, (height, width) = same_padding(x, kernel, stride)
+    return torch.nn.functional.pad(given, [width, width, height, height])
 
 
 @pytest.mark.parametrize(("side", "kernel", "stride", "out"), [(8, 3, 2, 4), (9, 3, 2, 5), (7, 5, 2, 4), (7, 5, 1, 7)])
 def test_padding_is_tensorflows(side, kernel, stride, out):
-    padded = same_padding(torch.ones(1, 1, side, side), kernel, stride)
-    assert torch.nn.functional.conv2d(padded, torch.ones(1, 1, kernel, kernel), stride=stride).shape[-1] == out
-    before = int((padded[0, 0, :, padded.shape[-1] // 2] == 0).nonzero().lt(side // 2).sum())
-    after = int((padded[0, 0, :, padded.shape[-1] // 2] == 0).sum()) - before
+    found = padded(torch.ones(1, 1, side, side), kernel, stride)
+    assert torch.nn.functional.conv2d(found, torch.ones(1, 1, kernel, kernel), stride=stride).shape[-1] == out
+    before = int((found[0, 0, :, found.shape[-1] // 2] == 0).nonzero().lt(side // 2).sum())
+    after = int((found[0, 0, :, found.shape[-1] // 2] == 0).sum()) - before
     assert after - before in (0, 1)
 
 

@@ -95,7 +95,7 @@ def _without_training(config):
 
 
 def test_knobs_that_cannot_be_are_refused():
-    with pytest.raises(ConfigError, match="'bigru' does not read pictures; grid, patch and detector do"):
+    with pytest.raises(ConfigError, match="'bigru' does not read pictures; grid, grids, patch and detector do"):
         encoders.build("video_frames", encoder={"name": "bigru", "vocab_size": 5})
     with pytest.raises(ConfigError, match="dim, trainable, lr_scale are knobs of 'video_frames' itself"):
         encoders.build("video_frames", encoder={**EFFICIENTNET, "trainable": "all"})

@@ -34,6 +34,11 @@ SETS = {
     "slots-original": {"name": "slots", "learned_slots": False, "residual_update": False, "add_global": False, **SLOTS},
     "transformer": {"name": "transformer", **SLOTS},
     "pie_net": {"name": "pie_net"},
+    "readings": {"name": "readings", "hidden": 14, "attention": 6},
+    "chorus": {
+        "name": "chorus",
+        "members": [{"name": "readings", "k": 2, "hidden": 14, "attention": 6}, {"name": "pie_net", "k": 1}],
+    },
     "classes": CLASSES,
     "classes-cls": {**CLASSES, "read": "cls", "normalise": False},
     "common": {"name": "common"},
@@ -110,6 +115,15 @@ def test_a_tower_of_pixels_is_the_same_as_onnx(family, knobs, tmp_path):
     tower = build_tower("image", {"encoder": encoder, "sets": {"name": "single", "pooling": "gpo"}}, DIM)
     found = exported(PixelGraph(tower), tmp_path)
     assert found.difference < CLOSE
+
+
+def test_a_tower_of_several_networks_is_the_same_as_onnx(tmp_path):
+    """One of them sees a smaller picture, and its map does not divide evenly."""
+    folders = [str(tiny_models.save(family, tmp_path / family)) for family in ("resnet", "convnext")]
+    encoder = {"name": "grids", "models": folders, "sizes": [56, 96]}
+    readings = {"name": "readings", "k": 2, "hidden": 14, "attention": 6}
+    tower = shaken(build_tower("image", {"encoder": encoder, "sets": readings}, DIM))
+    assert exported(PixelGraph(tower), tmp_path).difference < CLOSE
 
 
 def test_a_tower_of_videos_is_the_same_as_onnx(tmp_path):

@@ -46,9 +46,13 @@ def test_an_item_does_not_depend_on_its_batch(setting):
 
 
 def test_what_kind_of_weights_they_are():
-    kinds = {"slots": "attention", "single-gpo": "pooling", "classes": "pooling", "single-seq2seq": "omission"}
+    kinds = {
+        **dict.fromkeys(("slots", "readings"), "attention"),
+        **dict.fromkeys(("single-gpo", "classes"), "pooling"),
+        "single-seq2seq": "omission",
+    }
     for setting, how in kinds.items():
-        made = model(setting, setting, "smooth_chamfer" if setting == "slots" else "cosine")
+        made = model(setting, setting, "smooth_chamfer" if setting in ("slots", "readings") else "cosine")
         assert next(image_attentions(made, [regions()])).how == how
 
 
@@ -62,8 +66,8 @@ def test_all_weights_of_a_maximum_lie_on_the_tokens_that_hold_it():
 
 
 SHARP = [
-    "slots-alone", "transformer", "pie_net", "single-gpo", "single-adpool", "single-softpool", "single-max",
-    "single-kmax", "single-seq2seq", "single-selfattention",
+    "slots-alone", "transformer", "pie_net", "readings", "single-gpo", "single-adpool", "single-softpool",
+    "single-max", "single-kmax", "single-seq2seq", "single-selfattention",
 ]  # fmt: skip
 
 
@@ -104,7 +108,7 @@ def _sharpen(made, setting):
             if sets.global_norm is not None:
                 sets.global_norm.weight.zero_()
                 sets.global_norm.bias.zero_()
-        elif setting == "pie_net":
+        elif setting in ("pie_net", "readings"):
             sets.w_2.weight.mul_(8)
             made.image.pool = _Nothing()
         elif setting == "single-gpo":

@@ -13,7 +13,7 @@ from polysem import PolysemError, encoders
 from polysem.data.store import Manifest
 from polysem.inspection import image_attentions, places, regions, stored_places
 
-FAMILIES = [*tiny_models.GRIDS, *tiny_models.PATCHES, "efficientnet-lite0"]
+FAMILIES = [*tiny_models.GRIDS, *tiny_models.PATCHES, "efficientnet-lite0", "grids"]
 SIZES = [(96, 96), (160, 60), (60, 160)]
 CORNERS = [(0.0, 0.0), (0.5, 0.0), (0.0, 0.5), (0.5, 0.5)]
 
@@ -27,6 +27,9 @@ def build(tmp_path_factory):
     def make(family, **knobs):
         if family.startswith("efficientnet"):
             return encoders.build("grid", model=family, pretrained=False, image_size=256, **knobs).eval()
+        if family == "grids":
+            networks = [folder("resnet"), folder("regnet")]
+            return encoders.build("grids", models=networks, sizes=[192, 256], cells=4, **knobs).eval()
         if family in tiny_models.GRIDS and family != "swin":
             knobs = {"image_size": 256, **knobs}
         else:
@@ -126,7 +129,7 @@ def test_regions_lie_where_the_detector_found_them(build, size, resize):
         where.as_map(torch.ones(len(where)))
 
 
-@pytest.mark.parametrize("family", ["resnet", "vit", "siglip"])
+@pytest.mark.parametrize("family", ["resnet", "grids", "vit", "siglip"])
 def test_a_store_tells_the_places_of_its_features(build, family):
     encoder = build(family, resize="crop")
     manifest = Manifest("toy", "f", encoder.dim, encoder=dict(encoder.config))

@@ -113,6 +113,29 @@ def picture(part: Any, items: list[Tensor]) -> list[Item]:
     return [whole(part, part.tokens(pixels[None])[0]) for pixels in items]
 
 
+def grids(part: Any, items: list[Tensor]) -> list[Item]:
+    """Each network's map cut into n x n squares; a cell on a border counts by the part of it that lies inside."""
+    found = []
+    for pixels in items:
+        joined = []
+        for network, size in zip(part.backbone, part.sizes, strict=True):
+            seen = torch.nn.functional.interpolate(pixels[None], (size, size), mode="bilinear")
+            feature_map = network(seen).last_hidden_state[0].permute(1, 2, 0)
+            squares = [(row, column) for row in range(part.side) for column in range(part.side)]
+            joined.append(torch.stack([mean_of_square(feature_map, part.side, *at) for at in squares]))
+        found.append(whole(part, torch.cat(joined, 1)))
+    return found
+
+
+def mean_of_square(feature_map: Tensor, n: int, row: int, column: int) -> Tensor:
+    side = len(feature_map)
+
+    def inside(cell: int, square: int) -> float:
+        return max(0.0, min((cell + 1) / side, (square + 1) / n) - max(cell / side, square / n))
+
+    return sum(inside(y, row) * inside(x, column) * n * n * feature_map[y, x] for y in range(side) for x in range(side))
+
+
 def video(part: Any, items: list[Tensor]) -> list[Item]:
     """Each frame by itself: the mean of its tokens."""
     found = []
@@ -154,6 +177,7 @@ ENCODERS: dict[str, Callable[..., list[Item]]] = {
     "region": region,
     "frames": frames,
     "grid": picture,
+    "grids": grids,
     "patch": picture,
     "video_frames": video,
     "transformer": transformer,
@@ -299,6 +323,18 @@ def pie_net(part: Any, items: list[Item], summaries: list[Any]) -> list[tuple[Te
     return found
 
 
+def readings(part: Any, items: list[Item], _: Any) -> list[tuple[Tensor, Tensor]]:
+    """K weighted means of the tokens, each through f(m) = fc(m) + MLP(m)."""
+    found = []
+    for item in items:
+        projected = []
+        for head in linear(part.w_2, torch.tanh(linear(part.w_1, item.tokens))).t():
+            read = sum(weight * token for weight, token in zip(softmax(head), item.tokens, strict=True))
+            projected.append(linear(part.fc, read) + linear(part.mlp[3], gelu(linear(part.mlp[0], read))))
+        found.append((torch.stack([unit(one) for one in projected]), torch.stack(projected)))
+    return found
+
+
 def slots(part: Any, items: list[Item], summaries: list[Any]) -> list[tuple[Tensor, Tensor]]:
     """T times: share each token out among the slots (or each slot over the tokens), add what was read, feed forward."""
     block, found = part.block, []
@@ -394,15 +430,18 @@ def attend(part: Any, now: list[Tensor], x: Tensor, positions: Tensor, over: str
 
 
 def feed_forward(part: Any, slot: Tensor) -> Tensor:
-    hidden = linear(part[1], layer_norm(part[0], slot))
-    gelu = hidden * (1 + torch.erf(hidden / math.sqrt(2))) / 2
-    return linear(part[4], gelu)
+    return linear(part[4], gelu(linear(part[1], layer_norm(part[0], slot))))
+
+
+def gelu(x: Tensor) -> Tensor:
+    return x * (1 + torch.erf(x / math.sqrt(2))) / 2
 
 
 SETS: dict[str, Callable[..., list[tuple[Tensor, Tensor]]]] = {
     "single": single,
     "summary": summary,
     "pie_net": pie_net,
+    "readings": readings,
     "slots": slots,
     "transformer": slots,
     "classes": classes,

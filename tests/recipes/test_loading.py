@@ -288,6 +288,12 @@ def test_a_missing_key_is_named(key: str, message: str) -> None:
         ("vse-infty", ["image.sets={name: slots}", "similarity={name: mil}"], "adds a global feature"),
         ("vse-infty", ["image.sets={name: slots}", "image.pool={name: max}"], "cosine compares single vectors"),
         ("vse-infty", ["regularisers=[{name: diversity, weight: 1}]"], "every set has one"),
+        ("photo-small", ["image.sets={name: chorus, members: [{name: pie_net}]}"], "sets of 4 and 1"),
+        (
+            "photo-small",
+            ["image.sets={name: chorus, members: [{name: pie_net}]}", "similarity={name: mil}"],
+            "'pie_net' adds a global feature",
+        ),
         ("vse-infty", ["regularisers=[{name: triplet, weight: 1}]"], "is an objective, not a regulariser"),
         ("vse-infty", ["objective={name: mmd}"], "is a regulariser"),
         ("vse-infty", ["image.local=encoded"], "there is no project"),

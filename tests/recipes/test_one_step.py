@@ -59,7 +59,17 @@ def _gradients(model: Model, loss: Tensor) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize(("name", "epoch"), CASES)
 def test_a_step_has_the_loss_and_the_gradients_of_its_plain_twin(name: str, epoch: int) -> None:
-    recipe = recipes.load(name)
+    _compare(recipes.load(name), epoch)
+
+
+def test_so_has_one_of_readings_of_several_networks() -> None:
+    overrides = ["image.encoder.name=grids", "image.encoder.models=[one, another]", "image.sets.name=readings"]
+    overrides += ["image.project=null", "image.pool=null", "image.encoder.trainable=all"]
+    overrides += ["text.project=null", "text.pool=null", "text.sets.name=readings", "text.sets.k=2"]
+    _compare(recipes.load("small-dive-mil", overrides), 0)
+
+
+def _compare(recipe: Recipe, epoch: int) -> None:
     model, given = tiny.build(recipe), tiny.batch(recipe)
     loss = _fast(model, recipe, given, epoch)
     gradients = _gradients(model, loss)

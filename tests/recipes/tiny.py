@@ -24,6 +24,13 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "region": {"input_dim": REGION},
     "frames": {"input_dim": REGION},
     "grid": {"pretrained": False, "backbone_config": RESNET, "image_size": PIXELS},
+    "grids": {
+        "models": ["one", "another"],
+        "sizes": [PIXELS, 8],
+        "cells": 2,
+        "pretrained": False,
+        "backbone_config": {"grids": [RESNET, {**RESNET, "hidden_sizes": [8, 10]}]},
+    },
     "patch": {"pretrained": False, "backbone_config": VIT},
     "transformer": {"pretrained": False, "backbone_config": BERT},
     "bigru": {"vocab_size": WORDS, "word_dim": 6},
@@ -31,6 +38,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
 FRAMES = 4
 ENCODERS["video_frames"] = {"encoder": {"name": "grid", **ENCODERS["grid"]}, "frames": FRAMES}
 SETS: dict[str, dict[str, Any]] = {name: {"heads": 2, "head_dim": 4, "ff_mult": 2} for name in ("slots", "transformer")}
+SETS["readings"] = {"hidden": 6, "attention": 4}
 
 
 LABELLED = ("classes", "common")
@@ -139,7 +147,7 @@ def batch(recipe: Recipe) -> Batch:
         each_image = list(torch.randn(images, *frames, 3, PIXELS, PIXELS, generator=generator, dtype=torch.double))
         given = torch.stack(each_image)
     tokens = Tokens.from_lists(each_text)
-    cells = {"grid": 4, "patch": 5, "video_frames": FRAMES}.get(recipe.image.encoder["name"])
+    cells = {"grid": 4, "grids": 4, "patch": 5, "video_frames": FRAMES}.get(recipe.image.encoder["name"])
     keep_image = _keep(images, cells, generator) if cells and recipe.image.augment.drop != "none" else None
     keep_text = _keep(texts, tokens.ids.shape[1], generator) if recipe.text.augment.drop != "none" else None
     positives = torch.arange(images)[:, None] == torch.arange(texts)[None] // captions

@@ -29,6 +29,12 @@ SETTINGS = {
     "transformer-sine": {"name": "transformer", "position": "sine", **SMALL},
     "pie_net": {"name": "pie_net"},
     "pie_net-one": {"name": "pie_net", "k": 1},
+    "readings": {"name": "readings", "hidden": 14, "attention": 6},
+    "readings-one": {"name": "readings", "k": 1, "hidden": 14, "attention": 6},
+    "chorus": {
+        "name": "chorus",
+        "members": [{"name": "readings", "k": 2, "hidden": 14, "attention": 6}, {"name": "pie_net", "k": 1}],
+    },
     "single": {"name": "single"},
     "classes": {"name": "classes", "layers": 2, "heads": 2, "ff": 10},
     "classes-plain": {"name": "classes", "layers": 2, "heads": 2, "ff": 10, "scaled": False},

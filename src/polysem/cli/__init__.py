@@ -23,6 +23,7 @@ from polysem.cli.export import export_command
 from polysem.cli.features import extract_features
 from polysem.cli.import_checkpoint import import_command
 from polysem.cli.index import add_command, index_command
+from polysem.cli.join import join_command
 from polysem.cli.maintain import compact_command, remove_command, stats_command, verify_command
 from polysem.cli.make_data import make_emoji_clips_command, make_emoji_scenes_command
 from polysem.cli.map import map_command
@@ -108,12 +109,13 @@ app.command("diagnose", cls=QuickCommand, epilog="Example: polysem diagnose runs
 app.command("import", cls=QuickCommand, epilog="Example: polysem import model_best.pth --from vse-infty --out model")(
     import_command
 )
+app.command("join", cls=QuickCommand, epilog="Example: polysem join runs/seed-0 runs/seed-1 --out runs/both")(
+    join_command
+)
 app.command("export", cls=QuickCommand, epilog="Example: polysem export runs/dive --format onnx --out dive-onnx")(
     export_command
 )
-app.command("index", cls=QuickCommand, epilog="Example: polysem index ~/Pictures --model runs/dive --out my-index")(
-    index_command
-)
+app.command("index", cls=QuickCommand, epilog="Example: polysem index ~/Pictures --out my-index")(index_command)
 app.command("add", cls=QuickCommand, epilog="Example: polysem add my-index ~/Pictures/new")(add_command)
 app.command("remove", cls=QuickCommand, epilog="Example: polysem remove my-index holiday/blurred.jpg")(remove_command)
 app.command("search", cls=QuickCommand, epilog='Example: polysem search my-index "a dog on a beach" --k 5')(

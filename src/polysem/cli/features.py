@@ -106,13 +106,12 @@ def _whole_number(name: str, default: int) -> int:
 
 
 def _knob(given: str) -> tuple[str, Any]:
+    from polysem.recipes.loading import read_value
+
     name, equals, value = given.partition("=")
     if not equals:
         raise ConfigError(f"--set takes KNOB=VALUE, got {given!r}. Example: --set image_size=256.")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value
+    return name, read_value(value, given)
 
 
 def _move(encoder: Encoder, device: str) -> None:

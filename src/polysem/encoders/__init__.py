@@ -6,6 +6,7 @@ from polysem.encoders.detector import Detections, Detector
 from polysem.encoders.extraction import extract, extract_texts
 from polysem.encoders.frames import Frames
 from polysem.encoders.grid import Grid
+from polysem.encoders.grids import Grids
 from polysem.encoders.image import ImageEncoder
 from polysem.encoders.patch import Patch
 from polysem.encoders.pixels import PixelEncoder
@@ -39,6 +40,7 @@ __all__ = [
     "Encoder",
     "Frames",
     "Grid",
+    "Grids",
     "ImageEncoder",
     "Patch",
     "PixelEncoder",

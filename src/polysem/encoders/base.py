@@ -69,24 +69,24 @@ class Encoder(Part):
 
     def set_trainable(self, trainable: Trainable) -> Self:
         """Train "none" of the body, "all" of it, or its last n stages and everything that follows them."""
-        parameters = list(self.body.parameters())
-        if trainable in ("none", "all"):
-            first = 0 if trainable == "all" else len(parameters)
-        else:
-            first = self._first_of_last(int(trainable), parameters)
-        for place, parameter in enumerate(parameters):
-            parameter.requires_grad_(place >= first)
+        learning = {id(parameter) for parameter in self._learning(trainable)}
+        for parameter in self.body.parameters():
+            parameter.requires_grad_(id(parameter) in learning)
         self._trainable = trainable
         return self.train(self.training)
 
-    def _first_of_last(self, n: int, parameters: list[nn.Parameter]) -> int:
+    def _learning(self, trainable: Trainable) -> list[nn.Parameter]:
+        if trainable in ("none", "all"):
+            return list(self.body.parameters()) if trainable == "all" else []
         stages = self.stages()
-        if not 1 <= n <= len(stages):
+        if not 1 <= int(trainable) <= len(stages):
             known = f"1 to {len(stages)}" if stages else "no number, as it has no stages"
-            self.reject_knobs(f"trainable={n}: give 'none', 'all' or {known}.")
-        # Modules register what they hold in the order in which it is used, so all that follows lies further on.
-        first = next(iter(stages[-n].parameters()))
-        return next(place for place, parameter in enumerate(parameters) if parameter is first)
+            self.reject_knobs(f"trainable={trainable}: give 'none', 'all' or {known}.")
+        return self.last_stages(int(trainable))
+
+    def last_stages(self, n: int) -> list[nn.Parameter]:
+        """The body's parameters in its last n stages and in all that follows them."""
+        return parameters_from(self.body, self.stages()[-n])
 
     def train(self, mode: bool = True) -> Self:
         """Training mode, except for a frozen body: it stays as it will be used, without dropout or moving averages."""
@@ -134,3 +134,10 @@ class Encoder(Part):
 
     def load_preprocessing(self, folder: Path) -> None:
         """Read what `save_preprocessing` wrote."""
+
+
+def parameters_from(body: nn.Module, stage: nn.Module) -> list[nn.Parameter]:
+    """Those of a stage of the body, and of all that follows it."""
+    # Modules register what they hold in the order in which it is used, so all that follows lies further on.
+    parameters, first = list(body.parameters()), next(iter(stage.parameters()))
+    return parameters[next(place for place, parameter in enumerate(parameters) if parameter is first) :]

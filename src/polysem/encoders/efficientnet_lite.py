@@ -40,10 +40,16 @@ _STAGES = (
 )
 
 
-def same_padding(x: Tensor, kernel: int, stride: int) -> Tensor:
-    """Pad as TensorFlow does: by what the input's size asks for, the odd pixel right and below."""
+def same_padding(x: Tensor, kernel: int, stride: int) -> tuple[Tensor, list[int]]:
+    """Pad as TensorFlow does: by what the input's size asks for, the odd pixel right and below.
+
+    Returns the input and how much the convolution itself is to pad: all of it where both ends get the same, which saves
+    a copy of the feature map.
+    """
     short = [max((math.ceil(side / stride) - 1) * stride + kernel - side, 0) for side in (x.shape[3], x.shape[2])]
-    return F.pad(x, [amount for s in short for amount in (s // 2, s - s // 2)])
+    if not any(s % 2 for s in short):
+        return x, [s // 2 for s in reversed(short)]
+    return F.pad(x, [amount for s in short for amount in (s // 2, s - s // 2)]), [0, 0]
 
 
 def conv_norm(x: Tensor, conv: nn.Conv2d, norm: nn.BatchNorm2d) -> Tensor:
@@ -56,8 +62,8 @@ def conv_norm(x: Tensor, conv: nn.Conv2d, norm: nn.BatchNorm2d) -> Tensor:
         raise ConfigError("EfficientNet-Lite's BatchNorm has no statistics.")
     scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
     weight, bias = conv.weight * scale[:, None, None, None], norm.bias - norm.running_mean * scale
-    padded = same_padding(x, conv.kernel_size[0], conv.stride[0]) if conv.kernel_size[0] > 1 else x
-    return F.conv2d(padded, weight, bias, conv.stride, groups=conv.groups)
+    padded, padding = same_padding(x, conv.kernel_size[0], conv.stride[0])
+    return F.conv2d(padded, weight, bias, conv.stride, padding, groups=conv.groups)
 
 
 def _norm(channels: int) -> nn.BatchNorm2d:

@@ -47,7 +47,7 @@ class VideoFrames(PixelEncoder):
             self.reject_knobs(f"encoder={given}: {', '.join(_OURS)} are knobs of 'video_frames' itself.")
         name = str(given.pop("name", "grid"))
         if not issubclass(registry.find(name), ImageEncoder):
-            self.reject_knobs(f"encoder={name!r} does not read pictures; grid, patch and detector do.")
+            self.reject_knobs(f"encoder={name!r} does not read pictures; grid, grids, patch and detector do.")
         inner = {**given, "dim": dim, "trainable": trainable, "lr_scale": lr_scale}
         built = registry.build(name, **inner)
         if not isinstance(built, ImageEncoder):

@@ -108,7 +108,7 @@ def stored_places(manifest: Manifest, tokens: int, size: tuple[int, int]) -> Pla
     It does for grids and patches. A detector's boxes are not stored.
     """
     made_by = manifest.encoder
-    if made_by.get("name") not in ("grid", "patch"):
+    if made_by.get("name") not in ("grid", "grids", "patch"):
         return nowhere(tokens, "frames" if made_by.get("name") in _VIDEO else "unknown", size)
     side = int(tokens**0.5)
     without_place = tokens - side**2

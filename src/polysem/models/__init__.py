@@ -2,8 +2,9 @@
 
 from polysem.models.folder import ModelFolderError, load
 from polysem.models.importing import CheckpointError, import_checkpoint
+from polysem.models.joining import join
 from polysem.models.model import Model
 from polysem.models.tower import Tower
 from polysem.models.wiring import build
 
-__all__ = ["CheckpointError", "Model", "ModelFolderError", "Tower", "build", "import_checkpoint", "load"]
+__all__ = ["CheckpointError", "Model", "ModelFolderError", "Tower", "build", "import_checkpoint", "join", "load"]

@@ -37,7 +37,7 @@ def borrowed(model: Model) -> dict[str, set[str]]:
     found = {}
     for side, tower in (("image", model.image), ("text", model.text)):
         config = tower.encoder.config
-        if config.get("model") not in sources.PACKAGED:
+        if not all(name in sources.PACKAGED for name in named(config)):
             continue
         own, source = tower.encoder.state_dict(), encoders.build(**pretrained(config)).state_dict()
         found[side] = {
@@ -56,6 +56,11 @@ def borrowing(config: Mapping[str, Any], sides: Iterable[str]) -> dict[str, Any]
     """The config of a model whose encoders on these sides begin with their package's weights."""
     lent = {side: {**config[side], "encoder": pretrained(config[side]["encoder"])} for side in sides}
     return {**config, **lent}
+
+
+def named(encoder: Mapping[str, Any]) -> list[str]:
+    """The models that an encoder begins with; "" for one that begins with none."""
+    return encoder.get("models") or [encoder.get("model", "")]
 
 
 def pretrained(encoder: Mapping[str, Any]) -> dict[str, Any]:

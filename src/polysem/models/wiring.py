@@ -9,6 +9,7 @@ from polysem import encoders, pooling, sets, similarity
 from polysem.errors import ConfigError
 from polysem.models.model import Model
 from polysem.models.tower import Local, Tower, check_wiring
+from polysem.sets.base import registry as set_registry
 
 TOWER_KEYS = ("encoder", "project", "pool", "local", "sets")
 
@@ -30,7 +31,8 @@ def build_similarity(config: Mapping[str, Any]) -> similarity.Similarity:
 
 def build_tower(side: str, config: Mapping[str, Any], dim: int, shared: sets.SetPredictor | None = None) -> Tower:
     projected = config.get("project") is not None
-    encoder = encoders.build(**_wired(encoders, config["encoder"], {} if projected else {"dim": dim}))
+    ends = shared or set_registry.find(config["sets"]["name"])
+    encoder = encoders.build(**_wired(encoders, config["encoder"], {} if projected or ends.projects else {"dim": dim}))
     project = None
     if projected:
         project = encoders.build(**_wired(encoders, config["project"], {"input_dim": encoder.dim, "dim": dim}))

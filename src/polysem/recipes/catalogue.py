@@ -7,6 +7,7 @@ from polysem.recipes.schema import Recipe
 
 FAMILIES = {
     "small": "Small versions, for a CPU and a few thousand pictures",
+    "photo": "Photographs",
     "vse++": "VSE++",
     "vse-infty": "VSE∞",
     "vse-2ad": "VSE+2AD",

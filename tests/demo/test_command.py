@@ -19,7 +19,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import polysem.demo
-from demo.tiny import SCENES, fake_packages, make_photos, tiny_settings
+from demo.tiny import SCENES, fake_packages, make_photos, ship_tiny, tiny_settings
 from polysem.cli import app
 from polysem.cli import demo as command
 from polysem.demo import Demo
@@ -46,6 +46,7 @@ def out(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _tiny(monkeypatch, encoders):
     fake_packages(monkeypatch)
+    ship_tiny(monkeypatch, encoders)
     tiny = partial(polysem.demo.demo, scenes=SCENES, settings=tiny_settings(encoders))
     monkeypatch.setattr(polysem.demo, "demo", tiny)
 
@@ -93,13 +94,14 @@ def test_it_shows_the_comparison_two_searches_and_what_to_try_next(out, tmp_path
         ((400.0, 412.3), 0.004, "set is ahead by 12.3 RSUM: more than chance would do (p = 0.004)."),
         ((406.0, 405.3), 0.93, "single is ahead by 0.7 RSUM: no more than chance would do (p = 0.93)."),
         ((50.0, 50.0), None, "single is ahead by 0.0 RSUM."),
+        ((30.0, 50.0, 51.5), 0.2, "third is ahead of set by 1.5 RSUM: no more than chance would do (p = 0.2)."),
     ],
 )
 def test_it_says_whether_the_difference_means_anything(scores, p, says):
     best = scores.index(max(scores))
     rows = [
         Row(name, "", {"rsum": Cell(score, p=None if place == best else p)})
-        for place, (name, score) in enumerate(zip(("single", "set"), scores, strict=True))
+        for place, (name, score) in enumerate(zip(("single", "set", "third"), scores, strict=False))
     ]
     stamp = Stamp("pairs", "toy", "test", 10, 50)
     assert command.verdict(Comparison(stamp, ("rsum",), tuple(rows))) == says
@@ -114,15 +116,19 @@ def test_own_pictures_that_nobody_has_described(out, tmp_path, monkeypatch):
     assert done.exit_code == 0, done.output
     shown = done.stdout
     told = "0 of its 13 pictures have captions, and learning takes 40 or more"
-    assert f"from drawn scenes alone, not from my [new] photos: {told}." in shown
+    assert f"Nothing was trained on my [new] photos: {told}. The model is polysem/photo-small," in shown
+    assert "1. Indexing my [new] photos with photo-small: 13 pictures" in shown
+    assert "RSUM" not in shown
     assert shown.count("Left out: broken ") == 5
     assert "… and 1 more: `polysem data check 'my [new] photos'` lists all." in shown
     assert '"people outdoors" (a guess: nobody has said what is in these pictures)' in shown
-    search, serve, drawn, diagnose = suggested(shown)
+    search, serve, drawn, explain = suggested(shown)
     assert "'people outdoors' --relevant" in search
     assert call(*shlex.split(search)[1:]).exit_code == 0
     assert shlex.split(serve)[2] == shlex.split(drawn)[2]
-    assert shlex.split(diagnose)[2:5] == [str(out / "small-dive"), "--data", str(out / "scenes")]
+    assert shlex.split(explain)[:3] == ["polysem", "explain", "polysem/photo-small"]
+    assert call(*shlex.split(explain)[1:]).exit_code == 0
+    assert (tmp_path / "why.png").exists()
 
 
 def test_own_pictures_with_captions(out, tmp_path, monkeypatch):
@@ -132,10 +138,11 @@ def test_own_pictures_with_captions(out, tmp_path, monkeypatch):
     done = call("demo", "--out", out, "--data", ".", "--no-serve")
     assert done.exit_code == 0, done.output
     assert "photos 10% held out by id" in done.stdout
-    assert "drawn scenes" not in done.stdout
+    assert "Nothing was trained" not in done.stdout
+    assert "photo-small     │ set 2" in done.stdout
     search, _, _, diagnose = suggested(done.stdout)
     assert call(*shlex.split(search)[1:]).exit_code == 0
-    assert "--data . --out report.html" in diagnose
+    assert "diagnose polysem/photo-small --data . --out report.html" in diagnose
     assert call(*shlex.split(diagnose)[1:]).exit_code == 0
 
 

@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 
-from demo.tiny import SCENES, fake_packages, files, make_photos, tiny_settings
-from polysem.data import open_collection
+import polysem
+from demo.tiny import SCENES, fake_packages, files, make_photos, ship_tiny, tiny_settings
+from polysem.data import open_collection, overlap
 from polysem.data.emoji.art import CREDIT
 from polysem.demo import RECIPES, Demo, demo
+from polysem.environment.shipped import PHOTO_SMALL, SHIPPED
 from polysem.errors import InputError
+from polysem.evaluation import evaluate
 from polysem.search import Index
 from polysem.training.train import Silent
 from training.small import make_data, weights
@@ -23,14 +26,20 @@ from training.small import make_data, weights
 TEST = SCENES // 10
 
 
+@pytest.fixture(scope="module")
+def encoders(tmp_path_factory):
+    return tmp_path_factory.mktemp("encoders")
+
+
 @pytest.fixture(autouse=True)
-def _no_packages(monkeypatch):
+def _no_packages(monkeypatch, encoders):
     fake_packages(monkeypatch)
+    ship_tiny(monkeypatch, encoders)
 
 
 @pytest.fixture(scope="module")
-def settings(tmp_path_factory):
-    return tiny_settings(tmp_path_factory.mktemp("encoders"))
+def settings(encoders):
+    return tiny_settings(encoders)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +105,7 @@ def assert_same(made: Demo, other: Demo) -> None:
     """To the bit: what was learned, measured and found."""
     assert made.comparison == other.comparison
     for recipe in RECIPES:
-        one, two = (weights(each.model.parent / recipe) for each in (made, other))
+        one, two = (weights(each.folder / recipe) for each in (made, other))
         assert one.keys() == two.keys()
         assert all(one[name].equal(two[name]) for name in one)
     for one, two in zip(made.searches, other.searches, strict=True):
@@ -180,9 +189,8 @@ def test_own_pictures_with_captions_are_learned_from(whole, settings, tmp_path):
     made = run(folder, settings, told, photos)
     assert told.steps[0].startswith("Features")  # no scenes
     assert made.why_not is None
-    assert made.lessons == photos
+    assert made.data == photos
     assert str(made.comparison.stamp).startswith("my photos 10% held out by id, 8×8")
-    assert made.index.parent == made.model.parent
     assert made.index.parent.parent == folder
     one, two, *_ = open_collection(photos).held_out()[0]
     assert [found.query for found in made.searches] == [one.captions[0], two.captions[0]]
@@ -196,32 +204,60 @@ def test_own_pictures_with_captions_are_learned_from(whole, settings, tmp_path):
     }
 
 
+def test_the_model_for_photographs_is_measured_beside_them_and_makes_the_index(settings, tmp_path, monkeypatch):
+    photos, told = make_photos(tmp_path / "photos"), Told()
+    made = run(tmp_path / "demo", settings, told, photos)
+    rows = {row.model: row for row in made.comparison.rows}
+    assert [(name, row.embedding) for name, row in rows.items()] == [
+        ("small-vse-infty", "single"),
+        ("small-dive", "set 4"),
+        ("photo-small", "set 2"),
+    ]
+    alone = evaluate(PHOTO_SMALL, photos, split="val", intervals=False)
+    assert (alone.stamp.images, rows["photo-small"].cells["rsum"].value) == (8, alone.metrics["rsum"])
+    assert told.steps[-1] == "Indexing photos with photo-small: 48 pictures and their captions"
+    with Index.open(made.index) as index:
+        assert made.model == index.manifest.model == PHOTO_SMALL
+        assert index.manifest.fingerprint == polysem.load(PHOTO_SMALL).fingerprint()
+
+    known = polysem.load(PHOTO_SMALL)  # one that has learned from these very pictures is no match for the others
+    known.provenance = {"data": {"items": overlap.sketch(open_collection(photos))}}
+    monkeypatch.setitem(SHIPPED, PHOTO_SMALL, known.save(tmp_path / "photo-small"))
+    again = run(tmp_path / "demo", settings, Told(), photos).comparison
+    assert [row.model for row in again.rows] == ["small-vse-infty", "small-dive"]
+    assert "photo-small is not in the table: " in again.notes[-1]
+    assert "TRAINED ON THIS SPLIT" in again.notes[-1]
+
+
 def test_other_captions_make_another_model(settings, tmp_path):
     photos = make_photos(tmp_path / "photos")
     one = run(tmp_path / "demo", settings, Told(), photos)
     (photos / "captions.jsonl").write_text((photos / "captions.jsonl").read_text().replace("a big dog", "the dog"))
     two = run(tmp_path / "demo", settings, Told(), photos)
-    assert one.model != two.model
+    assert one.index != two.index
+    assert two.comparison.stamp.images == one.comparison.stamp.images
     with Index.open(two.index) as index:
         assert "the dog 0" in {item.caption for item in index.sample("text", 100)}
 
 
 @pytest.mark.parametrize("captioned", [0, 39])
-def test_without_enough_captions_the_model_learns_from_scenes(whole, settings, tmp_path, captioned):
-    photos, folder = make_photos(tmp_path / "photos", 41, captioned), copied(whole[0], tmp_path / "demo")
-    made = run(folder, settings, Told(), photos)
+def test_without_enough_captions_nothing_is_trained(settings, tmp_path, captioned):
+    photos, folder, told = make_photos(tmp_path / "photos", 41, captioned), tmp_path / "demo", Told()
+    made = run(folder, settings, told, photos)
     assert made.why_not == f"{captioned} of its 41 pictures have captions, and learning takes 40 or more"
-    assert made.lessons == folder / "scenes"
-    assert made.model == folder / "small-dive"
-    assert made.comparison.stamp.dataset == "emoji-scenes"
-    assert made.indexed.name == "photos"
+    assert made.data == photos
+    assert made.model == PHOTO_SMALL
+    assert made.comparison is None
+    assert [step.split()[0] for step in told.steps] == ["Indexing"]
+    assert [path.name for path in folder.iterdir()] == [made.index.parent.name]
+    assert [path.name for path in made.index.parent.iterdir()] == ["index"]
     with Index.open(made.index) as index:
         assert index.stats().by_side == {"image": 41, "text": captioned}
     assert ("a guess" in made.searches[0].why) == (captioned == 0)
 
 
-def test_an_index_of_own_pictures_follows_them(whole, settings, tmp_path):
-    photos, folder = make_photos(tmp_path / "photos", 6, 0), copied(whole[0], tmp_path / "demo")
+def test_an_index_of_own_pictures_follows_them(settings, tmp_path):
+    photos, folder = make_photos(tmp_path / "photos", 6, 0), tmp_path / "demo"
     run(folder, settings, Told(), photos)
     (photos / "000 dog.png").rename(photos / "new dog.png")
     (photos / "001 cat.png").unlink()
@@ -231,17 +267,15 @@ def test_an_index_of_own_pictures_follows_them(whole, settings, tmp_path):
     assert held == {"002 ball.png", "003 grass.png", "004 dog.png", "005 cat.png", "new dog.png"}
 
 
-def test_folders_of_one_name_are_kept_apart(whole, settings, tmp_path):
-    folder = copied(whole[0], tmp_path / "demo")
-    one, two = (
-        run(folder, settings, Told(), make_photos(tmp_path / place / "photos", 3, 0)) for place in ("here", "there")
-    )
+def test_folders_of_one_name_are_kept_apart(settings, tmp_path):
+    places = [make_photos(tmp_path / place / "photos", 3, 0) for place in ("here", "there")]
+    one, two = (run(tmp_path / "demo", settings, Told(), place) for place in places)
     assert one.index != two.index
 
 
 @pytest.mark.parametrize("captioned", [None, 0])
-def test_a_picture_that_cannot_be_read_is_left_out_and_named(whole, settings, tmp_path, captioned):
-    photos, folder = make_photos(tmp_path / "photos", 48, captioned), copied(whole[0], tmp_path / "demo")
+def test_a_picture_that_cannot_be_read_is_left_out_and_named(settings, tmp_path, captioned):
+    photos, folder = make_photos(tmp_path / "photos", 48, captioned), tmp_path / "demo"
     tested, learned = open_collection(photos).held_out()
     damaged = sorted([tested[0].id, learned[0].id])
     for name in damaged:
@@ -255,8 +289,8 @@ def test_a_picture_that_cannot_be_read_is_left_out_and_named(whole, settings, tm
         assert index.stats().by_side["image"] == 46
 
 
-def test_nothing_but_pictures_that_cannot_be_read(whole, settings, tmp_path):
-    photos, folder = make_photos(tmp_path / "photos", 2, 0), copied(whole[0], tmp_path / "demo")
+def test_nothing_but_pictures_that_cannot_be_read(settings, tmp_path):
+    photos, folder = make_photos(tmp_path / "photos", 2, 0), tmp_path / "demo"
     for path in photos.iterdir():
         path.write_bytes(b"nothing")
     with pytest.raises(InputError, match=r"None of the 2 pictures of photos can be read, e\.g\. 000 dog\.png"):
@@ -272,8 +306,8 @@ def test_what_is_no_folder_of_pictures_is_refused_before_anything_is_made(settin
     assert not (tmp_path / "demo").exists()
 
 
-def test_splits_that_cannot_be_learned_from_are_told(whole, settings, tmp_path):
-    photos, folder = make_photos(tmp_path / "photos"), copied(whole[0], tmp_path / "demo")
+def test_splits_that_cannot_be_learned_from_are_told(settings, tmp_path):
+    photos, folder = make_photos(tmp_path / "photos"), tmp_path / "demo"
     table = photos / "captions.jsonl"
     table.write_text(table.read_text().replace("}", ', "split": "test"}'))
     made = run(folder, settings, Told(), photos)

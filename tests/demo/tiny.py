@@ -13,6 +13,8 @@ from PIL import Image
 from data_.emoji.fakes import fake_art, fake_kinds
 from encoders import tiny_models
 from polysem.data.emoji import make
+from polysem.environment.shipped import PHOTO_SMALL, SHIPPED
+from search.photos import tiny_model
 
 SCENES = 40
 KINDS = {"dog": (220, 30, 30), "cat": (30, 200, 40), "ball": (40, 40, 230), "grass": (230, 220, 40)}
@@ -39,6 +41,15 @@ def tiny_settings(folder: Path) -> list[str]:
         "training.epochs=2",
         "training.batch=16",
     ]
+
+
+def ship_tiny(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
+    """A tiny model, saved in `folder` if it is not there yet, in the place of the one for photographs."""
+    place = folder / "photo-small"
+    if not place.exists():
+        tiny_model(folder).save(place)
+    monkeypatch.setitem(SHIPPED, PHOTO_SMALL, place)
+    return place
 
 
 def make_photos(folder: Path, count: int = 48, captioned: int | None = None) -> Path:

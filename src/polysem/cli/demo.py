@@ -36,6 +36,9 @@ def demo_command(
 ) -> None:
     """Make data, train a single-vector model and a set model, compare them, index, and open the page to search.
 
+    Your own pictures are indexed with the model for photographs that comes with polysem. Where 40 or more of them have
+    captions, the two are trained on these and compared with it; otherwise nothing is trained.
+
     Run again, it goes on where it was stopped and makes nothing twice.
     """
     start = time.perf_counter()
@@ -127,20 +130,21 @@ def show(made: Demo, data: Path | None, console: Console, seconds: float) -> Non
     from polysem.evaluation.reports.tables import as_plain, as_rich
 
     console.print()
-    if console.is_terminal:
-        console.print(as_rich(made.comparison))
-    else:
-        typer.echo(as_plain(made.comparison))
-    typer.echo(verdict(made.comparison))
+    if made.comparison is not None:
+        if console.is_terminal:
+            console.print(as_rich(made.comparison))
+        else:
+            typer.echo(as_plain(made.comparison))
+        typer.echo(verdict(made.comparison))
     for each in made.skipped[:_NAMED]:
         typer.echo(f"Left out: {printable(each.what)}: {each.why}")
     if len(made.skipped) > _NAMED:
         typer.echo(f"… and {len(made.skipped) - _NAMED:,} more: `polysem data check {quoted(data)}` lists all.")
     if made.why_not is not None:
         told = (
-            f"The model has learned from drawn scenes alone, not from {made.indexed.name}: {made.why_not}. Expect "
-            "little of it on photographs. Captions are read from captions.csv in the folder (columns image and "
-            "caption), or from photo.txt beside photo.jpg."
+            f"Nothing was trained on {made.indexed.name}: {made.why_not}. The model is {made.model}, which comes with "
+            "polysem. Captions are read from captions.csv in the folder (columns image and caption), or from photo.txt "
+            "beside photo.jpg."
         )
         console.print(Text(told, style="yellow"), soft_wrap=not console.is_terminal)
     for found in made.searches:
@@ -153,25 +157,31 @@ def show(made: Demo, data: Path | None, console: Console, seconds: float) -> Non
 
 
 def verdict(compared: Comparison) -> str:
-    """Which of the two is ahead, and whether that means anything."""
-    first, second = sorted(compared.rows, key=lambda row: -(row.cells["rsum"].value or 0.0))
+    """Which of them is ahead, and whether that means anything."""
+    first, second, *others = sorted(compared.rows, key=lambda row: -(row.cells["rsum"].value or 0.0))
     ahead = (first.cells["rsum"].value or 0.0) - (second.cells["rsum"].value or 0.0)
     p = second.cells["rsum"].p
+    led = f"{first.model} is ahead{f' of {second.model}' if others else ''} by {ahead:.1f} RSUM"
     if p is None:
-        return f"{first.model} is ahead by {ahead:.1f} RSUM."
+        return f"{led}."
     judged = "more than chance" if p < compared.alpha else "no more than chance"
-    return f"{first.model} is ahead by {ahead:.1f} RSUM: {judged} would do (p = {p:.2g})."
+    return f"{led}: {judged} would do (p = {p:.2g})."
 
 
 def commands(made: Demo, data: Path | None) -> list[str]:
     """What to try next, ready for a shell."""
     query = "a rocket in space" if data is None else made.searches[0].query
     index = quoted(made.index)
+    if made.comparison is None:  # a diagnosis takes captions
+        picture = made.searches[0].results.items[0].path
+        last = f"polysem explain {quoted(made.model)} {quoted(picture)} {quoted(query)} --out why.png"
+    else:
+        last = f"polysem diagnose {quoted(made.model)} --data {quoted(made.data)} --out report.html"
     return [
         f"polysem search {index} {quoted(query)} --relevant",
         f"polysem serve {index}",
         f"polysem map {index} --out map.html",
-        f"polysem diagnose {quoted(made.model)} --data {quoted(made.lessons)} --out report.html",
+        last,
     ]
 
 

@@ -42,8 +42,16 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print what was done as JSO
 
 def index_command(
     collection: Annotated[str, typer.Argument(help="The collection: a folder of pictures, a table, a data set.")],
-    model: Annotated[str, typer.Option("--model", help="The model's folder: what `polysem train --out` made.")],
     out: Annotated[str, typer.Option("--out", help="Folder of the new index.")],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            help="The model's folder: what `polysem train --out` made. Else the one for photographs that comes with "
+            "polysem.",
+            show_default="polysem/photo-small",
+        ),
+    ] = None,
     store: Annotated[
         str | None,
         typer.Option(
@@ -61,11 +69,12 @@ def index_command(
     as_json: AsJson = False,
 ) -> None:
     """Make an index of a collection. Stopped at any moment, the same command goes on from there."""
+    from polysem.environment.shipped import PHOTO_SMALL
     from polysem.search import SearchError
 
     found = _collection(collection, split, folder_labels)
     start = time.perf_counter()
-    with _made(out, model, store, dtype) as index, stages(quiet=as_json) as progress:
+    with _made(out, model or PHOTO_SMALL, store, dtype) as index, stages(quiet=as_json) as progress:
         report = index.add(
             found,
             captions=captions,

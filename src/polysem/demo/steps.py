@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,10 @@ from polysem.data.store import FeatureStore
 from polysem.demo.own import opened
 from polysem.demo.pace import paced
 from polysem.demo.questions import Found, ask
+from polysem.environment.shipped import PHOTO_SMALL
 from polysem.errors import InputError
 from polysem.evaluation import evaluate
-from polysem.evaluation.reports.compare import Comparison, compare
+from polysem.evaluation.reports.compare import Comparison, compare_separately
 from polysem.recipes import Recipe
 from polysem.search import Index
 from polysem.training import train
@@ -36,14 +37,15 @@ Progress = Callable[[str, int, int], None]
 class Demo:
     """What was made.
 
-    lessons: the data that the models learned from. model: the set model's folder. why_not: why they did not learn from
-    the user's own data, where that is so. skipped: pictures that could not be indexed.
+    data: the emoji scenes, or the user's own pictures. model: of the index; its folder, or the name of one that comes
+    with polysem. comparison: of the models that were trained; None where none was, and `why_not` says why.
+    skipped: pictures that could not be indexed.
     """
 
     folder: Path
-    lessons: Path
-    model: Path
-    comparison: Comparison
+    data: Path
+    model: Path | str
+    comparison: Comparison | None
     indexed: Collection
     index: Path
     searches: Sequence[Found]
@@ -63,36 +65,36 @@ def demo(
 ) -> Demo:
     """Make everything in `folder`, or go on where an earlier call stopped.
 
-    data: a collection of one's own, to be trained on if it has captions, and searched in any case; by default emoji
-    scenes are made. settings: changes to both recipes. announce: told each step before it begins. screen: who watches
-    the training, as for `train`.
+    data: a collection of one's own, indexed with the model for photographs that comes with polysem, and trained on if
+    it has captions; by default emoji scenes are made. settings: changes to both recipes. announce: told each step
+    before it begins. screen: who watches the training, as for `train`.
     """
     folder, own = Path(folder), None if data is None else opened(data)
-    if own is not None and own.why_not is None:
-        source, lessons, home = own.source, own.collection, folder / own.place
+    if own is not None:
+        source, items, home = own.source, own.collection, folder / own.place
     else:
         announce("Emoji scenes: pictures of several things, five captions each")
         watch = None if progress is None else lambda done, of: progress("making scenes", done, of)
         source, home = make_emoji_scenes(folder / "scenes", scenes, seed=0, progress=watch), folder
-        lessons = open_collection(source)
+        items = open_collection(source)
     stores: dict[str, Any] = {"features": home / "features" / "images", "text_features": home / "features" / "captions"}
-    announce("Features of pictures and captions, once for both models")
-    readable = _extract(lessons, stores, recipes.load(RECIPES[0], settings), screen or Silent())
-    for name in RECIPES:
-        recipe = paced(name, readable, settings)
-        announce(f"Training {recipe.name}: {recipe.summary}")
-        train(recipe, readable, home / recipe.name, tracker=None, show=screen, **stores)
-    announce("Comparing one vector with a set of four, on pictures that neither has learned from")
-    measured = [evaluate(home / name, readable, intervals=False, progress=progress, **stores) for name in RECIPES]
-    compared = compare(measured)
-    indexed = lessons if own is None else own.collection
-    announce(f"Indexing {indexed.name}: {len(indexed):,} pictures and their captions")
-    place = (home if own is None else folder / own.place) / "index"
-    model = home / RECIPES[-1]
-    searches, skipped = _index(place, model, indexed, stores if indexed is lessons else {}, progress)
-    return Demo(
-        folder, source, model, compared, indexed, place, searches, None if own is None else own.why_not, skipped
-    )
+    compared = None
+    if own is None or own.why_not is None:
+        announce("Features of pictures and captions, once for both models")
+        readable = _extract(items, stores, recipes.load(RECIPES[0], settings), screen or Silent())
+        for name in RECIPES:
+            recipe = paced(name, readable, settings)
+            announce(f"Training {recipe.name}: {recipe.summary}")
+            train(recipe, readable, home / recipe.name, tracker=None, show=screen, **stores)
+        third = "" if own is None else f", and both with {PHOTO_SMALL}"
+        announce(f"Comparing one vector with a set of four{third}, on pictures that neither has learned from")
+        compared = _compare(home, readable, stores, own is not None, progress)
+    place = home / "index"
+    model: Path | str = home / RECIPES[-1] if own is None else PHOTO_SMALL
+    announce(f"Indexing {items.name} with {Path(model).name}: {len(items):,} pictures and their captions")
+    searches, skipped = _index(place, model, items, stores if own is None else {}, progress)
+    why_not = None if own is None else own.why_not
+    return Demo(folder, source, model, compared, items, place, searches, why_not, skipped)
 
 
 def _extract(lessons: Collection, stores: dict[str, Any], recipe: Recipe, screen: Any) -> Collection:
@@ -110,8 +112,23 @@ def _extract(lessons: Collection, stores: dict[str, Any], recipe: Recipe, screen
     return lessons.where([i for i, item in enumerate(lessons) if item.id in store and item.captions])
 
 
+def _compare(
+    home: Path, items: Collection, stores: dict[str, Any], with_shipped: bool, progress: Progress | None
+) -> Comparison:
+    measure = partial(
+        evaluate, data=items, split=None if items.has_splits else "val", intervals=False, progress=progress
+    )
+    measured = [measure(home / name, **stores) for name in RECIPES]
+    if with_shipped:
+        measured.append(measure(PHOTO_SMALL))
+    # A model that was trained on some of these pictures has another stamp, and no place beside those that were not.
+    compared, *apart = compare_separately(measured)
+    left_out = [f"{row.model} is not in the table: {each.stamp}." for each in apart for row in each.rows]
+    return replace(compared, notes=(*compared.notes, *left_out))
+
+
 def _index(
-    place: Path, model: Path, items: Collection, stores: dict[str, Any], progress: Progress | None
+    place: Path, model: Path | str, items: Collection, stores: dict[str, Any], progress: Progress | None
 ) -> tuple[list[Found], Sequence[Skipped]]:
     there = (place / "index.sqlite").exists()
     with Index.open(place, write=True, model=model) if there else Index.create(place, model) as index:

@@ -1,6 +1,6 @@
-"""Where a model's files are: a folder of the user's, an installed weights package, or the model hub.
+"""Where a model's files are: a folder of the user's, polysem itself, an installed weights package, or the model hub.
 
-All three end in a local path. Weights are safetensors, or pickles read as plain tensors; no code of a model is run.
+All end in a local path. Weights are safetensors, or pickles read as plain tensors; no code of a model is run.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from polysem.environment.offline import OfflinePackage, offline_packages
 from polysem.environment.packages import install_command
+from polysem.environment.shipped import SHIPPED
 from polysem.errors import PolysemError
 
 HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "pytorch_model*.bin"]
@@ -48,6 +49,8 @@ def locate(model: str) -> Path:
         )
     if _looks_like_a_path(model):
         raise SourceError(f"Model {model!r} looks like a path, but there is no such folder. {_choices(model)}")
+    if model in SHIPPED:
+        return SHIPPED[model]
     if model in PACKAGED:
         return _from_package(model, PACKAGED[model])
     return _from_hub(model, model)

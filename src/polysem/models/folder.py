@@ -67,6 +67,7 @@ def save(model: Model, path: Path, card: Mapping[str, Any], small: bool = False)
             (aside / PREPROCESSING / side).mkdir(parents=True)
             tower.encoder.save_preprocessing(aside / PREPROCESSING / side)
         (aside / CARD).write_text(model_card.write(model, described, card), encoding="utf-8")
+        shutil.copymode(aside / CARD, aside / WEIGHTS)  # safetensors lets nobody else read what it writes
         (aside / CONFIG).write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         # The old config goes first: between here and the last move the folder is visibly unfinished, not a mixture.
         (path / CONFIG).unlink(missing_ok=True)
@@ -106,7 +107,7 @@ def load(path: str | Path) -> Model:
     model.provenance = described.get("provenance") or {}
     found = model.fingerprint()
     if described.get("fingerprint") not in (None, found):
-        names = ", ".join(described["model"][side]["encoder"]["model"] for side in lent)
+        names = ", ".join(name for side in lent for name in smaller.named(described["model"][side]["encoder"]))
         raise ModelFolderError(
             f"The files in {folder} are not the ones that were saved together: the fingerprint is {found[:12]}, "
             f"{CONFIG} says {described['fingerprint'][:12]}. Copy the whole folder again."

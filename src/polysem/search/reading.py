@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import cast
@@ -15,6 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from polysem import threads
+from polysem.allocation import freed_memory_kept
 from polysem.data.arrays import load_features
 from polysem.data.camera import camera_facts
 from polysem.data.collection import Collection, Item, Skipped
@@ -36,6 +39,8 @@ CHUNK = 1024
 _VIDEOS = 64
 """The same of videos, whose frames are held too."""
 _BATCH = 16
+_BLOCK = 4
+"""Pictures that one thread encodes together: few, so that a network's activations stay in the processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,10 @@ class Reader:
     def read(self, collection: Collection, known: Known, captions: bool = True) -> Iterator[Read]:
         """Chunk by chunk. What cannot be read or kept is left out and named; what has not changed is not encoded."""
         self._check(collection)
-        with ThreadPoolExecutor(max(2, torch.get_num_threads()), thread_name_prefix="pictures") as readers:
+        with (
+            freed_memory_kept(),
+            ThreadPoolExecutor(max(2, torch.get_num_threads()), thread_name_prefix="pictures") as readers,
+        ):
             chunk = _VIDEOS if self._frames else CHUNK
             for start in range(0, len(collection), chunk):
                 items = [collection[i] for i in range(start, min(start + chunk, len(collection)))]
@@ -231,9 +239,15 @@ def _together(inputs: Sequence[Tensor | LocalFeatures]) -> Inputs:
 
 def _encode(tower: Tower, inputs: Inputs) -> NDArray[np.float32]:
     device = next(tower.parameters()).device
+    parts = inputs.split(_BLOCK) if isinstance(inputs, Tensor) and device.type == "cpu" else [inputs]
+    found: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(parts)
+
+    def one(place: int) -> None:
+        found[place] = tower(move(parts[place], device)).vectors.float().cpu().numpy()
+
     with torch.inference_mode():
-        vectors: NDArray[np.float32] = tower(move(inputs, device)).vectors.float().cpu().numpy()
-    return vectors
+        threads.run([partial(one, place) for place in range(len(parts))], device)
+    return np.concatenate(found)
 
 
 def _encode_with_frames(tower: Tower, inputs: Inputs) -> tuple[NDArray[np.float32], list[NDArray[np.float16] | None]]:

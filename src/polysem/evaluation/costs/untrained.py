@@ -6,6 +6,7 @@ from pathlib import Path
 
 from polysem import encoders, recipes
 from polysem.encoders import SourceError
+from polysem.environment.shipped import SHIPPED
 from polysem.errors import UnknownNameError, unknown
 from polysem.models import Model, build, load
 from polysem.models.folder import CONFIG
@@ -20,9 +21,11 @@ LABELS = 80
 
 
 def find_model(name: str) -> Model:
-    """The model in the folder of this name, or an untrained one of the recipe of this name or path."""
+    """The model of this name, shipped or in a folder, or an untrained one of the recipe of this name or path."""
     path = Path(name).expanduser()
     is_recipe = name in recipes.names() or path.suffix in (".yaml", ".yml")
+    if name in SHIPPED:
+        return load(name)
     if (path / CONFIG).is_file() or (path.is_dir() and not is_recipe):
         return load(path)
     if not is_recipe:

@@ -131,7 +131,7 @@ def same_run(one: Path, other: Path) -> bool:
 @pytest.mark.slow
 def test_kill_9_and_the_same_command_end_in_the_same_bits(data, tmp_path):
     """The command line itself, killed as an out-of-memory killer would."""
-    overrides = [*TINY, "training.epochs=30", "training.checkpoint_every=7", "training.validate_every=10"]
+    overrides = [*TINY, "training.epochs=15", "training.checkpoint_every=7", "training.validate_every=10"]
 
     def command(out: Path) -> list[str]:
         sets = [argument for override in overrides for argument in ("--set", override)]

@@ -117,7 +117,7 @@ def test_own_pictures_that_nobody_has_described(out, tmp_path, monkeypatch):
     shown = done.stdout
     told = "0 of its 13 pictures have captions, and learning takes 40 or more"
     assert f"Nothing was trained on my [new] photos: {told}. The model is polysem/photo-small," in shown
-    assert "1. Indexing my [new] photos with photo-small: 13 pictures" in shown
+    assert "1. Indexing my [new] photos with photo-small: 13 pictures\n" in shown
     assert "RSUM" not in shown
     assert shown.count("Left out: broken ") == 5
     assert "… and 1 more: `polysem data check 'my [new] photos'` lists all." in shown

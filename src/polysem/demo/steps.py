@@ -91,7 +91,8 @@ def demo(
         compared = _compare(home, readable, stores, own is not None, progress)
     place = home / "index"
     model: Path | str = home / RECIPES[-1] if own is None else PHOTO_SMALL
-    announce(f"Indexing {items.name} with {Path(model).name}: {len(items):,} pictures and their captions")
+    captions = " and their captions" if any(item.captions for item in items) else ""
+    announce(f"Indexing {items.name} with {Path(model).name}: {len(items):,} pictures{captions}")
     searches, skipped = _index(place, model, items, stores if own is None else {}, progress)
     why_not = None if own is None else own.why_not
     return Demo(folder, source, model, compared, items, place, searches, why_not, skipped)

@@ -22,8 +22,8 @@ def join_command(
 ) -> None:
     """Join models to one: an ensemble in one folder, whose encoders run once.
 
-    Each was trained by itself, from another seed or on other channels. Their vectors are the sets of the joined model,
-    and a set is better than each of its members as far as these err apart. Measure it: `polysem eval`.
+    Each was trained by itself, from another seed say. Their vectors are the sets of the joined model, and a set is
+    better than each of its members as far as these err apart. Measure it: `polysem eval`.
     """
     from polysem.models import join, load
 

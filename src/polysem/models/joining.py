@@ -18,8 +18,8 @@ SIMILARITY = {"name": "smooth_chamfer", "alpha": 16.0}
 def join(models: Sequence[Model], similarity: Mapping[str, Any] = SIMILARITY) -> Model:
     """A model whose sets hold the vectors of all the given ones, on both sides.
 
-    They must read the same encoders, with nothing but a set predictor behind: trained apart over the same frozen
-    networks, from other seeds or on other channels. similarity: how the joined sets are compared.
+    They must read the same encoders, with nothing but a set predictor behind: trained apart, from other seeds say, over
+    the same frozen networks. similarity: how the joined sets are compared.
     """
     if len(models) < 2:
         raise InputError(f"Joining takes at least two models, got {len(models)}.")
@@ -49,7 +49,7 @@ def _joined(side: str, towers: Sequence[Tower]) -> Tower:
         if tower.project is not None or tower.pool is not None:
             raise InputError(
                 f"Model {place} projects or pools its {side} features before its sets read them. Models that can be "
-                f"joined have a set predictor alone there, such as 'readings'."
+                "joined have a set predictor alone there, such as 'readings'."
             )
         if tower.sets.dim != first.sets.dim:
             raise InputError(

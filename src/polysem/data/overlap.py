@@ -19,6 +19,11 @@ def sketch(collection: Collection) -> list[str]:
     return sorted(_hash(item) for item in collection)[:KEPT]
 
 
+def together(*sketches: Sequence[str]) -> list[str]:
+    """The sketch of all items that are in any of them."""
+    return sorted({each for known in sketches for each in known})[:KEPT]
+
+
 def share(known: Sequence[str], collection: Collection) -> float:
     """About how much of the collection is among the items that `known` is the sketch of."""
     if not known:

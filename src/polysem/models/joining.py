@@ -6,6 +6,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from polysem.data import overlap
 from polysem.errors import InputError
 from polysem.models.model import Model
 from polysem.models.tower import Tower
@@ -34,7 +35,7 @@ def _provenance(known: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     data = [each.get("data", {}) for each in known]
     names = dict.fromkeys(str(each["name"]) for each in data if "name" in each)
     shared = dict(data[0]) if all(each == data[0] for each in data) else {"name": " + ".join(names)}
-    items = sorted({item for each in data for item in each.get("items", [])})
+    items = overlap.together(*(each.get("items", []) for each in data))
     return {
         "data": {**shared, "items": items},
         "selected_on": " + ".join(dict.fromkeys(str(each.get("selected_on", "unknown")) for each in known)),

@@ -119,6 +119,10 @@ def _check_labels(recipe: Recipe) -> None:
     part = objectives.build(**recipe.objective)
     if not isinstance(part, LabelObjective):
         return
+    if recipe.teacher is not None:
+        raise ConfigError(
+            f"teacher: what a teacher knows are scores of pairs, and objective {objective} learns labels. Leave it out."
+        )
     for side, sets_ in (("image", image), ("text", text)):
         if sets_["name"] not in CLASSIFYING:
             raise ConfigError(

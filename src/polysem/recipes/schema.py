@@ -61,6 +61,22 @@ class Regulariser(Section):
     knobs: dict[str, Any] = {}
 
 
+class Teacher(Section):
+    """A trained model to learn from beside the pairs (distillation): of each image and each text, a softmax over the
+    teacher's scores of the batch is the target of one over the student's.
+
+    model: a folder, or the name of a model that comes with polysem. weight: its share of the loss; the objective has
+    the rest. temperature: of both softmaxes. features, text_features: stores of what its frozen encoders make of the
+    items; without, they are run once, unless the recipe's own are the same.
+    """
+
+    model: str
+    weight: Annotated[float, Field(gt=0, le=1)] = 0.5
+    temperature: PositiveFloat = 0.05
+    features: str | None = None
+    text_features: str | None = None
+
+
 class Optimiser(Section):
     """lr_scales: a factor on `lr` by place, e.g. {"image": 0.1, "text.sets": 0.05}; the longest fitting place holds.
     clip: largest norm of all gradients together; None lets them be."""
@@ -132,6 +148,7 @@ class Recipe(Section):
     similarity: PartConfig
     objective: PartConfig
     regularisers: list[Regulariser] = []
+    teacher: Teacher | None = None
     optimiser: Optimiser
     schedule: Schedule = Schedule()
     training: Training

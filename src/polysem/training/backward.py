@@ -87,7 +87,9 @@ def _loss(
 ) -> Outcome:
     images, texts = (_gathered(side, sizes) for side, sizes in zip(own, batch.sizes, strict=True))
     with accelerator.autocast():
-        loss, verdict = criterion(images, texts, batch.positives, model.similarity, batch.labels, batch.blanks)
+        loss, verdict = criterion(
+            images, texts, batch.positives, model.similarity, batch.labels, batch.blanks, batch.taught
+        )
     accelerator.backward(loss.total * scale)
     return Outcome(
         Loss(loss.total.detach(), {name: part.detach() for name, part in loss.parts.items()}, loss.info),

@@ -14,6 +14,7 @@ from polysem.similarity import Similarity
 from polysem.training.blanks import Blanks
 from polysem.training.guessing import Guessing
 from polysem.training.measures import collapsed, collapsed_labels
+from polysem.training.teaching import divergence
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +55,7 @@ class Criterion(nn.Module):
         if not isinstance(objective, (Objective, LabelObjective)):
             raise TypeError(f"{recipe.objective['name']} is no objective")  # a checked recipe does not come here
         self.objective: Objective | LabelObjective = objective
-        self.guessing = guessing
+        self.guessing, self.teacher = guessing, recipe.teacher
         self.luck: int | None = None
         """What the draws of a step are a function of; None leaves them to torch's state."""
         self.regularisers = [
@@ -75,9 +76,10 @@ class Criterion(nn.Module):
         similarity: Similarity,
         labels: tuple[Tensor, Tensor] | None = None,
         blanks: Blanks | None = None,
+        taught: Tensor | None = None,
     ) -> tuple[Loss, Verdict]:
         """-> the loss, and what the objective alone came to. labels: (I, C) and (T, C), for an objective of labels.
-        blanks: what is hidden of the tokens of this process."""
+        blanks: what is hidden of the tokens of this process. taught: (I, T), the teacher's scores."""
         of_labels = isinstance(self.objective, LabelObjective)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not of_labels):  # to watch, where labels are the loss
             scores = similarity.scores(images.vectors, texts.vectors)
@@ -85,7 +87,8 @@ class Criterion(nn.Module):
             if self.luck is not None:
                 torch.manual_seed(self.luck)
             main, equal = self._main(images, texts, positives, scores, labels)
-            return self._judge(images, texts, main, Verdict(scores.detach(), float(main.total.detach()), equal), blanks)
+            verdict = Verdict(scores.detach(), float(main.total.detach()), equal)
+            return self._judge(images, texts, self._with_teacher(main, scores, taught), verdict, blanks)
 
     def _main(
         self,
@@ -107,6 +110,13 @@ class Criterion(nn.Module):
         # Before the objective, so that one which draws its number of negatives draws the same for both.
         equal = collapsed(self.objective, scores.detach(), positives)
         return self.objective(scores, positives), equal
+
+    def _with_teacher(self, main: Loss, scores: Tensor, taught: Tensor | None) -> Loss:
+        """The objective gives up the teacher's share of the loss."""
+        if self.teacher is None or taught is None:
+            return main
+        share, apart = self.teacher.weight, divergence(scores, taught.to(scores.dtype), self.teacher.temperature)
+        return Loss((1 - share) * main.total + share * apart, {**main.parts, "teacher": apart}, main.info)
 
     def _judge(
         self, images: Embedded, texts: Embedded, main: Loss, verdict: Verdict, blanks: Blanks | None

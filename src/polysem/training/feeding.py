@@ -28,6 +28,7 @@ from polysem.models.encoding import move
 from polysem.models.tower import Inputs
 from polysem.recipes import Side
 from polysem.training.blanks import Blanking, Blanks
+from polysem.training.teaching import Teaching
 
 AHEAD = 2
 """Batches made ready while one trains."""
@@ -39,7 +40,7 @@ class Fed:
 
     keep: (B, N), False where size augmentation drops a token. positives: of the whole batch. sizes: images and
     captions of each process. labels: of the images and of the captions of the whole batch, (I, C) and (T, C). blanks:
-    what is hidden, for the model to guess.
+    what is hidden, for the model to guess. taught: a teacher's scores of the whole batch, (I, T).
     """
 
     images: Inputs
@@ -50,6 +51,7 @@ class Fed:
     sizes: tuple[list[int], list[int]]
     labels: tuple[Tensor, Tensor] | None = None
     blanks: Blanks | None = None
+    taught: Tensor | None = None
 
 
 class Source(ABC):
@@ -164,7 +166,8 @@ def text_source(tower: Tower, collection: Collection, store: FeatureStore | None
 class Feeder:
     """The batches of an epoch, each made ready in the background while the one before it trains.
 
-    labels: (items, classes) of the collection, for an objective that learns them. blanking: hides tokens.
+    labels: (items, classes) of the collection, for an objective that learns them. blanking: hides tokens. teaching: a
+    teacher, to be set before the first batch.
     """
 
     def __init__(
@@ -180,6 +183,7 @@ class Feeder:
     ) -> None:
         self.model, self.images, self.texts, self.batches = model, images, texts, batches
         self.rank, self.world_size, self.labels, self.blanking = rank, world_size, labels, blanking
+        self.teaching: Teaching | None = None
         smallest = min(batches.batch, len(batches.collection)) // 2  # a visit may end with half a batch
         if world_size > 1 and smallest < world_size:
             raise ConfigError(
@@ -229,6 +233,7 @@ class Feeder:
             ([s.stop - s.start for s, _ in shares], [s.stop - s.start for _, s in shares]),
             self._labels(batch, device),
             None if blanks is None else blanks.to(device),
+            None if self.teaching is None else self.teaching.scores(batch.images, batch.captions).to(device),
         )
 
     def _labels(self, batch: Batch, device: torch.device) -> tuple[Tensor, Tensor] | None:

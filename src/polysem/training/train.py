@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from polysem.allocation import freed_memory_kept
 from polysem.data import open_collection
 from polysem.data.batching import Batches
 from polysem.data.collection import Collection
-from polysem.data.overlap import sketch
+from polysem.data.overlap import sketch, together
 from polysem.data.store import FeatureStore
 from polysem.encoders.pipeline import Progress
 from polysem.environment.hardware import machine
@@ -36,7 +37,11 @@ from polysem.training.labels import label_flags, learns_labels
 from polysem.training.leaks import leaks
 from polysem.training.loop import Loop, OnCollapse, StoppedError, Watcher
 from polysem.training.records import Records
+from polysem.training.teaching import learned_from, lessons, teacher_of
 from polysem.training.validation import CUT, validate
+
+TEACHER = "teacher.safetensors"
+"""In a run's folder while it trains: what its teacher makes of the items."""
 
 
 class Silent:
@@ -93,6 +98,7 @@ def train(
     with folder.held(run) if accelerator.is_main_process else nullcontext():
         model = assemble(recipe, splits.train)
         model.to(accelerator.device)
+        teacher = teacher_of(recipe.teacher, splits.val)
         stores = _stores(model, recipe, splits, (features, text_features), watcher)
         splits = Splits(with_features(splits.train, stores[0]), with_features(splits.val, stores[0]), splits.how)
         splits.check()
@@ -111,6 +117,9 @@ def train(
         content["steps"] = loop.total
         if accelerator.is_main_process:
             folder.write(run, content)
+        if teacher is not None and recipe.teacher is not None:
+            told = partial(_tell_embedding, watcher)
+            loop.feeder.teaching = lessons(teacher, recipe.teacher, splits.train, stores, run / TEACHER, told)
         resumed = loop.resume()
         begun = loop.step
         if tracker is not None:
@@ -134,7 +143,7 @@ def train(
             loop.records.close()
         content |= {"status": "finished", "best": loop.best, "seconds": loop.seconds, "step": loop.step}
         if accelerator.is_main_process:
-            _finish(loop, run, content)
+            _finish(loop, run, content, [] if teacher is None else learned_from(teacher))
         processes.wait()
         accelerator.end_training()
         return _result(run, content, begun)
@@ -227,14 +236,18 @@ def _loop(
     return Loop(recipe, model, feeder, judged, Checkpoints(run), records, accelerator, Silent(), on_collapse, guessing)
 
 
-def _finish(loop: Loop, run: Path, content: dict[str, Any]) -> None:
-    """The best weights become the model in the run's folder."""
+def _tell_embedding(watcher: Any, done: int, total: int) -> None:
+    watcher.features("items for the teacher", Progress(total, 0, done, 0))
+
+
+def _finish(loop: Loop, run: Path, content: dict[str, Any], taught_from: list[str]) -> None:
+    """The best weights become the model in the run's folder. taught_from: the sketch of the teacher's items."""
     best = Checkpoints(run).load("best")
     if best is not None:
         checkpoints.restore(loop.model, None, best.tensors, loop.resting)
     loop.model.provenance = {
         "recipe": content["recipe"],
-        "data": content["data"],
+        "data": {**content["data"], "items": together(content["data"]["items"], taught_from)},
         "validation": {"protocol": content["protocol"], **_figures(loop.best or {})},
         "selected_on": content["selected_on"],
         "versions": content["versions"],
@@ -242,6 +255,7 @@ def _finish(loop: Loop, run: Path, content: dict[str, Any]) -> None:
     loop.model.cpu().eval().save(run)
     folder.write(run, content)
     report.write(run)
+    (run / TEACHER).unlink(missing_ok=True)
 
 
 def _figures(best: dict[str, Any]) -> dict[str, float]:

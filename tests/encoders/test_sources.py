@@ -62,6 +62,16 @@ def test_a_package_with_a_model_folder_gives_the_folder(site):
     assert sources.locate("minilm") == site / MINILM_FOLDER
 
 
+def test_a_folder_that_holds_no_model_does_not_hide_a_packaged_one(site, tmp_path, monkeypatch):
+    install(site, LITE0, "0.1.0", {LITE0_FILE: b"weights"})
+    monkeypatch.chdir(tmp_path)
+    here = tmp_path / "efficientnet-lite0"
+    here.mkdir()
+    assert sources.locate("efficientnet-lite0") == site / LITE0_FILE
+    (here / "config.json").write_text("{}")
+    assert sources.locate("efficientnet-lite0").resolve() == here
+
+
 def test_a_damaged_package_names_the_repair(site):
     install(site, LITE0, "0.1.0", {LITE0_FILE: b"weights"})
     (site / LITE0_FILE).write_bytes(b"wei")

@@ -40,6 +40,9 @@ PACKAGED = {
 def locate(model: str) -> Path:
     """The folder of a model (the weights file, for a package that is just that), or an error that says what to do."""
     given = Path(model).expanduser()
+    # What happens to be called so here, such as the features made with minilm, does not hide a model that we know.
+    if (model in SHIPPED or model in PACKAGED) and not (given / "config.json").is_file():
+        return SHIPPED[model] if model in SHIPPED else _from_package(model, PACKAGED[model])
     if given.is_dir():
         return given
     if given.exists():
@@ -49,10 +52,6 @@ def locate(model: str) -> Path:
         )
     if _looks_like_a_path(model):
         raise SourceError(f"Model {model!r} looks like a path, but there is no such folder. {_choices(model)}")
-    if model in SHIPPED:
-        return SHIPPED[model]
-    if model in PACKAGED:
-        return _from_package(model, PACKAGED[model])
     return _from_hub(model, model)
 
 

@@ -36,7 +36,7 @@ def run(model: str, data: Path, out: Path, settings: list[str]) -> float:
     recipe = recipes.load("small-dive", [*chosen, *settings])
     # The features are made first and kept: `features` says where, and another recipe can start from them.
     train(recipe, data, out, features=out.parent / "clip-features", tracker=None)
-    found = evaluate(out, data, protocol="pairs", split="test")
+    found = evaluate(out, data, protocol="pairs")
     print(f"RSUM {found.metrics['rsum']:.1f}, measured as: {found.stamp}")
     return float(found.metrics["rsum"])
 

@@ -40,8 +40,8 @@ def fine_tune(data: Path, out: Path, settings: list[str]) -> polysem.Model:
 
 
 def measure(model: polysem.Model, data: Path) -> Evaluation:
-    """Recall both ways over the whole test split, every figure with its protocol."""
-    found = evaluate(model, data, protocol="pairs", split="test")
+    """Recall both ways over the test split, or else what training held out; every figure with its protocol."""
+    found = evaluate(model, data, protocol="pairs")
     for way, name in (("i2t", "Image to text"), ("t2i", "Text to image")):
         figures = found.metrics[way]
         shown = "  ".join(f"R@{k} {figures[f'r{k}']:5.1f}" for k in (1, 5, 10))

@@ -159,7 +159,8 @@ DEFECTS = (
         "Padding at −10,000 in GPO",
         "VSE∞, `GPO`",
         "Padding is sorted to the end by a large negative number; features below it would sink under the padding. "
-        "Here as a control: no feature is that low, so nothing may change.",
+        "Here as a control: no feature is that low, so that nothing changes but the last bits of sums; whatever the "
+        "difference is, training made it of these.",
         "gpo-official",
         "vse-infty",
     ),

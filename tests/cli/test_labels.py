@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from typer.testing import CliRunner
 
+import polysem
 from encoders import tiny_models
 from polysem.cli import app
 from polysem.data import open_collection
-from polysem.errors import InputError
+from polysem.errors import ConfigError, InputError
 from polysem.training import train
 from training.labelled import make_labelled, tiny
 
@@ -70,8 +73,6 @@ def test_an_explanation_names_the_labels_behind_it(run, data, tmp_path):
     found = call("explain", run, tmp_path / "one.npy", "a red dog", "--json", "--out", tmp_path / "why.png")
     assert found.exit_code == 0, found.output
     told = json.loads(found.stdout)
-    import polysem
-
     model = polysem.load(run)
     said = model.classify_images([np.load(tmp_path / "one.npy")])[0]
     best = told["labels"]["image"][0]
@@ -103,6 +104,42 @@ def test_the_encoders_state_is_measured_indexed_and_found(read, data, tmp_path):
     assert len(why["labels"]["image"]) == 3
 
 
+def test_models_that_learned_labels_are_compared_by_what_labels_are_about(run, data):
+    asked = ("compare", run, run, "--data", data, "--protocol", "labels", "--split", "val", "--option", "k=5")
+    (table,) = json.loads(call(*asked, "--json").stdout)["tables"]
+    assert table["columns"] == ["i2t.ndcg5", "i2t.map", "t2i.ndcg5", "t2i.map", "micro_f1.image", "micro_f1.text"]
+    shown = call(*asked, "--format", "markdown").stdout
+    assert "| I→T NDCG@5 | I→T mAP | T→I NDCG@5 | T→I mAP | micro-F1 image | micro-F1 text |" in shown
+
+
+def test_vectors_that_are_no_units_are_indexed_as_the_cosine_sees_them(data, tmp_path):
+    """The released model leaves its class probabilities as long as they are."""
+    train(tiny("semantic-sharing-official"), data, tmp_path / "run", tracker=None)
+    model = polysem.load(tmp_path / "run")
+    # As after long training: the tokens of an item say different things, and their mean is short.
+    with torch.no_grad():
+        model.image.sets.predict_classes.weight.mul_(50)
+    model.save(tmp_path / "sure")
+    images = model.encode_images(list(np.load(data / "dev_ims.npy")))
+    assert (images.norm(dim=-1) - 1).abs().max() > 0.02
+    made = call("index", data, "--model", tmp_path / "sure", "--out", tmp_path / "index", "--split", "val")
+    assert made.exit_code == 0, made.output
+    found = json.loads(call("search", tmp_path / "index", "a red dog", "--k", 8, "--json").stdout)["items"]
+    wanted = model.similarity(images, model.encode_texts(["a red dog"]))[:, 0].sort(descending=True).values
+    assert [each["score"] for each in found] == pytest.approx(wanted[: len(found)].tolist(), abs=1e-6)
+
+
+def test_a_knob_of_what_is_shared_is_refused_where_it_would_be_ignored():
+    for knob in ("banana=3", "dropout=0.5"):
+        with pytest.raises(ConfigError, match=f"Set image.sets.{knob.partition('=')[0]} instead"):
+            tiny("semantic-sharing", f"text.sets.{knob}")
+
+
+def test_the_encoders_state_says_which_width_it_needs():
+    with pytest.raises(ConfigError, match=r"image.sets.embed=state .* Add --set dim=16"):
+        tiny("semantic-sharing", "image.sets.embed=state")
+
+
 # --------------------------------------------------------------------------------------------------- folders of labels
 
 
@@ -119,7 +156,9 @@ def folders(tmp_path_factory) -> Path:
     return folder
 
 
-def test_names_of_folders_are_learned_and_measured(folders, tmp_path, monkeypatch):
+@pytest.fixture
+def small(tmp_path, monkeypatch) -> list[str]:
+    """Settings with which small-semantic-sharing trains on pictures in moments."""
     monkeypatch.setenv("POLYSEM_CACHE", str(tmp_path / "cache"))
     resnet = tiny_models.save("resnet", tmp_path / "resnet")
     settings = [
@@ -128,12 +167,31 @@ def test_names_of_folders_are_learned_and_measured(folders, tmp_path, monkeypatc
         *("text.encoder.name=bigru", "text.encoder.word_dim=8", "text.encoder.dim=16", "text.project=null"),
         *("data.min_count=1", "training.batch=6", "training.epochs=1"),
     ]
-    given = [argument for setting in settings for argument in ("--set", setting)]
+    return [argument for setting in settings for argument in ("--set", setting)]
+
+
+def test_training_says_what_it_could_not_read(folders, small, tmp_path):
+    shutil.copytree(folders, tmp_path / "data")
+    (tmp_path / "data" / "red" / "0.png").write_bytes(b"no picture")
+    begin = ("train", "small-semantic-sharing", "--data", tmp_path / "data", "--folder-labels", "--tracker", "none")
+    found = call(*begin, *small, "--out", tmp_path / "run")
+    assert found.exit_code == 0, found.output
+    assert "1 item(s) that cannot be read" in found.stdout
+    (reason,) = json.loads((tmp_path / "run" / "run.json").read_text())["left_out"]
+    assert reason.startswith("red/0.png: ")
+    for path in (tmp_path / "data").rglob("*.png"):
+        path.write_bytes(b"no picture")
+    worse = call(*begin, *small, "--out", tmp_path / "other")
+    assert isinstance(worse.exception, InputError)
+    assert "30 could not be read; the first is" in str(worse.exception)
+
+
+def test_names_of_folders_are_learned_and_measured(folders, small, tmp_path):
     begin = ("train", "small-semantic-sharing", "--data", folders, "--out", tmp_path / "run", "--tracker", "none")
-    bare = call(*begin, *given)
+    bare = call(*begin, *small)
     assert isinstance(bare.exception, InputError)
     assert "--folder-labels" in str(bare.exception)
-    found = call(*begin, *given, "--folder-labels")
+    found = call(*begin, *small, "--folder-labels")
     assert found.exit_code == 0, found.output
     measure = (tmp_path / "run", "--data", folders, "--split", "val")
     told = call("eval", *measure, "--protocol", "labels", "--folder-labels", "--json")

@@ -136,3 +136,15 @@ def test_labels_that_do_not_fit_are_named():
     ):
         with pytest.raises(PolysemError, match=problem):
             sets.build("classes", input_dim=8, **SMALL, **knobs)
+
+
+def test_a_model_whose_tokens_are_narrower_than_its_states_cannot_start_it():
+    albert = {"model_type": "albert", **TINY_TEXT, "embedding_size": WIDE // 2}
+    with pytest.raises(PolysemError, match=rf"tokens of width {WIDE // 2} and has states of width {WIDE}"):
+        sets.build("classes", labels=LABELS, dim=5, input_dim=WIDE, backbone_config=albert)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "vit", "clip_text_model"])
+def test_a_model_that_reads_pictures_or_looks_back_alone_cannot_start_it(family):
+    with pytest.raises(PolysemError, match="no text layers to start from that look both ways"):
+        sets.build("classes", labels=LABELS, dim=5, input_dim=WIDE, backbone_config={"model_type": family})

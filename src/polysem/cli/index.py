@@ -86,7 +86,7 @@ def index_command(
         )
         if not report.new + report.replaced + report.unchanged:
             empty = "" if index.stats().items else f" {out} is an empty index; delete it."
-            raise InputError(f"Nothing of {collection} could be indexed: {_why(report.skipped)}.{empty}")
+            raise InputError(f"Nothing of {collection} could be indexed: {_why(report.skipped).rstrip('.')}.{empty}")
         try:
             index.compact(progress)
         except SearchError as error:

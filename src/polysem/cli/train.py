@@ -133,6 +133,9 @@ def _show(result: Result) -> None:
         for side, value in best.get("log_variance", {}).items():
             table.add_row(f"log variance, {side}s", f"{value:.2f}")
     table.add_row("Protocol", escape(result.protocol))
+    if result.left_out:
+        told = [*result.left_out[:3], *(["…"] if len(result.left_out) > 3 else [])]
+        table.add_row("Left out", escape(f"{len(result.left_out)} item(s) that cannot be read\n" + "\n".join(told)))
     console = Console(highlight=False)
     console.print(table)
     console.print(

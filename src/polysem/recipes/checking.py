@@ -57,6 +57,11 @@ def _check_side(name: str, side: Side, recipe: Recipe) -> None:
         _check_part(f"{name}.pool", pooling, side.pool)
     if name == "image" or side.sets.get("name") != "shared":
         _check_part(f"{name}.sets", sets, side.sets)
+    elif own := [knob for knob in side.sets if knob != "name"]:
+        raise ConfigError(
+            f"{name}.sets is shared: it is image.sets itself and has no {', '.join(own)} of its own. "
+            f"Set image.sets.{own[0]} instead."
+        )
     if side.sets["name"] == "single":
         inner = {"name": side.sets.get("pooling", "gpo"), **(side.sets.get("knobs") or {})}
         _check_part(f"{name}.sets.pooling", pooling, inner)
@@ -111,10 +116,15 @@ def _check_labels(recipe: Recipe) -> None:
     """What learns labels has to predict them; what guesses hidden tokens has to see them and what they were."""
     objective, image = recipe.objective["name"], recipe.image.sets
     text = image if recipe.text.sets["name"] == "shared" else recipe.text.sets
-    if recipe.dim == "labels" and (image["name"] != "classes" or image.get("embed", "classes") != "classes"):
+    if recipe.dim == "labels" and image["name"] != "classes":
         raise ConfigError(
             f"dim=labels is for vectors of class probabilities: image.sets.name=classes. Here image.sets is "
             f"{image['name']!r}: give dim a number."
+        )
+    if recipe.dim == "labels" and image.get("embed", "classes") != "classes":
+        raise ConfigError(
+            f"image.sets.embed={image['embed']} takes the encoder's states for vectors, as wide as its input_dim, "
+            f"where dim=labels is one number for each label. Add --set dim={image.get('input_dim')}."
         )
     part = objectives.build(**recipe.objective)
     if not isinstance(part, LabelObjective):

@@ -13,6 +13,7 @@ from PIL import Image
 from polysem.encoders.base import Encoder
 from polysem.errors import InputError, PolysemError, kind
 from polysem.models import Model, load
+from polysem.search.sets import as_units
 from polysem.search.store import Manifest, SearchError
 from polysem.search.store.manifest import Dtype
 
@@ -99,8 +100,7 @@ class QueryEncoder:
             raise InputError(f"A query is a text, got {kind(text)}.")
         if not text.strip():
             raise InputError("The query is empty. Say in words what to look for.")
-        found: NDArray[np.float32] = self.model.encode_texts([text])[0].numpy()
-        return found
+        return as_units(self.model.encode_texts([text])[0].numpy(), self._manifest.similarity)
 
     def image(self, image: str | Path | Image.Image | NDArray[Any]) -> NDArray[np.float32]:
         """(K, D). A picture, or its features where the model reads those."""
@@ -112,5 +112,4 @@ class QueryEncoder:
                     "give a .npy file of them, or search from an item of the index by its id (--item)."
                 )
             image = _features(Path(image))
-        found: NDArray[np.float32] = model.encode_images([image])[0].numpy()
-        return found
+        return as_units(model.encode_images([image])[0].numpy(), self._manifest.similarity)

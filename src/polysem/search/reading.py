@@ -30,6 +30,7 @@ from polysem.models import Model
 from polysem.models.encoding import move
 from polysem.models.frames import has_frames, with_frames
 from polysem.models.tower import Inputs, Tower
+from polysem.search.sets import as_units
 from polysem.search.store import Batch, Entry
 from polysem.search.store.entries import as_rows
 from polysem.search.unchanged import Known, hash_of, joined, reused
@@ -127,7 +128,7 @@ class Reader:
         old = reused("text", new, said, known, frames=False)
         kept = {each.id for each in old.entries}
         if unread := [each for each in new if each.id not in kept]:
-            old = joined(old, Batch("text", unread, self._texts(unread)))
+            old = joined(old, Batch("text", unread, self._comparable(self._texts(unread))))
         unchanged = len(good) - len(changed) + len(texts) - len(new)
         count = len(same.entries) + len(kept)
         batches = [batch for batch in (images, old) if batch.entries]
@@ -184,7 +185,10 @@ class Reader:
                     vectors.append(_encode(self._model.image, together))
         shape = (0, self._model.set_sizes[0], self._model.dim)
         joined = np.concatenate(vectors) if vectors else np.empty(shape, np.float32)
-        return Batch("image", entries, joined, frames=frames)
+        return Batch("image", entries, self._comparable(joined), frames=frames)
+
+    def _comparable(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+        return as_units(vectors, self._model.similarity.config)
 
     def _input(self, item: Item) -> Tensor | LocalFeatures | Exception:
         try:

@@ -16,6 +16,7 @@ from polysem.search.store import Batch
 
 # Less than what a search accepts (`engine.checks`), so that rounding to half precision makes nobody unacceptable.
 _UNEVEN = 0.009
+_ROUNDING = 1e-5
 _BLOCK = 4096
 
 
@@ -37,6 +38,17 @@ def check_units(batch: Batch) -> None:
                 f"Vector {element} of item {batch.entries[start + row].id!r:.80} has norm {norms[row, element]:.4g}; "
                 "unit vectors are needed, and nothing of the batch was added. Normalise them first."
             )
+
+
+def as_units(vectors: NDArray[np.float32], compared: Mapping[str, Any]) -> NDArray[np.float32]:
+    """A model's vectors as an index keeps them. The cosine does not see lengths and the engine wants 1: label-wise
+    models as released, which leave their vectors as they are, get it here. For other similarities length counts."""
+    if compared.get("name") != "cosine":
+        return vectors
+    norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    other = (norms > 0) & (np.abs(norms - 1) > _ROUNDING)  # what is 1 already stays to the last bit
+    units: NDArray[np.float32] = np.where(other, vectors / np.where(other, norms, 1), vectors)
+    return units
 
 
 def means_of(sets: NDArray[Any]) -> NDArray[np.float32]:

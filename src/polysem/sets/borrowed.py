@@ -79,13 +79,19 @@ _PADDED_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet")
 
 
 def _check_fit(config: Any, start: str, width: int, layers: int | None, heads: int | None, ff: int | None) -> None:
-    known = backbones.transformers().MODEL_MAPPING
+    # What guesses hidden words reads them in both directions, and is given vectors as well as words.
+    known = backbones.transformers().MODEL_FOR_MASKED_LM_MAPPING
     if type(config) not in known or config.is_encoder_decoder or not hasattr(config, "num_attention_heads"):
         raise ConfigError(
-            f"sets.start={start}: a {config.model_type!r} model has no text layers to start from. "
+            f"sets.start={start}: a {config.model_type!r} model has no text layers to start from that look both ways. "
             "Give an encoder such as BERT, RoBERTa, MPNet, ModernBERT or MiniLM."
         )
     hidden = int(config.hidden_size)
+    if int(getattr(config, "embedding_size", hidden)) != hidden:
+        raise ConfigError(
+            f"sets.start={start}: a {config.model_type!r} model reads tokens of width {config.embedding_size} and has "
+            f"states of width {hidden}; the shared encoder has one width. Give a BERT, RoBERTa, MPNet or MiniLM."
+        )
     if hidden != width:
         raise ConfigError(
             f"sets.start={start} has states of width {hidden}, and the shared encoder reads input_dim={width}. "

@@ -78,8 +78,15 @@ def _check_kind(recipe: Recipe, train: Collection) -> None:
     name = recipe.image.encoder["name"]
     takes = "features" if encoder_takes(name) == "features" else f"{encoder_kind(name)}s".replace("images", "pictures")
     if takes != train.content:
-        needs = "precomputed features (SCAN's *_ims.npy)" if takes == "features" else takes
+        of_frames = name == "frames"
+        made = "a .npy of frames for each video" if of_frames else "SCAN's *_ims.npy"
+        needs = f"precomputed features ({made})" if takes == "features" else takes
         fitting = "semantic-sharing" if learns_labels(recipe) else "vse-infty"
+        if of_frames and train.content == "videos":
+            raise InputError(
+                f"The recipe {recipe.name} takes {needs}, and {train.name} is a collection of video files. Add --set "
+                "image.encoder.name=video_frames to read them as they are, or choose small-vse-infty-video."
+            )
         raise InputError(
             f"The recipe {recipe.name} takes {needs}, and {train.name} is a collection of {train.content}. "
             f"Choose a recipe that fits (`polysem recipes`), e.g. small-{fitting} for pictures, {fitting} for regions, "

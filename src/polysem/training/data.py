@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from polysem.data.collection import HELD_OUT_NAME, Collection
@@ -19,12 +20,14 @@ class Splits:
     val: Collection
     how: str
 
-    def check(self) -> None:
-        """Raise unless there is enough to train and to validate with."""
+    def check(self, left_out: Sequence[str] = ()) -> None:
+        """Raise unless there is enough to train and to validate with. left_out: what could not be read, and why."""
         if len(self.train) < 2 or not len(self.val):
+            why = f" {len(left_out)} could not be read; the first is {left_out[0]}" if left_out else ""
             raise InputError(
                 f"{self.train.name}: {len(self.train)} training and {len(self.val)} validation items have captions and "
-                "can be read; training needs at least two of the first and one of the second."
+                f"can be read; training needs at least two of the first and one of the second.{why} "
+                "`polysem data check` lists what is wrong."
             )
 
 
@@ -63,6 +66,14 @@ def with_features(collection: Collection, store: FeatureStore | None) -> Collect
     if store is None:
         return collection
     return collection.where([i for i, item in enumerate(collection) if item.id in store])
+
+
+def unread(splits: Splits, store: FeatureStore | None) -> list[str]:
+    """Items that no features could be made of, each with the reason."""
+    if store is None:
+        return []
+    wanted = {item.id for part in (splits.train, splits.val) for item in part}
+    return [f"{skip.what}: {skip.why}" for skip in store.skipped if skip.what in wanted]
 
 
 def digest(splits: Splits, labels: bool = False) -> str:

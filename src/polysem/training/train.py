@@ -30,7 +30,7 @@ from polysem.recipes import Recipe, Side
 from polysem.training import checkpoints, feeding, folder, precompute, report
 from polysem.training.assembly import assemble
 from polysem.training.checkpoints import Checkpoints
-from polysem.training.data import Splits, digest, split, with_features
+from polysem.training.data import Splits, digest, split, unread, with_features
 from polysem.training.diagnosis import Finding
 from polysem.training.hiding import hiding
 from polysem.training.labels import label_flags, learns_labels
@@ -58,7 +58,8 @@ class Silent:
 
 @dataclass(frozen=True)
 class Result:
-    """A run as it stands. best: step, epoch and validation figures of the weights in the model folder."""
+    """A run as it stands. best: step, epoch and validation figures of the weights in the model folder.
+    left_out: items of its splits that could not be read, each with the reason."""
 
     run: Path
     status: str
@@ -67,6 +68,7 @@ class Result:
     best: dict[str, Any] | None
     protocol: str
     resumed_from: int
+    left_out: tuple[str, ...] = ()
 
 
 def train(
@@ -100,14 +102,16 @@ def train(
         model.to(accelerator.device)
         teacher = teacher_of(recipe.teacher, splits.val)
         stores = _stores(model, recipe, splits, (features, text_features), watcher)
+        left_out = unread(splits, stores[0])
         splits = Splits(with_features(splits.train, stores[0]), with_features(splits.val, stores[0]), splits.how)
-        splits.check()
+        splits.check(left_out)
         described |= counts(splits)
         content = {
             "recipe": resolved,
             "data": described,
             "protocol": protocol(collection, splits, recipe),
             "selected_on": splits.how,
+            "left_out": left_out,
             "status": "running",
             "precision": accelerator.mixed_precision,
             "processes": processes.world_size(),
@@ -305,4 +309,5 @@ def _result(run: Path, content: dict[str, Any], resumed_from: int) -> Result:
         content.get("best"),
         content["protocol"],
         resumed_from,
+        tuple(content.get("left_out", ())),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,6 +14,7 @@ from polysem.evaluation.result import Evaluation
 from polysem.evaluation.stamp import Stamp
 
 COLUMNS = (*resampling.RSUM, "rsum")
+"""Of pairs. What a protocol of labels is about comes before: `_usual`."""
 DIGITS = 1
 """Of figures in a table. What is equal to these digits is equally good there."""
 _LOWER_IS_BETTER = ("median_rank", "mean_rank", "skewness", "never_returned", "largest_hub")
@@ -75,13 +77,23 @@ def compare(
         )
     evaluations = [_with_intervals(each, seed) for each in evaluations]
     if columns is COLUMNS:  # of the usual ones, those that the protocol knows
-        columns = [path for path in COLUMNS if any(_value(each, path) is not None for each in evaluations)] or COLUMNS
+        columns = _usual(evaluations)
     table = {path: _column(evaluations, path, alpha, seed) for path in columns}
     rows = tuple(
         Row(each.model, embedding(each.facts), {path: cells[place] for path, cells in table.items()})
         for place, each in enumerate(evaluations)
     )
     return Comparison(_stamp(evaluations), tuple(columns), rows, tuple(_notes(evaluations)), alpha)
+
+
+def _usual(evaluations: Sequence[Evaluation]) -> Sequence[str]:
+    """Where labels were measured: NDCG and mAP both ways and micro-F1 of each side. Else the recalls and RSUM."""
+    known = [path for each in evaluations for path in _paths(each.metrics) if _value(each, path) is not None]
+    if any(each.stamp.protocol.startswith("labels") for each in evaluations):
+        wanted = re.compile(r"(i2t|t2i)\.(ndcg\d+|map)|micro_f1\.\w+")
+        if labels := [path for path in dict.fromkeys(known) if wanted.fullmatch(path)]:
+            return labels
+    return [path for path in COLUMNS if path in known] or COLUMNS
 
 
 def compare_separately(

@@ -15,7 +15,10 @@ from rich.text import Text
 
 from polysem.evaluation.reports.compare import DIGITS, Cell, Comparison
 
-DIRECTIONS = {"i2t": "image → text", "t2i": "text → image", "i2i": "image → image", "t2t": "text → text"}
+DIRECTIONS = {
+    **{"i2t": "image → text", "t2i": "text → image", "i2i": "image → image", "t2t": "text → text"},
+    "micro_f1": "micro-F1",
+}
 METRICS = {
     "rsum": "RSUM",
     "map_at_r": "mAP@R",
@@ -26,6 +29,7 @@ METRICS = {
     "median_rank": "MedR",
     "mean_rank": "MeanR",
 }
+_AT = {"r": "R", "recall": "Recall", "ndcg": "NDCG", "precision": "P"}
 MARK = "†"
 EMPTY = "–"
 _LATEX = {
@@ -136,16 +140,19 @@ def legend(comparison: Comparison, best: str, second: str) -> list[str]:
 
 
 def metric_name(path: str) -> str:
-    name = path.rpartition(".")[2]
-    return METRICS.get(name) or re.sub(r"^r(?:ecall)?(\d+)$", _at, name)
+    above, _, name = path.rpartition(".")
+    if above == "micro_f1":
+        return name
+    return METRICS.get(name) or re.sub(r"^(r(?:ecall)?|ndcg|precision)(\d+)$", _at, name)
 
 
 def _at(found: re.Match[str]) -> str:
-    return f"{'Recall' if 'recall' in found[0] else 'R'}@{found[1]}"
+    return f"{_AT[found[1]]}@{found[2]}"
 
 
 def _short(path: str) -> str:
-    return path.rpartition(".")[0].upper().replace("2", "→")
+    above = path.rpartition(".")[0]
+    return "micro-F1" if above == "micro_f1" else above.upper().replace("2", "→")
 
 
 def _direction(path: str) -> str:

@@ -82,6 +82,10 @@ def headline(verdicts: list[Verdict]) -> str:
     return f"Healthy; to watch: {', '.join(watch)}." if watch else "Healthy."
 
 
+def _percent(value: float) -> str:
+    return f"{value:.0f}%" if value >= 10 else f"{value:.2g}%"
+
+
 def _retrieval(found: Diagnosis) -> Iterator[Verdict]:
     figures = found.retrieval
     items = len(found.gallery.items)
@@ -89,7 +93,7 @@ def _retrieval(found: Diagnosis) -> Iterator[Verdict]:
     r10 = figures["t2i"]["r10"]
     says = (
         f"RSUM {figures['rsum']:.1f}. A caption finds its image first in {figures['t2i']['r1']:.1f}% of cases and "
-        f"among the first ten in {r10:.1f}%; by lot that would be {100 / items:.2g}% and {chance:.2g}%."
+        f"among the first ten in {r10:.1f}%; by lot that would be {_percent(100 / items)} and {_percent(chance)}."
     )
     cosine = max(value for value in (found.space.cosine_image, found.space.cosine_text) if math.isfinite(value))
     if cosine > ONE_POINT:

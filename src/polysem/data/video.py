@@ -110,6 +110,8 @@ def _opened(path: Path) -> Iterator[tuple[InputContainer, VideoStream]]:
                 )
             streams[0].codec_context.thread_count = 1  # those who read many videos do so side by side
             yield container, streams[0]
+    except VideoError:  # a ValueError too, and it says already what is wrong
+        raise
     except (av.error.FFmpegError, ValueError, OSError, EOFError) as error:
         said = getattr(error, "strerror", None) or str(error)
         raise VideoError(

@@ -105,3 +105,67 @@ def test_or_a_line_of_labels_for_each_image(features):
     (features / "train_labels.txt").write_text("cat\n")
     with pytest.raises(DataError, match="1 lines for 3 images"):
         open_collection(features)
+
+
+def test_a_flag_that_is_neither_0_nor_1_is_named(nus_wide):
+    (nus_wide / "Groundtruth" / "AllLabels" / "Labels_ocean.txt").write_text("0\nnan\n1\n")
+    with pytest.raises(DataError, match=r"Labels_ocean\.txt: line 2, of \S+\.jpg, is 'nan'; expected 0 or 1"):
+        open_collection(nus_wide)
+
+
+@pytest.mark.parametrize("form", [{"fmt": "%d"}, {"fmt": "%d", "delimiter": ","}, {}])
+def test_a_matrix_may_be_written_as_text(features, form):
+    np.savetxt(features / "train_labels.txt", [[1, 0, 1], [0, 0, 0], [0, 1, 0]], **form)
+    assert [item.labels for item in open_collection(features)] == [("0", "2"), (), ("1",)]
+    (features / "label_names.txt").write_text("cat\ndog\nsea\n")
+    assert [item.labels for item in open_collection(features)] == [("cat", "sea"), (), ("dog",)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "read"),
+    [
+        ("red, blue\nred\nold red|a, b", [("red", "blue"), ("red",), ("old red", "a, b")]),
+        ("0\n1\n0", [("0",), ("1",), ("0",)]),
+        ("3, 7\n1, 2\n5", [("3", "7"), ("1", "2"), ("5",)]),
+    ],
+)
+def test_names_are_separated_by_commas_where_nothing_else_does(features, lines, read):
+    (features / "train_labels.txt").write_text(lines)
+    assert [item.labels for item in open_collection(features)] == read
+
+
+@pytest.mark.parametrize(
+    ("matrix", "says"),
+    [
+        (np.full((3, 2), np.nan), r"row 0, column 0 \(counted from 0\) is nan; .* 0 and 1 \(6 entries"),
+        (np.array([[0, 1], [1, -1], [0, 0]]), r"row 1, column 1 \(counted from 0\) is -1; .*Write 1 where"),
+        (np.zeros((2, 2)), r"expected the shape \(3, labels\), got \(2, 2\)"),
+        (np.zeros(3), r"expected the shape \(3, labels\), got \(3,\)"),
+        (np.array([["a", "b"]] * 3), "expected a matrix of 0 and 1, got <U1"),
+    ],
+)
+def test_what_is_wrong_with_a_matrix_is_named(features, matrix, says):
+    np.save(features / "train_labels.npy", matrix)
+    with pytest.raises(DataError, match=rf"train_labels\.npy: {says}"):
+        open_collection(features)
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [("0 1\n3 0\n0 0", "row 1, column 0 .* is 3;"), ("0 1 1\n0 1\n1 1 1", "line 2 has 2 numbers, others have 3")],
+)
+def test_what_is_wrong_with_a_written_matrix_is_named(features, lines, says):
+    (features / "train_labels.txt").write_text(lines)
+    with pytest.raises(DataError, match=rf"train_labels\.txt: {says}"):
+        open_collection(features)
+
+
+def test_splits_must_have_the_same_label_columns(features):
+    np.save(features / "test_ims.npy", np.random.default_rng(1).normal(size=(2, 2, 4)).astype(np.float32))
+    (features / "test_caps.txt").write_text("one\ntwo\nthree\nfour\n")
+    np.save(features / "train_labels.npy", np.ones((3, 4), np.int8))
+    np.save(features / "test_labels.npy", np.ones((2, 3), np.int8))
+    with pytest.raises(DataError, match=r"label columns: 3 in test_labels\.npy, 4 in train_labels\.npy"):
+        open_collection(features)
+    np.save(features / "test_labels.npy", np.ones((2, 4), np.int8))
+    assert len(open_collection(features)) == 5

@@ -112,3 +112,46 @@ def test_an_empty_folder_and_an_absent_one_say_so(tmp_path):
 def test_links_that_lead_in_circles_are_not_followed(photos):
     (photos / "trips" / "loop").symlink_to(photos)
     assert len(open_collection(photos)) == 3
+
+
+@pytest.mark.parametrize(
+    ("field", "read"),
+    [
+        ('"red, green"', ("red", "green")),
+        ('"red|dog, wild;red"', ("red", "dog, wild")),
+        ('"[""red"", ""dog, wild"", 3]"', ("red", "dog, wild", "3")),
+        ("7", ("7",)),
+        ("", ()),
+    ],
+)
+def test_labels_of_a_table_are_separated(photos, field, read):
+    (photos / "captions.csv").write_text(f"image,caption,labels\na.png,x,{field}\n")
+    assert open_collection(photos)[0].labels == read
+
+
+@pytest.mark.parametrize(
+    ("value", "read"), [("red, green", ("red", "green")), (["a, b", 2], ("a, b", "2")), (7, ("7",))]
+)
+def test_labels_of_a_jsonl_table_are_texts_lists_or_numbers(photos, value, read):
+    (photos / "captions.jsonl").write_text(json.dumps({"image": "a.png", "labels": value}))
+    assert open_collection(photos)[0].labels == read
+
+
+@pytest.mark.parametrize(
+    ("field", "says"),
+    [
+        ("['red']", r"captions\.csv line 2: labels begin with \[ but are no JSON list.*Write"),
+        ("[null]", r"captions\.csv line 2: a label is null"),
+    ],
+)
+def test_labels_that_are_no_list_are_named(photos, field, says):
+    (photos / "captions.csv").write_text(f"image,caption,labels\na.png,x,{field}\n")
+    with pytest.raises(DataError, match=says):
+        open_collection(photos)
+
+
+def test_a_first_folder_may_be_the_split(tmp_path):
+    for seed, name in enumerate(["dev/sea/1.png", "test/2.png", "train/dog/3.png"]):
+        noise(tmp_path / name, seed)
+    found = [(item.split, item.labels) for item in open_collection(tmp_path, folder_labels=True)]
+    assert found == [("val", ("sea",)), ("test", ()), ("train", ("dog",))]

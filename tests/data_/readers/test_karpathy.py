@@ -137,3 +137,26 @@ def test_captions_keep_their_sentence_ids(tmp_path):
     item = open_collection(path)[0]
     assert (item.captions, item.caption_ids) == (("one", "three"), ("770337", "770339"))
     assert open_collection(path).with_captions(1, "a test")[0].caption_ids == ("770337",)
+
+
+@pytest.mark.parametrize(
+    ("labels", "read"), [(None, ()), ("dog", ("dog",)), ([1, 2], ("1", "2")), (["dog", " dog", ""], ("dog",))]
+)
+def test_labels_may_be_null_one_text_or_numbers(tmp_path, labels, read):
+    karpathy(tmp_path, [{"filename": "a.png", "labels": labels}])
+    assert open_collection(tmp_path)[0].labels == read
+
+
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [
+        ({"dog": 1}, r'a\.png: labels are {"dog": 1} \(dict\); expected a list of names'),
+        ([["dog"]], r'a\.png: a label is \["dog"\] \(list\)'),
+        ([None], r"a label is null"),
+        ([True], r"a label is true"),
+    ],
+)
+def test_labels_that_are_no_names_are_named(tmp_path, labels, says):
+    karpathy(tmp_path, [{"filename": "a.png", "labels": labels}])
+    with pytest.raises(DataError, match=says):
+        open_collection(tmp_path)

@@ -133,3 +133,66 @@ def test_opening_a_collection_opens_no_video(raw, monkeypatch):
     (raw / "videos" / "v1.mp4").write_bytes(b"")
     collection = open_collection(raw)
     assert dict(collection[0].metadata) == {}
+
+
+# ---------------------------------------------------------------------------------------------- splits, bad entries
+
+
+@pytest.mark.parametrize(
+    "splits",
+    [
+        {"train": ["v1.mp4"], "test": ["v2.MKV"]},
+        {"train": ["v1.npy"], "test": ["v2"]},
+        {"v1": "train", "v2.mp4": "test"},
+    ],
+)
+def test_names_in_splits_may_have_an_ending_and_either_form(videos, splits):
+    (videos / "captions.json").write_text(json.dumps({"v1": ["a man runs"], "v2": ["a cat"]}))
+    (videos / "splits.json").write_text(json.dumps(splits))
+    assert [item.split for item in open_collection(videos)] == ["train", "test"]
+
+
+def test_captions_may_have_the_ending_that_splits_lack(raw):
+    (raw / "captions.json").write_text('{"v1.mp4": ["a man runs"], "more/v2.mkv": ["a cat"]}')
+    (raw / "splits.json").write_text('{"train": ["v1"], "test": ["more/v2"]}')
+    assert [item.split for item in open_collection(raw)] == ["train", "test"]
+
+
+def test_names_in_splits_that_fit_no_video_are_counted(videos):
+    (videos / "captions.json").write_text(json.dumps(SHAPES["plain"]))
+    (videos / "splits.json").write_text('{"train": ["v1", "v7"], "test": ["v8"]}')
+    assert [(skip.what, skip.why) for skip in open_collection(videos).skipped] == [
+        ("splits.json", "2 of its 3 names fit no video with captions (such as 'v7').")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("splits", "says"),
+    [
+        ('{"train": null}', "'train' has None. Expected"),
+        ('{"train": "v1"}', "1 of its 1 names fit no video .*'train'.*the captions have 'v1'.*Expected"),
+        ('{"train": ["v8"], "test": ["v9"]}', "2 of its 2 names fit no video"),
+        ('["v1"]', r"got \['v1'\]. Expected"),
+    ],
+)
+def test_bad_splits_are_named(videos, splits, says):
+    (videos / "captions.json").write_text(json.dumps(SHAPES["plain"]))
+    (videos / "splits.json").write_text(splits)
+    with pytest.raises(DataError, match=rf"splits\.json: {says}"):
+        open_collection(videos)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ({"sentences": [{"caption": "a cat"}]}, r"sentence 0 \(counted from 0\) has no video_id"),
+        ({"sentences": [{"video_id": "v1"}]}, "sentence 0 .* has no caption"),
+        ({**SHAPES["msr-vtt"], "videos": [{"split": "train"}]}, "video 0 .* has no video_id"),
+        ({**SHAPES["msr-vtt"], "videos": None}, "its 'videos' is None; expected"),
+        ([{"videoID": "v1", "enCap": "a cat"}], "enCap of v1 is 'a cat'; expected a list"),
+    ],
+)
+def test_malformed_captions_are_named(videos, content, says):
+    (videos / "captions.json").write_text(json.dumps(content))
+    with pytest.raises(DataError, match=rf"captions\.json: {says}"):
+        open_collection(videos)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from polysem.data.collection import Box, Collection, Item, Media
 from polysem.data.problems import DataError, Problems
 from polysem.data.readers.text import clean_named_captions, read_json, split_name
+
+CATEGORY = {"id": int, "name": str}
 
 
 def read_coco(
@@ -30,15 +33,15 @@ def read_coco(
     boxes: dict[int, list[Box]] = defaultdict(list)
     for path in files:
         content = read_json(path)
-        if not isinstance(content, dict) or not {"images", "annotations"} <= content.keys():
-            raise DataError(f'{path}: not a COCO file: expected {{"images": […], "annotations": […]}}.')
+        _check_lists(content, path)
         split = _split_of(path)
-        for entry in content["images"]:
+        for entry in _complete(content["images"], "image", {"id": int, "file_name": str}, path.name, problems):
             known = pictures.setdefault(entry["id"], (entry["file_name"], split))
             if known[1] != split:
                 problems.error("two splits", entry["file_name"], f"is in {known[1]!r} and in {split!r}.")
-        names = {entry["id"]: entry for entry in content.get("categories", [])}
-        for annotation in content["annotations"]:
+        kinds = content.get("categories", [])
+        names = {kind["id"]: kind for kind in _complete(kinds, "category", CATEGORY, path.name, problems)}
+        for annotation in _complete(content["annotations"], "annotation", {"image_id": int}, path.name, problems):
             _annotate(annotation, names, captions, labels, boxes, path.name, problems)
     folders = _folders(files, images)
     items = []
@@ -65,20 +68,57 @@ def _annotate(
     where: str,
     problems: Problems,
 ) -> None:
-    image = annotation.get("image_id")
-    if not isinstance(image, int):
-        problems.error("malformed entry", where, f"annotation {annotation.get('id')} has no image_id.")
-        return
+    image = annotation["image_id"]
     if "caption" in annotation:
         captions[image].append((annotation["caption"], annotation.get("id")))
     if "category_id" in annotation:
-        category = names.get(annotation["category_id"])
+        number, sides = annotation["category_id"], annotation.get("bbox", [0.0, 0.0, 0.0, 0.0])
+        category = names.get(number) if isinstance(number, int) else None
         if category is None:
-            problems.error("unknown category", where, f"annotation {annotation.get('id')} names no known category.")
+            said = f"annotation {annotation.get('id')} names no known category: its category_id is {number!r}."
+            problems.error("unknown category", where, said)
             return
         labels[image].append(category["name"])
-        x, y, width, height = annotation.get("bbox", (0.0, 0.0, 0.0, 0.0))
+        if not _is_box(sides):
+            said = f"annotation {annotation.get('id')} has the bbox {sides!r}; expected [x, y, width, height]."
+            problems.error("malformed entry", where, said)
+            return
+        x, y, width, height = sides
         boxes[image].append(Box(category["name"], x, y, x + width, y + height, category.get("supercategory")))
+
+
+def _check_lists(content: Any, path: Path) -> None:
+    """A file whose parts are no lists is none of COCO's."""
+    expected = 'expected {"images": […], "annotations": […]}'
+    if not isinstance(content, dict) or not {"images", "annotations"} <= content.keys():
+        raise DataError(f"{path}: not a COCO file: {expected}.")
+    for part in ("images", "annotations", "categories"):
+        if not isinstance(content.get(part, []), list):
+            raise DataError(f"{path}: not a COCO file: its {part!r} is {content[part]!r:.40}; {expected}.")
+
+
+def _complete(
+    entries: list[Any], what: str, fields: dict[str, type], where: str, problems: Problems
+) -> Iterator[dict[str, Any]]:
+    """The entries that have all these fields; the others are errors."""
+    for place, entry in enumerate(entries):
+        known = entry if isinstance(entry, dict) else {}
+        wrong = next((field for field, kind in fields.items() if not isinstance(known.get(field), kind)), None)
+        if wrong is None:
+            yield known
+            continue
+        got = f"has the {wrong} {known[wrong]!r:.40}" if wrong in known else f"has no {wrong}"
+        expected = "a whole number" if fields[wrong] is int else "a text"
+        called = known.get("id", f"at place {place}")
+        problems.error("malformed entry", where, f"{what} {called} {got}; expected {expected}. Mend or remove it.")
+
+
+def _is_box(sides: object) -> bool:
+    return (
+        isinstance(sides, list)
+        and len(sides) == 4
+        and all(isinstance(side, (int, float)) and math.isfinite(side) for side in sides)
+    )
 
 
 def _split_of(path: Path) -> str | None:

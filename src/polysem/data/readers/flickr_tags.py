@@ -67,8 +67,14 @@ def read_nus_wide(folder: Path, images: Path | None = None, problems: Problems |
     labels: list[list[str]] = [[] for _ in names]
     for path in sorted(folder.glob("Groundtruth/AllLabels/Labels_*.txt")):
         flags = _lines(path)
-        if len(flags) != len(names) or not set(flags) <= {"0", "1"}:
+        if len(flags) != len(names):
             raise DataError(f"{path}: expected {len(names)} lines of 0 or 1, one per picture; got {len(flags)}.")
+        wrong = next((line for line, flag in enumerate(flags) if flag not in ("0", "1")), None)
+        if wrong is not None:
+            raise DataError(
+                f"{path}: line {wrong + 1}, of {names[wrong]}, is {flags[wrong][:40]!r}; expected 0 or 1. "
+                "Write 1 where the picture has the label, 0 where it has not."
+            )
         for own, flag in zip(labels, flags, strict=True):
             if flag == "1":
                 own.append(path.stem.removeprefix("Labels_"))

@@ -14,7 +14,7 @@ from typing import Any
 from polysem.data.collection import Collection, Item, Media
 from polysem.data.images import is_image
 from polysem.data.problems import DataError, Problems
-from polysem.data.readers.text import clean_captions, split_name
+from polysem.data.readers.text import clean_captions, listed_labels, separated_labels, split_name
 
 TABLES = ("captions.csv", "captions.jsonl")
 KNOWN_COLUMNS = ("image", "caption", "labels", "split")
@@ -33,7 +33,7 @@ def read_folder(
 
     Captions come from the table (`captions.csv` or `captions.jsonl` in the folder: image, caption, and if wanted labels
     and split), else from `photo.txt` beside `photo.jpg`, a caption per line. Other columns become metadata of the item.
-    folder_labels: subfolder names are labels.
+    folder_labels: subfolder names are labels; a first one called train, val or test is the split instead.
     """
     problems = problems or Problems()
     table = table or next((folder / name for name in TABLES if (folder / name).is_file()), None)
@@ -45,14 +45,15 @@ def read_folder(
     for name in pictures:
         row = rows.get(name) or _nothing()
         captions = row["captions"] or _beside(folder, name, problems)
-        labels = [*row["labels"], *(Path(name).parent.parts if folder_labels else ())]
+        split, named = _of_folders(name) if folder_labels else (None, ())
+        labels = [*row["labels"], *named]
         items.append(
             Item(
                 name,
                 Media(folder, name),
                 clean_captions(captions, name, problems, repair_bytes),
                 tuple(dict.fromkeys(labels)),
-                split_name(row["split"]),
+                split_name(row["split"]) or split,
                 metadata=row["metadata"],
             )
         )
@@ -66,6 +67,13 @@ def picture_files(folder: Path) -> Iterator[str]:
         for name in sorted(files):
             if not name.startswith(".") and is_image(Path(name)):
                 yield (Path(place) / name).relative_to(folder).as_posix()
+
+
+def _of_folders(name: str) -> tuple[str | None, tuple[str, ...]]:
+    """train/dog/1.png -> the split and the labels."""
+    folders = Path(name).parent.parts
+    split = split_name(folders[0]) if folders else None
+    return (split, folders[1:]) if split in ("train", "val", "test") else (None, folders)
 
 
 def _beside(folder: Path, name: str, problems: Problems) -> list[str]:
@@ -95,7 +103,7 @@ def _table(path: Path, known: set[str], problems: Problems) -> dict[str, dict[st
         entry = gathered.setdefault(image, _nothing())
         if row.get("caption") not in (None, ""):
             entry["captions"].append(row["caption"])
-        entry["labels"] += _labels(row.get("labels"))
+        entry["labels"] += _labels(row.get("labels"), where, problems)
         for name, value in row.items():
             if name not in KNOWN_COLUMNS and isinstance(name, str) and value not in (None, ""):
                 entry["metadata"].setdefault(name, _value(value) if path.suffix == ".csv" else value)
@@ -148,10 +156,18 @@ def _value(text: Any) -> Any:
     return {"true": True, "false": False}.get(text.lower(), text)
 
 
-def _labels(value: object) -> list[str]:
-    """A JSON list, or names separated by semicolons or bars."""
-    if value is None or value == "":
-        return []
-    if isinstance(value, list):
-        return [str(label) for label in value]
-    return [label.strip() for label in str(value).replace("|", ";").split(";") if label.strip()]
+def _labels(value: object, where: str, problems: Problems) -> tuple[str, ...]:
+    """A JSON list, also one written as text, or names separated by semicolons, bars or commas."""
+    if isinstance(value, str) and not value.lstrip().startswith("["):
+        return separated_labels(value)
+    if isinstance(value, str):
+        text = value
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            said = f'labels begin with [ but are no JSON list: {text[:40]!r}. Write ["red", "green"], or red; green.'
+            problems.error("malformed labels", where, said)
+            return ()
+    if isinstance(value, int):
+        value = [value]
+    return listed_labels(value, where, problems)

@@ -7,7 +7,7 @@ from typing import Any
 
 from polysem.data.collection import Box, Collection, Item, Media
 from polysem.data.problems import DataError, Problems
-from polysem.data.readers.text import clean_named_captions, read_json, split_name
+from polysem.data.readers.text import clean_named_captions, listed_labels, read_json, split_name
 
 
 def read_karpathy(
@@ -70,7 +70,8 @@ def _item(
     if split == "restval" and restval_in_train:
         split = "train"
     boxes = tuple(_box(thing) for thing in entry.get("objects", ()) if "box" in thing)
-    return Item(name, Media(folder, place), captions, tuple(entry.get("labels", ())), split, boxes, caption_ids)
+    labels = listed_labels(entry.get("labels"), name, problems)
+    return Item(name, Media(folder, place), captions, labels, split, boxes, caption_ids)
 
 
 def _box(thing: dict[str, Any]) -> Box:

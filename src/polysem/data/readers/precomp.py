@@ -36,18 +36,22 @@ def read_precomp(
         raise DataError(f"{folder}: no split {missing[0]!r}; it has {', '.join(found)}.")
     items: list[Item] = []
     owner: dict[str, str] = {}
+    columns: dict[str, int] = {}
     for split in splits or found:
-        for item in _read_split(folder, split, repair_bytes, problems):
+        for item in _read_split(folder, split, repair_bytes, problems, columns):
             if item.id in owner:
                 kind = "duplicate id" if owner[item.id] == split else "two splits"
                 problems.error(kind, f"{split}_ids.txt", f"id {item.id} occurs in {owner[item.id]!r} and in {split!r}.")
                 continue
             owner[item.id] = split
             items.append(item)
+    _check_columns(folder, columns, problems)
     return Collection(folder.name, "features", items, problems.skipped)
 
 
-def _read_split(folder: Path, split: str, repair_bytes: bool, problems: Problems) -> list[Item]:
+def _read_split(
+    folder: Path, split: str, repair_bytes: bool, problems: Problems, columns: dict[str, int]
+) -> list[Item]:
     name = f"{split}_ims.npy"
     array = open_features(folder / name)
     if array.ndim != 3:
@@ -74,7 +78,7 @@ def _read_split(folder: Path, split: str, repair_bytes: bool, problems: Problems
             f"{len(ids)} ids for {rows} rows of images and {captions} captions; expected as many as one of them.",
         )
         ids = None
-    labels = read_labels(folder, split, rows // repeats)
+    labels = read_labels(folder, split, rows // repeats, columns)
     items = []
     for image in range(rows // repeats if step else 0):
         own = ids[image * len(ids) // (rows // repeats)].strip() if ids else f"{split}-{image}"
@@ -84,6 +88,18 @@ def _read_split(folder: Path, split: str, repair_bytes: bool, problems: Problems
         known = () if labels is None else labels[image]
         items.append(Item(own, Media(folder, name, image * repeats), texts, known, split_name(split)))
     return items
+
+
+def _check_columns(folder: Path, columns: dict[str, int], problems: Problems) -> None:
+    """The same column must be the same label in every split."""
+    if len(set(columns.values())) > 1:
+        counts = ", ".join(f"{count} in {name}" for name, count in columns.items())
+        problems.error(
+            "label columns",
+            folder,
+            f"the splits differ in their label columns: {counts}; expected the same labels in the same order. "
+            "Write a column for every label in each, all 0 where no image has it.",
+        )
 
 
 def _repeats(array: np.ndarray) -> int:

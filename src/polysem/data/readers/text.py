@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,31 @@ def _decoded(caption: str, where: str, problems: Problems) -> str:
     except (ValueError, SyntaxError):
         problems.error("bytes caption", where, f"cannot be repaired: {caption[:40]!r}.")
         return caption
+
+
+def listed_labels(value: object, where: object, problems: Problems) -> tuple[str, ...]:
+    """Of a JSON value: null is none, a text is one, a list has texts or whole numbers."""
+    entries = [value] if isinstance(value, str) else [] if value is None else value
+    if not isinstance(entries, list):
+        problems.error("label type", where, f"labels are {_shown(value)}; expected a list of names.")
+        return ()
+    names = []
+    for entry in entries:
+        if not isinstance(entry, (str, int)) or isinstance(entry, bool):
+            problems.error("label type", where, f"a label is {_shown(entry)}; expected a name in quotes.")
+            continue
+        names.append(str(entry).strip())
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
+def separated_labels(text: str) -> tuple[str, ...]:
+    """Names separated by semicolons or bars; by commas where there is neither, since names may hold commas."""
+    separator = "[;|]" if ";" in text or "|" in text else ","
+    return tuple(dict.fromkeys(name.strip() for name in re.split(separator, text) if name.strip()))
+
+
+def _shown(value: object) -> str:
+    return f"{json.dumps(value)[:40]} ({type(value).__name__})"
 
 
 def read_json(path: Path) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from polysem.data.video import EXTENSIONS, is_video
 from polysem.data.video_facts import VideoFacts
 
 Find = Callable[[str], Media | None]
+_EXPECTED_SPLITS = 'Expected {"train": ["video", …], "test": […]} or {"video": "train", …}, named as in the captions.'
 
 
 def read_video(
@@ -30,18 +31,17 @@ def read_video(
 
     features: folder of `video.npy`, `features/` beside the JSON if not given. videos: folder of `video.mp4` (.webm,
     .mkv, .mov, .avi …), `videos/` beside the JSON or the JSON's own folder if not given; features come first.
-    splits: JSON of {"train": ["video", …], …}; `splits.json` beside the captions, if there, when not given.
+    splits: JSON of {"train": ["video", …], …} or {"video": "train", …}, the names with or without the file's ending;
+    `splits.json` beside the captions, if there, when not given.
     A caption that repeats within a video is kept once. Videos are not opened here: what cannot be read is left out by
     those who open it, with the reason.
     """
     problems = problems or Problems()
     folder, find, what = _content(captions, features, videos)
-    texts, split_of = _captions(read_json(captions), captions)
-    for split, named in _splits(splits or captions.parent / "splits.json", required=splits is not None).items():
-        for video in named:
-            if split_of.get(video, split) != split:
-                problems.error("two splits", video, f"is in {split_of[video]!r} and in {split!r}.")
-            split_of[video] = split
+    texts, split_of = _captions(read_json(captions), captions, problems)
+    file = splits or captions.parent / "splits.json"
+    if splits is not None or file.is_file():
+        _assign(file, texts, split_of, problems)
     items = []
     for video, raw in texts.items():
         media = find(video)
@@ -109,15 +109,11 @@ def _features(folder: Path, video: str) -> Media | None:
     return Media(folder, f"{video}.npy") if (folder / f"{video}.npy").is_file() else None
 
 
-def _captions(content: Any, path: Path) -> tuple[dict[str, list[object]], dict[str, str]]:
-    texts: dict[str, list[object]] = defaultdict(list)
+def _captions(content: Any, path: Path, problems: Problems) -> tuple[dict[str, list[object]], dict[str, str]]:
     if isinstance(content, dict) and isinstance(content.get("sentences"), list):
-        for entry in content["sentences"]:
-            texts[str(entry["video_id"])].append(entry["caption"])
-        split_of = {str(v["video_id"]): str(v["split"]) for v in content.get("videos", []) if "split" in v}
-        return texts, split_of
+        return _msr_vtt(content, path, problems)
     if isinstance(content, list) and all(isinstance(entry, dict) and "videoID" in entry for entry in content):
-        return {str(entry["videoID"]): list(entry.get("enCap", [])) for entry in content}, {}
+        return _vatex(content, path, problems), {}
     if isinstance(content, dict) and all(isinstance(value, list) for value in content.values()):
         return {str(video): list(captions) for video, captions in content.items()}, {}
     raise DataError(
@@ -126,10 +122,81 @@ def _captions(content: Any, path: Path) -> tuple[dict[str, list[object]], dict[s
     )
 
 
-def _splits(path: Path, required: bool) -> dict[str, list[str]]:
-    if not path.is_file() and not required:
-        return {}
+def _msr_vtt(content: Any, path: Path, problems: Problems) -> tuple[dict[str, list[object]], dict[str, str]]:
+    texts: dict[str, list[object]] = defaultdict(list)
+    for entry in _complete(content["sentences"], "sentence", ("video_id", "caption"), path, problems):
+        texts[str(entry["video_id"])].append(entry["caption"])
+    videos = content.get("videos", [])
+    if not isinstance(videos, list):
+        raise DataError(f'{path}: its \'videos\' is {videos!r:.40}; expected [{{"video_id", "split"}}, …] or nothing.')
+    known = _complete(videos, "video", ("video_id",), path, problems)
+    return texts, {str(video["video_id"]): str(video["split"]) for video in known if video.get("split")}
+
+
+def _vatex(content: list[dict[str, Any]], path: Path, problems: Problems) -> dict[str, list[object]]:
+    texts: dict[str, list[object]] = {}
+    for entry in content:
+        captions = entry.get("enCap", [])
+        if not isinstance(captions, list):
+            said = f"enCap of {entry['videoID']} is {captions!r:.40}; expected a list of captions."
+            problems.error("malformed entry", path.name, said)
+            continue
+        texts[str(entry["videoID"])] = captions
+    return texts
+
+
+def _complete(
+    entries: list[Any], what: str, fields: tuple[str, ...], path: Path, problems: Problems
+) -> Iterator[dict[str, Any]]:
+    """The entries that have all these fields; the others are errors."""
+    for place, entry in enumerate(entries):
+        known = entry if isinstance(entry, dict) else {}
+        lacking = next((field for field in fields if known.get(field) is None), None)
+        if lacking is None:
+            yield known
+            continue
+        said = f"{what} {place} (counted from 0) has no {lacking}: {entry!r:.60}. Mend or remove it."
+        problems.error("malformed entry", path.name, said)
+
+
+def _assign(path: Path, texts: Iterable[str], split_of: dict[str, str], problems: Problems) -> None:
+    """Put each video in the split that the file names."""
+    ids, bare = set(texts), defaultdict(list)
+    for video in texts:
+        bare[_bare(video)].append(video)
+    named = _splits(path)
+    lost = []
+    for name, split in named:
+        # The whole name comes first: v1 and v1.mp4 may be two items.
+        meant = [name] if name in ids else bare.get(_bare(name), [])
+        if not meant:
+            lost.append(name)
+        for video in meant:
+            if split_of.get(video, split) != split:
+                problems.error("two splits", video, f"is in {split_of[video]!r} and in {split!r}.")
+            split_of[video] = split
+    if not lost:
+        return
+    said = f"{len(lost)} of its {len(named)} names fit no video with captions (such as {lost[0]!r})"
+    if len(lost) == len(named):
+        raise DataError(f"{path}: {said}; the captions have {min(ids, default='none')!r} …. {_EXPECTED_SPLITS}")
+    problems.skip("unknown video", path.name, f"{said}.")
+
+
+def _bare(video: str) -> str:
+    """Without the ending of a video or its features; any other dot belongs to the name."""
+    ending = Path(video).suffix
+    return video.removesuffix(ending) if ending.lower() in {*EXTENSIONS, ".npy"} else video
+
+
+def _splits(path: Path) -> list[tuple[str, str]]:
+    """Each video that is named, with its split."""
     content = read_json(path)
     if not isinstance(content, dict):
-        raise DataError(f'{path}: expected {{"train": ["video", …], …}}.')
-    return {str(split): [str(video) for video in videos] for split, videos in content.items()}
+        raise DataError(f"{path}: got {content!r:.40}. {_EXPECTED_SPLITS}")
+    if content and all(isinstance(value, str) for value in content.values()):
+        return list(content.items())
+    for split, videos in content.items():
+        if not isinstance(videos, list) or not all(isinstance(video, (str, int)) for video in videos):
+            raise DataError(f"{path}: {split!r} has {videos!r:.40}. {_EXPECTED_SPLITS}")
+    return [(str(video), split) for split, videos in content.items() for video in videos]

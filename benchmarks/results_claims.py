@@ -83,7 +83,6 @@ CLAIMS = (
     Claim("… and beat the better one of the two", "VSE+2AD, Table 1 (RG)", "vse-2ad both", "vse-2ad-2"),
     Claim("… beyond what two seeds bring", "ours", "vse-2ad both", "vse-2ad twice"),
     Claim("DivE beats VSE∞", POSTER, "dive", "vse-infty", "430.7 / 421.9 (COCO 5K)"),
-    Claim("… when both train twice as long", "ours", "long-dive", "long-vse-infty"),
     Claim("… also of as many bytes", "DivE, supplement B.1 (of as many FLOPs)", "dive", "vse-infty-wide"),
     Claim("a wider VSE∞ is worse", "DivE, supplement B.1", "vse-infty", "vse-infty-wide", "−10.8 (F30K)"),
     Claim("four slots beat one", "ours", "dive", "dive-one"),

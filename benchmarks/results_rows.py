@@ -72,7 +72,6 @@ TABLES: dict[str, Table] = {
     "similarities": Table("Similarities between DivE's sets", "dive", sets=True),
     "slots": Table("DivE's set predictor, part by part", "dive", sets=True),
     "convergence": Table("AdOpt against triplets, twice as long", "long-adopt"),
-    "longer": Table("Twice as long", "long-vse-infty"),
     "ensembles": Table("Two grids, VSE+2AD", "vse-2ad"),
     "set-ensembles": Table("Two grids, DivE", "dive"),
 }
@@ -197,9 +196,6 @@ ROWS = (
     # ---------------------------------------------------------------------------------------------------- convergence
     Row("long-adopt", "AdOpt", "small-vse-2ad", (), ("convergence",), longer=2),
     Row("long-triplet", "triplets, hardest after one epoch", "small-vse-2ad", (TRIPLET,), ("convergence",), longer=2),
-    # ------------------------------------------------------------------------------------------- is a set only slower?
-    Row("long-vse-infty", "VSE∞", "small-vse-infty", (TRIPLET,), ("longer",), longer=2),
-    Row("long-dive", "DivE (smooth-Chamfer)", "small-dive", (), ("longer",), longer=2),
     # ------------------------------------------------------------------------------------------------------ ensembles
     Row("vse-2ad-2", "VSE+2AD, second grid", "small-vse-2ad", (), ("ensembles",), store=2, keeps_scores=True),
     Row("dive-2", "DivE, second grid", "small-dive", (), ("set-ensembles",), store=2, keeps_scores=True),

@@ -31,7 +31,7 @@ ROWS = {
             **{"name": "adpool-official", "label": "padded", "base": "vse-2ad", "groups": ["defects"]},
             **{"read_as": "vse-2ad", "settings": PADDED},
         },
-        {"name": "long-vse-infty", "label": "VSE∞", "base": "vse-infty", "groups": ["longer"], "longer": 2},
+        {"name": "long-adopt", "label": "AdOpt", "base": "vse-2ad", "groups": ["convergence"], "longer": 2},
     ],
 }
 

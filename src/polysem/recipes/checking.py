@@ -124,7 +124,7 @@ def _check_labels(recipe: Recipe) -> None:
     if recipe.dim == "labels" and image.get("embed", "classes") != "classes":
         raise ConfigError(
             f"image.sets.embed={image['embed']} takes the encoder's states for vectors, as wide as its input_dim, "
-            f"where dim=labels is one number for each label. Add --set dim={image.get('input_dim')}."
+            f"where dim=labels is one number for each label: give dim a number, --set dim={image.get('input_dim')}."
         )
     part = objectives.build(**recipe.objective)
     if not isinstance(part, LabelObjective):

@@ -91,7 +91,14 @@ CLAIMS = (
     Claim("smooth-Chamfer beats MP", POSTER, "dive", "dive-mp", "500.8 / 490.5 (F30K)"),
     Claim("slots beat PIE-Net", POSTER, "dive", "dive-pie-net", "500.8 / 483.3 (F30K)"),
     Claim("slots beat a transformer", POSTER, "dive", "dive-transformer", "500.8 / 496.1 (F30K)"),
-    Claim("MP spreads sets less (log variance; a collapse on the poster)", POSTER, "dive", "dive-mp", "−2.13 / −5.27", "log_variance"),
+    Claim(
+        "MP spreads sets less (log variance; a collapse on the poster)",
+        POSTER,
+        "dive",
+        "dive-mp",
+        "−2.13 / −5.27",
+        "log_variance",
+    ),
     Claim("PIE-Net lets sets collapse (log variance)", POSTER, "dive", "dive-pie-net", "−2.13 / −7.35", "log_variance"),
     Claim(
         "a transformer spreads them less (log variance)",

@@ -11,7 +11,8 @@ from PIL import Image
 from polysem.data.video import pyav
 
 _CODECS = ("libx264", "mpeg4")
-# Weighted prediction and the tree of macroblocks made other bytes of the same frames now and then.
+# With weighted prediction and the tree of macroblocks the same frames gave other bytes now and then; which of the two
+# it was has not been found out.
 _X264 = {"crf": "23", "preset": "veryfast", "x264-params": "weightp=0:mbtree=0"}
 _KEYFRAMES = 2
 """Seconds from one frame that stands by itself to the next: a player that jumps starts from there."""

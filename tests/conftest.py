@@ -1,6 +1,8 @@
 import pytest
 import torch
 
+from polysem.environment.precision import reduced_precision
+
 # The tensors of the tests are tiny: a second thread costs more than it brings, above all on a busy machine.
 torch.set_num_threads(1)
 
@@ -8,3 +10,11 @@ torch.set_num_threads(1)
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def needs_bf16() -> None:
+    """For a test that multiplies in bfloat16: skipped where this processor cannot, which would kill the worker."""
+    found = reduced_precision("bf16")
+    if not found.works:
+        pytest.skip(f"bfloat16 on this processor: {found.problem}. {found.remedy}")

@@ -18,7 +18,7 @@ from fake_packages import LITE0, LITE0_FILE, install
 from polysem._version import __version__
 from polysem.cli import main
 from polysem.cli import parts as parts_module
-from polysem.environment import Environment, Finding, examine
+from polysem.environment import Environment, Finding, Precision, examine
 from polysem.errors import PolysemError
 
 FOLDERS = ("encoders", "pooling", "sets", "similarity", "objectives")
@@ -26,6 +26,7 @@ FOLDERS = ("encoders", "pooling", "sets", "similarity", "objectives")
 PROBE = """
 import sys
 from polysem.cli import main
+from waiting import LONG
 try:
     main()
 finally:
@@ -59,7 +60,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 def start(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", PROBE, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=LONG, check=False)
 
 
 def test_the_version_is_the_packages(run: Run) -> None:
@@ -142,6 +143,17 @@ def test_square_brackets_of_an_extra_are_printed_not_read_as_markup(run: Run, mo
     found = Finding("optional", "Extra 'offline': emoji.", "pip install polysem[offline]")
     monkeypatch.setattr(polysem.environment, "examine", lambda: dataclasses.replace(examine(), findings=(found,)))
     assert "  pip install polysem[offline]" in run("doctor").out.splitlines()
+
+
+def test_the_doctor_says_what_to_do_where_reduced_precision_crashes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = (Precision("bf16", False, None, "killed by SIGILL", "AVX512_CORE_BF16"), Precision("fp16", True, 0.05))
+    monkeypatch.setattr(polysem.environment, "reduced_precisions", lambda: found)
+    shown = run("doctor")
+    assert shown.code == 0
+    assert "bf16: killed by SIGILL" in shown.out
+    assert "fp16: works, no faster than float32 (0.05×)" in shown.out
+    assert "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16" in shown.out
+    assert json.loads(run("doctor", "--json").out)["precisions"][0]["max_cpu_isa"] == "AVX512_CORE_BF16"
 
 
 def test_the_parts_listed_are_those_registered(run: Run) -> None:

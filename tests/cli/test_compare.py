@@ -17,6 +17,7 @@ from evaluation.made_up import from_scores
 from polysem.cli import app
 from polysem.errors import ConfigError, InputError
 from polysem.evaluation.resampling import intervals
+from waiting import LONG
 
 
 def run(*arguments: str) -> Result:
@@ -115,5 +116,5 @@ def test_the_help_has_an_example() -> None:
 
 def test_the_command_itself_loads_nothing_heavy() -> None:
     probe = "import sys, polysem.cli.compare; print([m for m in ('torch', 'numpy', 'rich.table') if m in sys.modules])"
-    finished = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=60, check=True)
+    finished = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=LONG, check=True)
     assert finished.stdout == "[]\n"

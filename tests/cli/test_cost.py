@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from polysem.cli import app
 from polysem.errors import UnknownNameError
+from waiting import LONG
 
 QUICK = ("--queries", "6", "--gallery", "12", "--repeats", "1")
 SINGLE = "extends: vse-infty\ndim: 8\nimage: {encoder: {input_dim: 10}}\ntext: {encoder: {word_dim: 4}}\n"
@@ -75,5 +76,5 @@ def test_the_help_has_an_example() -> None:
 
 def test_the_command_itself_loads_nothing_heavy() -> None:
     probe = "import sys, polysem.cli.cost; print([m for m in ('torch', 'pydantic', 'rich.table') if m in sys.modules])"
-    finished = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=60, check=True)
+    finished = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=LONG, check=True)
     assert finished.stdout == "[]\n"

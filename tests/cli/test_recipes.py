@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 from polysem import recipes
 from polysem.cli.recipes import group
 from polysem.errors import ConfigError, UnknownNameError
+from waiting import LONG
 
 
 def run(*arguments: str) -> Result:
@@ -87,5 +88,5 @@ def test_an_override_that_does_not_fit_is_refused() -> None:
 
 def test_the_command_itself_loads_nothing_heavy() -> None:
     probe = "import sys, polysem.cli.recipes; print([m for m in ('torch', 'pydantic', 'yaml') if m in sys.modules])"
-    finished = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=60, check=True)
+    finished = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=LONG, check=True)
     assert finished.stdout == "[]\n"

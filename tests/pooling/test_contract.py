@@ -176,7 +176,7 @@ def test_it_learns(setting):
 
 
 @every_pooling
-def test_it_runs_under_autocast(setting):
+def test_it_runs_under_autocast(setting, needs_bf16):
     part, features = build(setting).train(), batch(DIM)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         rough = part(features)

@@ -116,7 +116,7 @@ def test_it_can_learn_max_pooling():
 
 
 @pytest.mark.parametrize("generator", ["bigru", "mlp", "transformer", "interpolation"])
-def test_what_is_remembered_does_not_depend_on_autocast(generator):
+def test_what_is_remembered_does_not_depend_on_autocast(generator, needs_bf16):
     part, features = shaken(pooling.build("gpo", generator=generator)), batch(12)
     fresh = part(features)
     with torch.no_grad():

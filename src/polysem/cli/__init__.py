@@ -35,6 +35,7 @@ from polysem.cli.search import search_command
 from polysem.cli.serve import serve_command
 from polysem.cli.sweep import sweep_command
 from polysem.cli.train import train_command
+from polysem.environment.precision import limit_instruction_set
 from polysem.errors import PolysemError
 
 app = typer.Typer(
@@ -132,6 +133,7 @@ app.command("parts", cls=QuickCommand, epilog="Example: polysem parts pooling")(
 
 def main() -> None:
     """Run the command line. An error of the user's making is one message on stderr and exit code 1."""
+    limit_instruction_set()
     try:
         app(prog_name="polysem")
     except PolysemError as error:

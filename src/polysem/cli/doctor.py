@@ -11,7 +11,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from polysem.environment import Asset, Environment
+    from polysem.environment import Asset, Environment, Precision
 
 _STYLES = {"ok": "green", "missing": "yellow", "optional": "yellow"}
 
@@ -23,15 +23,26 @@ def report(
 
     The exit code is 1 when something required is missing or something installed is broken, 0 otherwise.
     """
-    from polysem.environment import examine
-
-    environment = examine()
+    environment = _examine()
     if as_json:
         typer.echo(json.dumps({**asdict(environment), "healthy": environment.healthy}, indent=2))
     else:
         _show(environment)
     if not environment.healthy:
         raise typer.Exit(1)
+
+
+def _examine() -> Environment:
+    """The report; what takes seconds the first time on a machine is announced on stderr."""
+    from polysem.environment import examine
+    from polysem.environment.precision import is_remembered
+
+    if is_remembered():
+        return examine()
+    from rich.console import Console
+
+    with Console(stderr=True).status("Trying reduced precision on this processor, once per machine …"):
+        return examine()
 
 
 def _show(environment: Environment) -> None:
@@ -70,12 +81,21 @@ def _machine(environment: Environment) -> RenderableType:
         "missing" if torch is None else f"{torch.version} ({torch.flavour} build) {torch.toolkit or ''}",
     )
     table.add_row("Search loops", "compiled" if environment.search_kernels else "torch's: no compiler at install")
+    if environment.precisions:
+        table.add_row("Reduced precision", "\n".join(_precision(each) for each in environment.precisions))
     found = "; ".join(
         f"{device.kind} ({device.evidence}){'' if device.usable else ', not usable with this torch'}"
         for device in environment.accelerators
     )
     table.add_row("Accelerators", _plain(found) or "none found: work runs on the processor")
     return table
+
+
+def _precision(precision: Precision) -> str:
+    if not precision.works:
+        return f"{precision.dtype}: {_plain(str(precision.problem))} (see below)"
+    worth = "faster than" if precision.pays else "no faster than"
+    return f"{precision.dtype}: works, {worth} float32 ({precision.speedup:g}×)"
 
 
 def _packages(environment: Environment) -> RenderableType:

@@ -22,6 +22,7 @@ from polysem.environment.hardware import (
 from polysem.environment.native import search_kernels
 from polysem.environment.offline import Asset, OfflinePackage, offline_packages
 from polysem.environment.packages import Package, install_command, required_packages
+from polysem.environment.precision import Precision, reduced_precisions
 
 __all__ = [
     "Accelerator",
@@ -31,6 +32,7 @@ __all__ = [
     "Machine",
     "OfflinePackage",
     "Package",
+    "Precision",
     "TorchBuild",
     "examine",
     "install_command",
@@ -60,6 +62,8 @@ class Environment:
     findings: tuple[Finding, ...]
     search_kernels: str | None = None
     """The file of the compiled search loops; None where torch does their work."""
+    precisions: tuple[Precision, ...] = ()
+    """Reduced precision on the processor, as tried; empty where torch is missing."""
 
     @property
     def healthy(self) -> bool:
@@ -68,9 +72,11 @@ class Environment:
 
 
 def examine() -> Environment:
-    """Look at the installation and the machine. Reads files and metadata only; changes nothing."""
+    """Look at the installation and the machine. Reads files and metadata, and tries reduced precision in a child
+    process the first time on a machine."""
     build = torch_build()
     required, devices, offline = required_packages(), accelerators(build), offline_packages()
+    precisions = reduced_precisions() if build is not None else ()
     return Environment(
         __version__,
         f"{platform.python_implementation()} {platform.python_version()}",
@@ -85,8 +91,10 @@ def examine() -> Environment:
             *_package_findings(required),
             *_offline_findings(offline),
             *_accelerator_findings(devices, build),
+            *_precision_findings(precisions),
         ),
         search_kernels(),
+        precisions,
     )
 
 
@@ -137,4 +145,12 @@ def _accelerator_findings(devices: tuple[Accelerator, ...], build: TorchBuild | 
         )
         for device in devices
         if not device.usable
+    ]
+
+
+def _precision_findings(precisions: tuple[Precision, ...]) -> list[Finding]:
+    return [
+        Finding("optional", f"{precision.dtype} on the processor: {precision.problem}.", precision.remedy)
+        for precision in precisions
+        if not precision.works
     ]

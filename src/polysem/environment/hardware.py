@@ -15,7 +15,6 @@ from polysem.environment.packages import installed_version
 
 # What decides which kernels and number formats are worth using; the rest of a processor's list is noise here.
 _EXTENSIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
-_BF16 = ("avx512_bf16", "amx_bf16", "bf16")
 
 TorchFlavour = Literal["cpu", "cuda", "rocm", "xpu", "unknown"]
 
@@ -29,7 +28,6 @@ class Machine:
     usable_cores: int | None
     memory_bytes: int | None
     vector_extensions: tuple[str, ...] | None
-    hardware_bf16: bool | None
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,6 @@ def machine(root: Path = Path("/")) -> Machine:
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         _memory(root),
         extensions,
-        None if extensions is None else any(name in extensions for name in _BF16),
     )
 
 

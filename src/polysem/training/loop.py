@@ -273,10 +273,15 @@ class Loop:
         self.validated = self.step
         processes.wait()
 
-    def judge(self, findings: list[Finding]) -> None:
+    def note(self, findings: list[Finding]) -> None:
+        """Write findings down and show them."""
         for finding in findings:
             self.records.write({"kind": "diagnosis", **asdict(finding)})
             self.watcher.finding(finding)
+
+    def judge(self, findings: list[Finding]) -> None:
+        """Report findings, and stop the run where `on_collapse` says so."""
+        self.note(findings)
         # Processes look at their own shares; the first one decides for all, or the others would wait for it for ever.
         if self.on_collapse == "stop" and processes.same_everywhere(float(bool(findings))):
             if not findings:

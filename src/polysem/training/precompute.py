@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
@@ -12,6 +11,7 @@ from polysem.data.collection import Collection
 from polysem.data.store import FeatureStore
 from polysem.encoders import Encoder, PixelEncoder, TextEncoder, extract, extract_texts
 from polysem.encoders.pipeline import Progress
+from polysem.environment.cache import cache_folder
 from polysem.errors import InputError
 from polysem.recipes import Side
 from polysem.training import contents
@@ -40,7 +40,7 @@ def features_of(
     """
     print_ = encoder.fingerprint()
     if folder is None:
-        folder = cache() / "features" / f"{collection.name}-{digest(collection, encoder)}-{print_[:12]}"
+        folder = cache_folder() / "features" / f"{collection.name}-{digest(collection, encoder)}-{print_[:12]}"
     elif (folder / "manifest.json").exists():
         found = FeatureStore.open(folder)
         if found.fingerprint != print_:
@@ -75,14 +75,6 @@ def _complete(folder: Path, collection: Collection, encoder: Encoder) -> Feature
     left_out = {skip.what for skip in store.skipped}
     done = store.fingerprint == encoder.fingerprint() and all(key in store or key in left_out for key in wanted)
     return store if done else None
-
-
-def cache() -> Path:
-    """POLYSEM_CACHE, or polysem's folder among the user's caches."""
-    given = os.environ.get("POLYSEM_CACHE")
-    if given:
-        return Path(given).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "polysem"
 
 
 def digest(collection: Collection, encoder: Encoder) -> str:

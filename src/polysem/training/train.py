@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from accelerate import Accelerator
@@ -22,7 +22,7 @@ from polysem.data.collection import Collection
 from polysem.data.overlap import sketch, together
 from polysem.data.store import FeatureStore
 from polysem.encoders.pipeline import Progress
-from polysem.environment.hardware import machine
+from polysem.environment.precision import reduced_precision
 from polysem.errors import ConfigError, InputError
 from polysem.evaluation import Stamp
 from polysem.models import Model, Tower
@@ -89,7 +89,8 @@ def train(
     accelerate by name, None for none. show: who looks on; `Silent` says what it is asked.
     """
     run, watcher = Path(out), show or Silent()
-    accelerator = _accelerator(recipe, run, tracker)
+    precision, notes = _precision(recipe.training.precision, folder.read(run))
+    accelerator = _accelerator(precision, run, tracker)
     collection = data if isinstance(data, Collection) else open_collection(data)
     splits = split(collection, recipe.data)
     described = _describe(collection, splits, recipe)
@@ -132,6 +133,7 @@ def train(
         title = f"{recipe.name} on {collection.name}"
         try:
             with watcher.begin(title, loop.total, begun, loop.best) as loop.watcher:
+                loop.note(notes)
                 if not resumed:
                     loop.judge(leaks(splits.train, splits.val))
                 with freed_memory_kept():
@@ -153,17 +155,49 @@ def train(
         return _result(run, content, begun)
 
 
-def _accelerator(recipe: Recipe, run: Path, tracker: str | None) -> Accelerator:
-    asked = recipe.training.precision
-    # On a processor without the hardware half precision is ten times slower than float32: it is then left out.
-    if asked != "fp32" and not torch.accelerator.is_available() and not (asked == "bf16" and machine().hardware_bf16):
-        asked = "fp32"
+def _precision(
+    asked: Literal["fp32", "bf16", "fp16"], earlier: dict[str, Any] | None
+) -> tuple[Literal["fp32", "bf16", "fp16"], list[Finding]]:
+    """The precision to train in, and a note where it is not the one asked for.
+
+    Reduced precision on a processor is used where it works and is faster than float32. A run that goes on keeps the
+    precision it began with.
+
+    Raises:
+        ConfigError: where bfloat16 products would kill the process.
+    """
+    if asked == "fp32" or torch.accelerator.is_available():
+        return asked, []
+    if asked == "fp16":
+        return "fp32", [_float32_instead("fp16", "torch scales float16 losses on accelerators alone")]
+    found = reduced_precision("bf16")
+    if not found.works:
+        raise ConfigError(
+            f"training.precision=bf16 cannot be used on this processor: a bfloat16 product was {found.problem}. "
+            f"{found.remedy}"
+        )
+    began_with = (earlier or {}).get("precision")
+    if began_with == "bf16" or (began_with is None and found.pays):
+        return "bf16", []
+    return "fp32", [_float32_instead("bf16", f"its products run at {found.speedup:g} times the speed of float32 here")]
+
+
+def _float32_instead(asked: str, why: str) -> Finding:
+    return Finding(
+        "float32 instead",
+        f"The recipe asks for {asked}, and this processor trains in float32: {why}.",
+        "Nothing needs to be done; --set training.precision=fp32 asks for it.",
+        0,
+    )
+
+
+def _accelerator(precision: str, run: Path, tracker: str | None) -> Accelerator:
     if processes.world_size() == 1:
         # accelerate keeps the precision of the first run of a process for all that follow.
         AcceleratorState._reset_state()
     try:
         return Accelerator(
-            mixed_precision="no" if asked == "fp32" else asked,
+            mixed_precision="no" if precision == "fp32" else precision,
             log_with=tracker,
             project_dir=str(run),
             cpu=not torch.accelerator.is_available(),

@@ -70,6 +70,7 @@ static int64_t size_of(int type) { return type == FLOAT32 ? 4 : type == FLOAT16 
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define WITH_AVX2 1
+#include <cpuid.h>
 #include <immintrin.h>
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
@@ -92,11 +93,23 @@ static int64_t size_of(int type) { return type == FLOAT32 ? 4 : type == FLOAT16 
 static int use_avx2 = -1;
 #endif
 
+#ifdef WITH_AVX2
+/* Whether the operating system saves the 256-bit registers (XCR0 bits 1 and 2). A processor's flag says what it could
+   do; without this a system or hypervisor that leaves AVX off would kill the process with SIGILL. */
+static int os_enables_avx(void) {
+    unsigned eax, ebx, ecx, edx;
+    if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx) || !(ecx & bit_OSXSAVE)) return 0;
+    unsigned low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (low & 6) == 6;
+}
+#endif
+
 /* 1: the AVX2 loops run; 0: the portable ones. A test may ask for the portable ones. */
 int polysem_choose(int portable) {
 #ifdef WITH_AVX2
     __builtin_cpu_init();
-    use_avx2 = !portable && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+    use_avx2 = !portable && os_enables_avx() && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                __builtin_cpu_supports("f16c");
     return use_avx2;
 #else

@@ -1,12 +1,12 @@
 import os
 import threading
-import time
 
 import pytest
 import torch
 
 from polysem import similarity, threads
 from support import unit
+from waiting import wait_until
 
 
 @pytest.fixture
@@ -76,12 +76,18 @@ def test_a_forked_child_makes_threads_of_its_own(two_threads):
         done = []
         threads.run([lambda: done.append(1)] * 4, torch.device("cpu"))
         os._exit(0 if len(done) == 4 else 1)
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            assert status == 0
-            return
-        time.sleep(0.05)
-    os.kill(child, 9)
-    pytest.fail("the child waits for threads that it does not have")
+    ended: list[int] = []
+
+    def done():
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            ended.append(status)
+        return found
+
+    try:
+        wait_until(done, "the child waits for threads that it does not have")
+    finally:
+        if not ended:
+            os.kill(child, 9)
+            os.waitpid(child, 0)
+    assert ended == [0]

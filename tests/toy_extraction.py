@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
+import threading
 from pathlib import Path
 
 import torch
@@ -42,7 +42,8 @@ class Toy(PixelEncoder):
                 weight.copy_(torch.randn(weight.shape, generator=generator))
         self.batches: list[tuple[int, ...]] = []
         self.encoded: list[int] = []
-        self.seconds = 0.0
+        self.hold: int | None = None
+        """How many pictures to encode; at the next one it waits until somebody kills it."""
         self.diary: Path | None = None
 
     def read(self, path: Path, generator: torch.Generator | None = None) -> Tensor:
@@ -54,13 +55,14 @@ class Toy(PixelEncoder):
         return pixels.reshape(height, width, 3).permute(2, 0, 1).float()
 
     def forward(self, pixels: Tensor) -> LocalFeatures:
+        if self.hold is not None and len(self.encoded) >= self.hold:
+            threading.Event().wait()
         numbers = [int(number) for number in pixels[:, 0, 0, 0]]
         self.batches.append(tuple(pixels.shape))
         self.encoded += numbers
         if self.diary is not None:
             with self.diary.open("a") as file:
                 file.write("".join(f"{number}\n" for number in numbers))
-        time.sleep(self.seconds)
         values = self.convolution(pixels / 255).flatten(2).transpose(1, 2)
         return LocalFeatures(values, torch.ones(values.shape[:2], dtype=torch.bool))
 
@@ -83,11 +85,12 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--diary", type=Path)
+    parser.add_argument("--hold", type=int)
     arguments = parser.parse_args()
     torch.set_num_threads(2)
-    pipeline.COMMIT_SECONDS = 0.02
+    pipeline.COMMIT_SECONDS = -1.0  # after every batch
     encoder = Toy()
-    encoder.diary, encoder.seconds = arguments.diary, 0.01
+    encoder.diary, encoder.hold = arguments.diary, arguments.hold
     collection = pictures(arguments.folder, len(list(arguments.folder.iterdir())))
     sys.stdout.write("begin\n")
     sys.stdout.flush()

@@ -20,13 +20,13 @@ from polysem.cli import main
 from polysem.cli import parts as parts_module
 from polysem.environment import Environment, Finding, Precision, examine
 from polysem.errors import PolysemError
+from waiting import LONG
 
 FOLDERS = ("encoders", "pooling", "sets", "similarity", "objectives")
 # Runs the command line and reports which heavy modules it pulled in.
 PROBE = """
 import sys
 from polysem.cli import main
-from waiting import LONG
 try:
     main()
 finally:

@@ -27,6 +27,7 @@ from polysem.errors import InputError
 from polysem.evaluation import Stamp
 from polysem.evaluation.reports.compare import Cell, Comparison, Row
 from polysem.server import run as running
+from waiting import LONG, wait_until
 
 RUN_TINY = Path(__file__).with_name("run_tiny.py")
 TESTS = Path(__file__).parents[1]
@@ -226,28 +227,28 @@ def test_ctrl_c_while_it_works_and_while_it_shows(out, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="sends a signal")
 def test_a_real_ctrl_c_then_the_same_command(tmp_path, encoders, out):
-    def begin() -> subprocess.Popen[str]:
+    def begin(**more: str) -> subprocess.Popen[str]:
         paths = os.pathsep.join([str(TESTS), str(TESTS / "data_")])
         command = [sys.executable, "-u", str(RUN_TINY), str(encoders), "demo", "--out", "demo", "--no-serve"]
-        environment = {**os.environ, "PYTHONPATH": paths, "PYTHONWARNINGS": "error"}
+        environment = {**os.environ, "PYTHONPATH": paths, "PYTHONWARNINGS": "error", **more}
         pipe = subprocess.PIPE
         return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=tmp_path, env=environment)
 
     whole = call("demo", "--out", out, "--no-serve").stdout
     for part in ("scenes", "features"):
         shutil.copytree(out / part, tmp_path / "demo" / part)
-    with begin() as first:
-        assert first.stdout is not None
-        for line in first.stdout:
-            if line.startswith("3. Training"):
-                first.send_signal(signal.SIGINT)
-                break
-        _, errors = first.communicate(timeout=300)
+    held = tmp_path / "held"
+    with begin(HELD=str(held)) as first:
+        wait_until(lambda: held.exists() or first.poll() is not None)
+        first.send_signal(signal.SIGINT)
+        shown, errors = first.communicate(timeout=LONG)
+    assert held.exists(), errors
+    assert "\n3. Training" in shown
     assert first.returncode == 130, errors
     assert errors.endswith("\nStopped. What is done is in demo: the same command goes on from there.\n")
     assert "Traceback" not in errors
     with begin() as second:
-        shown, errors = second.communicate(timeout=300)
+        shown, errors = second.communicate(timeout=LONG)
     assert second.returncode == 0, errors
     assert "Try next:" in shown
     assert table(shown) == table(whole)

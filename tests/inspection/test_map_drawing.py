@@ -20,6 +20,7 @@ from polysem.errors import InputError
 from polysem.inspection.map import Map, lay_out, map_space, points_of, write
 from polysem.search.store import Batch, Entry, Manifest, Store
 from training.small import make_data
+from waiting import LONG
 
 
 @pytest.fixture
@@ -128,6 +129,6 @@ def test_the_command_itself_loads_nothing_heavy() -> None:
         "import sys, polysem.cli.map, polysem.cli.diagnose; "
         "print([m for m in ('torch', 'numpy', 'matplotlib') if m in sys.modules])"
     )
-    finished = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=60, check=True)
+    finished = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=LONG, check=True)
     assert finished.stdout == "[]\n"
     assert "Example: polysem map runs/dive --data scenes --out map.html" in run("--help").stdout

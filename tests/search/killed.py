@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import random
+import select
 import shutil
 import signal
 import sys
@@ -27,6 +28,8 @@ from making import batch, manifest
 from polysem.search.store import SearchError, Store, schema
 
 State = dict[str, float]
+LONG = 120.0
+"""Seconds of silence after which a process hangs."""
 STEPS = ("open", "write", "fsync", "replace", "unlink", "execute", "executemany", "close")
 IDS = [f"item {i}" for i in range(12)]
 
@@ -92,8 +95,11 @@ def _die_at(count: int, counts: Callable[[str, Any], bool]) -> None:
     sys.setprofile(hook)
 
 
-def killed(work: Any, seconds: float) -> list[str]:
-    """Run `work(tell)` in a process of its own, kill it, and return the lines it told."""
+def killed(work: Any, told: int | None = None, pause: float = 0.0) -> list[str]:
+    """Run `work(tell)` in a process of its own until it ends, or kill it; return the lines it told.
+
+    told: kill it, wherever it is by then, once it has told this many lines and `pause` seconds have gone by.
+    """
     hear, tell = os.pipe()
     child = os.fork()
     if child == 0:
@@ -105,15 +111,21 @@ def killed(work: Any, seconds: float) -> list[str]:
         finally:
             os._exit(0)
     os.close(tell)
-    deadline = time.monotonic() + seconds
-    while os.waitpid(child, os.WNOHANG) == (0, 0):
-        if time.monotonic() > deadline:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
+    heard, hangs = b"", False
+    while told is None or heard.count(b"\n") < told:
+        hangs = not select.select([hear], [], [], LONG)[0]
+        part = b"" if hangs else os.read(hear, 2**16)
+        heard += part
+        if not part:
             break
-        time.sleep(0.001)
-    with os.fdopen(hear) as heard:
-        return heard.read().splitlines()
+    else:
+        time.sleep(pause)
+    os.kill(child, signal.SIGKILL)  # it is there, or a zombie that does not mind
+    os.waitpid(child, 0)
+    with os.fdopen(hear, "rb") as rest:
+        heard += rest.read()
+    assert not hangs, heard
+    return heard.decode().splitlines()
 
 
 def contents(store: Store) -> State:
@@ -153,7 +165,8 @@ def interrupted_work(folder: Path, rounds: int, rng: random.Random) -> dict[str,
     acknowledged = 0
     for _ in range(rounds):
         seed = rng.randrange(2**32)
-        lines = killed(lambda tell, seed=seed: write_until_killed(folder, seed, tell), rng.uniform(0.02, 0.3))
+        told, pause = rng.randint(1, 30), rng.uniform(0, 0.02)
+        lines = killed(lambda tell, seed=seed: write_until_killed(folder, seed, tell), told, pause)
         assert not lines or not lines[-1].startswith("failed"), lines[-1]
         pending: tuple[str, Any] | None = None
         for line in lines:
@@ -195,7 +208,7 @@ def interrupted_steps(folder: Path, kind: str, given: Any) -> dict[str, int]:
                 sys.setprofile(None)
                 os.write(tell, b"done")
 
-        finished = killed(work, 10) == ["done"]
+        finished = killed(work) == ["done"]
         with Store.open(folder / "index", write=True) as store:
             after = contents(store)
             files_are_those_of_the_database(store)
@@ -219,7 +232,7 @@ def interrupted_creation(folder: Path, rounds: int, rng: random.Random) -> dict[
             die_after_step(count)
             Store.create(target, manifest()).close()
 
-        killed(create, 5)
+        killed(create)
         try:
             Store.open(target, write=True).close()
             found["made"] += 1

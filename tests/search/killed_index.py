@@ -103,7 +103,8 @@ def main() -> None:
     interrupted: Counter[str] = Counter()
     for _ in range(rounds):
         seed = rng.randrange(2**32)
-        lines = killed(lambda tell, seed=seed: work(folder, seed, tell), rng.uniform(0.05, 0.8))
+        told, pause = rng.randint(1, 30), rng.uniform(0, 0.05)
+        lines = killed(lambda tell, seed=seed: work(folder, seed, tell), told, pause)
         assert not lines or not lines[-1].startswith("failed"), lines[-1]
         pending = None
         for line in lines:

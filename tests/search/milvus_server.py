@@ -57,10 +57,10 @@ def configured(folder: Path) -> Any:
     return server
 
 
-def started(server: Any) -> bool:
+def started(server: Any, watched: int) -> bool:
     """Wait until it says that it is well."""
-    for _ in range(900):
-        if server.server_proc.poll() is not None:
+    while True:  # who waits for it gives up by and by, and then the process that is watched ends
+        if not alive(watched) or server.server_proc.poll() is not None:
             return False
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{server.webservice_port}/healthz", timeout=10) as answer:
@@ -69,14 +69,13 @@ def started(server: Any) -> bool:
         except OSError:
             pass
         time.sleep(0.1)
-    return False
 
 
 def serve(folder: Path, watched: int) -> None:
     server = configured(folder)
     try:
         server.start()
-        if not started(server):
+        if not started(server, watched):
             log = (folder / "data" / "logs" / "milvus-stderr.log").read_text(errors="replace")
             (folder / "failed").write_text(f"exit code {server.server_proc.poll()}, {log[:200]!r}")
             return

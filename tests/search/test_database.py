@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from polysem.errors import ConfigError, InputError
 from polysem.search.store import Batch, Entry, SearchError, Side, Store, compaction, schema, segments, words
 from search.making import DIM, SETS, batch, manifest, sets
+from waiting import LONG
 
 
 def contents(store: Store, side: Side = "image") -> dict[str, float]:
@@ -451,7 +452,7 @@ READER = """
 import sys, time
 from pathlib import Path
 from polysem.search.store import Store
-folder, seen, reads = Path(sys.argv[1]), 0, 0
+folder, enough, reads = Path(sys.argv[1]), Path(sys.argv[2]), 0
 store = Store.open(folder)
 print("ready", flush=True)
 while not (folder / "stop").exists():
@@ -465,11 +466,13 @@ while not (folder / "stop").exists():
     assert set(vectors.flat) == {generations.pop() + 1.0}
     assert snapshot.mask("image").sum() == 10
     reads += 1
+    if reads == 6:
+        enough.touch()
 print(reads)
 """
 
 
-def test_two_readers_and_a_writer_at_once(store: Store) -> None:
+def test_two_readers_and_a_writer_at_once(store: Store, tmp_path: Path) -> None:
     ids = [str(i) for i in range(10)]
 
     def generation(number: int) -> Batch:
@@ -477,18 +480,26 @@ def test_two_readers_and_a_writer_at_once(store: Store) -> None:
 
     store.add(generation(0))
     command = [sys.executable, "-c", READER, str(store.folder)]
-    readers = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    enough = [tmp_path / f"reader {number} has read enough" for number in range(2)]
+    readers = [
+        subprocess.Popen([*command, str(each)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for each in enough
+    ]
     try:
         for reader in readers:
             assert reader.stdout is not None
             assert reader.stdout.readline() == "ready\n"
-        for number in range(1, 31):
+        number = 0
+        while number < 30 or not all(each.exists() for each in enough):  # both read while it writes
+            number += 1
             store.add(generation(number))
             if number % 3 == 0:
                 store.compact()
+            if any(reader.poll() is not None for reader in readers):
+                break  # its error is told below
     finally:
         (store.folder / "stop").touch()
-        results = [reader.communicate(timeout=60) for reader in readers]
+        results = [reader.communicate(timeout=LONG) for reader in readers]
     for out, error in results:
         assert error == ""
         assert int(out) > 5

@@ -18,6 +18,7 @@ import pytest
 
 from polysem.search.store import Batch, Entry, SearchError, Store, schema, segments, snapshot, writer
 from search.making import DIM, batch, manifest, sets
+from waiting import LONG
 
 HERE = Path(__file__).parent
 
@@ -45,7 +46,7 @@ OTHERS = {key: value for key, value in ALL.items() if key[1] != "1"}
 
 def test_a_killed_writer_loses_nothing_it_acknowledged(tmp_path: Path) -> None:
     command = [sys.executable, str(HERE / "killed.py"), str(tmp_path), "40", "1"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=2 * LONG)
     assert run.returncode == 0, run.stderr
     report = json.loads(run.stdout)
     assert sum(report["interrupted"].values()) == 40
@@ -57,7 +58,7 @@ def test_a_killed_writer_loses_nothing_it_acknowledged(tmp_path: Path) -> None:
 def test_a_writer_killed_at_every_step_leaves_all_or_nothing(tmp_path: Path) -> None:
     """Before and after every write, sync, rename, deletion and statement of one add, one remove and one compact."""
     command = [sys.executable, str(HERE / "killed.py"), str(tmp_path), "steps"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=2 * LONG)
     assert run.returncode == 0, run.stderr
     report = json.loads(run.stdout)
     for kind in ("add", "remove", "compact"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import sqlite3
 import subprocess
@@ -21,6 +22,7 @@ from polysem.search.local import LocalBackend, means, part, passing, settling
 from polysem.search.local.means import Means
 from polysem.search.store import Snapshot
 from search.filter_support import random_filter, random_item
+from waiting import LONG, finish, wait_until
 
 K, DIM = 4, 32
 SIMILARITY = {"name": "smooth_chamfer", "alpha": 16.0}
@@ -237,26 +239,29 @@ def test_a_second_process_reads_while_one_writes(filled):
 
 def test_threads_search_while_one_adds(filled):
     wrong: list[str] = []
-    done = threading.Event()
+    done, looked = threading.Event(), [0, 0]
 
-    def look() -> None:
+    def look(number: int) -> None:
         while not done.is_set():
             found = filled.search("image", QUERIES[1], 5)
+            looked[number] += 1
             if len(found.items) != 5 or not np.all(np.diff(found.scores) <= 0):
                 wrong.append(str(found))
 
-    threads = [threading.Thread(target=look) for _ in range(2)]
+    threads = [threading.Thread(target=look, args=(number,)) for number in range(2)]
     for thread in threads:
         thread.start()
     for i in range(5):
         filled.add(batch(30, seed=20 + i, name=f"new {i}"))
         filled.remove([f"item {i}"])
+        before = list(looked)
+        wait_until(lambda before=before: all(now > then for now, then in zip(looked, before, strict=True)) or not all(thread.is_alive() for thread in threads))
     filled.compact()
     filled.settle()
     done.set()
-    for thread in threads:
-        thread.join()
+    finish(*threads)
     assert wrong == []
+    assert min(looked) >= 5
 
 
 def test_the_audit_is_kept_and_shown(filled):
@@ -385,7 +390,9 @@ def test_a_reader_sees_one_moment_within_a_call(filled):
 
 def test_an_index_killed_at_any_moment_is_searched_right(tmp_path):
     command = [sys.executable, str(Path(__file__).parent / "killed_index.py"), str(tmp_path / "index"), "25", "1"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    # OpenMP with several threads does not survive the forks of this program.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    run = subprocess.run(command, capture_output=True, text=True, timeout=2 * LONG, env=environment)
     assert run.returncode == 0, run.stderr
     interrupted = json.loads(run.stdout)
     assert sum(interrupted.values()) == 25

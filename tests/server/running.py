@@ -6,7 +6,6 @@ import io
 import json
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from polysem.models import Model
 from polysem.search import Index
 from polysem.server import Limits, Settings, create_app
 from polysem.server.run import _Server, bound, configured
+from waiting import LONG, finish, wait_until
 
 TOKEN = "a-token-that-nobody-guesses"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -59,21 +59,23 @@ def server(place: Path, model: Model | None, settings: Settings | None = None) -
         yield running, port
     finally:
         running.should_exit = True
-        thread.join(30)
-        listening.close()
-        assert not thread.is_alive()
+        try:
+            finish(thread)
+        finally:
+            listening.close()
 
 
-def wait_until(holds: Any, seconds: float = 30.0) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.02)
+def advance(running: _Server, seconds: float) -> None:
+    """Let the clock of a running server go ahead: what it does after so many seconds it does now."""
+    loop = running.servers[0].get_loop()
+    now = loop.time
+    loop.time = lambda: now() + seconds  # type: ignore[method-assign]
+    loop.call_soon_threadsafe(lambda: None)
 
 
-def answer(port: int, line: str, headers: str = "", body: bytes = b"", seconds: float = 20.0) -> bytes:
+def answer(port: int, line: str, headers: str = "", body: bytes = b"") -> bytes:
     """All that comes back over a connection of its own."""
-    with socket.create_connection(("127.0.0.1", port), timeout=seconds) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=LONG) as connection:
         head = f"{line} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n{headers}"
         length = f"Content-Length: {len(body)}\r\n" if body else ""
         connection.sendall(f"{head}{length}\r\n".encode() + body)

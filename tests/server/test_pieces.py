@@ -17,7 +17,7 @@ from polysem.server.metrics import BUCKETS, Metrics
 from polysem.server.rates import CLIENTS, Rates
 from polysem.server.routes.shared import without_paths
 from polysem.server.work import Few, Workers
-from server.running import wait_until
+from waiting import LONG, finish, wait_for, wait_until
 
 
 class Clock:
@@ -32,18 +32,19 @@ class Clock:
 
 def test_what_comes_in_during_a_batch_is_the_next_batch():
     sizes: list[int] = []
-    first = threading.Event()
+    began, first = threading.Event(), threading.Event()
 
     def encode(given):
         sizes.append(len(given))
+        began.set()
         if len(sizes) == 1:
-            first.wait(10)
+            wait_for(first)
         return [2 * each for each in given]
 
     async def ask() -> list[int]:
         batcher = Batcher(encode, size=8, most=100, pool=ThreadPoolExecutor(1))
         tasks = [asyncio.create_task(batcher(number)) for number in range(20)]
-        await asyncio.sleep(0.05)
+        await asyncio.to_thread(wait_for, began)
         tasks += [asyncio.create_task(batcher(number)) for number in range(20, 22)]
         first.set()
         try:
@@ -56,15 +57,21 @@ def test_what_comes_in_during_a_batch_is_the_next_batch():
 
 
 def test_one_alone_does_not_wait():
-    async def ask() -> float:
+    async def ask() -> int:
         batcher = Batcher(list, size=32, most=10, pool=ThreadPoolExecutor(1))
         await batcher(0)
-        start = time.perf_counter()
-        await batcher(1)
-        batcher.close()
-        return time.perf_counter() - start
+        with pytest.MonkeyPatch.context() as patch:
 
-    assert asyncio.run(ask()) < 0.5
+            def timer(*_: object, **__: object) -> None:
+                raise AssertionError("it waits for a time")
+
+            for name in ("call_later", "call_at"):
+                patch.setattr(asyncio.get_running_loop(), name, timer)
+            assert await batcher(1) == 1
+        batcher.close()
+        return batcher.batches
+
+    assert asyncio.run(ask()) == 2
 
 
 def test_a_bad_query_fails_alone():
@@ -86,17 +93,18 @@ def test_a_bad_query_fails_alone():
 
 def test_a_full_queue_refuses_and_who_gave_up_is_left_out():
     seen: list[int] = []
-    hold = threading.Event()
+    began, hold = threading.Event(), threading.Event()
 
     def encode(given):
-        hold.wait(10)
+        began.set()
+        wait_for(hold)
         seen.extend(given)
         return list(given)
 
     async def ask() -> None:
         batcher = Batcher(encode, size=1, most=2, pool=ThreadPoolExecutor(1))
         running = asyncio.create_task(batcher(0))
-        await asyncio.sleep(0.05)
+        await asyncio.to_thread(wait_for, began)
         waiting = [asyncio.create_task(batcher(number)) for number in (1, 2)]
         await asyncio.sleep(0)
         with pytest.raises(ApiError, match="busy"):
@@ -203,12 +211,17 @@ def test_an_ipv6_network_is_one_client_and_clients_are_forgotten():
 
 
 def test_workers_refuse_what_would_only_wait():
-    hold = threading.Event()
+    began, hold = threading.Event(), threading.Event()
+
+    def work() -> None:
+        began.set()
+        wait_for(hold)
 
     async def ask() -> None:
         workers = Workers(ThreadPoolExecutor(1), 2)
-        tasks = [asyncio.create_task(workers.run(hold.wait, 10)) for _ in range(2)]
-        await asyncio.sleep(0.05)
+        tasks = [asyncio.create_task(workers.run(work)) for _ in range(2)]
+        await asyncio.to_thread(wait_for, began)
+        assert workers.busy == 2
         with pytest.raises(ApiError, match="busy"):
             await workers.run(int)
         tasks[0].cancel()
@@ -217,7 +230,9 @@ def test_workers_refuse_what_would_only_wait():
             await workers.run(int)
         hold.set()
         await tasks[1]
-        await asyncio.sleep(0.05)
+        async with asyncio.timeout(LONG):
+            while workers.busy:
+                await asyncio.sleep(0.001)
         assert await workers.run(lambda: 7) == 7
         workers.close()
 
@@ -244,7 +259,7 @@ def test_few_are_let_in_at_once_some_wait_and_the_rest_are_refused():
         gone = asyncio.create_task(enter(few, 7))
         await asyncio.sleep(0)
         gone.cancel()
-        await asyncio.sleep(0.02)
+        await asyncio.wait([gone])
         return found, await asyncio.gather(*(enter(few, number) for number in range(4)))
 
     found, again = asyncio.run(ask())
@@ -261,7 +276,7 @@ def test_a_job_is_done_once_and_kept():
     def work(report):
         calls.append(1)
         report(0.5)
-        go.wait(10)
+        wait_for(go)
         return "made"
 
     job = jobs.get("key", work)
@@ -299,7 +314,7 @@ def test_a_job_outdated_while_it_ran_is_shown_once_and_then_made_anew():
     jobs, go = Jobs(), threading.Event()
 
     def work(_):
-        go.wait(10)
+        wait_for(go)
         return "made"
 
     first = jobs.get("key", work, version=1)
@@ -324,11 +339,10 @@ def test_a_job_nobody_will_ask_for_is_given_up(caplog):
             time.sleep(0.01)
 
     jobs.get("key", endless)
-    assert began.wait(10)
+    wait_for(began)
     closing = threading.Thread(target=jobs.close)
     closing.start()
-    closing.join(10)
-    assert not closing.is_alive()
+    finish(closing)
     assert not caplog.records
 
 

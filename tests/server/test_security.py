@@ -12,6 +12,7 @@ from polysem.errors import ConfigError
 from polysem.server import Limits, Settings
 from polysem.server.settings import is_loopback, read_token
 from server.running import BEARER, HOST, TOKEN, answer, client, error, picture, read_all, server
+from waiting import LONG
 
 READS = ["/api/v1/stats", "/api/v1/search?q=red", "/api/v1/items/red.png", "/api/v1/items/red.png/image", "/metrics"]
 
@@ -327,7 +328,7 @@ def test_the_framework_reports_to_nobody(reader, monkeypatch):
 def test_who_may_not_is_told_before_the_body_is_taken_in(place, model, line, headers, status):
     with (
         server(place, model, Settings(port=0, token=TOKEN, limits=Limits(rate=0))) as (_, port),
-        socket.create_connection(("127.0.0.1", port), timeout=10) as connection,
+        socket.create_connection(("127.0.0.1", port), timeout=LONG) as connection,
     ):
         head = f"{line} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{headers}Content-Length: 60000\r\n\r\n"
         connection.sendall(head.encode())  # and nothing of the body
@@ -345,7 +346,7 @@ def test_headers_cannot_be_injected(place, model):
         assert answer(port, "GET /healthz", "Host: evil.example\r\n").startswith(b"HTTP/1.1 400")
         both = answer(port, "POST /api/v1/search", "Transfer-Encoding: chunked\r\nContent-Length: 4\r\n", b"0\r\n\r\n")
         assert both.startswith(b"HTTP/1.1 4")
-        with socket.create_connection(("127.0.0.1", port), timeout=20) as endless:
+        with socket.create_connection(("127.0.0.1", port), timeout=LONG) as endless:
             endless.sendall(b"GET /" + b"a" * 50_000)  # and no end in sight
             assert read_all(endless).startswith(b"HTTP/1.1 400")
         # An upgrade nobody offers, and an address that is no address, are plain requests.

@@ -299,7 +299,7 @@ def test_frame_features_are_explained_without_a_file_to_play(tmp_path: Path, set
 
 
 def test_the_map_and_the_model_of_an_index_of_videos_are_there(served: TestClient) -> None:
-    from server.running import wait_until
+    from waiting import wait_until
 
     wait_until(lambda: served.get("/api/v1/map?method=pca").json()["ready"])
     points = served.get("/api/v1/map?method=pca").json()["points"]

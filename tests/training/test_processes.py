@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from training.labelled import make_labelled
+from waiting import LONG
 
 HERE = Path(__file__).parent
 STILL = ("image.encoder.dropout=0.0", "text.encoder.dropout=0.0", "image.sets.dropout=0.0", "text.sets.dropout=0.0")
@@ -46,7 +47,7 @@ def launch(arguments: list[str], world_size: int) -> None:
         for r in range(world_size)
     ]
     for process in running:
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=LONG)
         assert process.returncode == 0, errors[-3000:]
 
 

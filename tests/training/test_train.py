@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from polysem.training.data import split
 from polysem.training.loop import Loop
 from training.cutting import killed_after
 from training.small import TINY, make_data, tiny, weights
+from waiting import wait_until
 
 SLOTS = ("image.sets.head_dim=8", "text.sets.head_dim=8")
 
@@ -128,27 +128,45 @@ def same_run(one: Path, other: Path) -> bool:
     return True
 
 
+HELD = """
+import threading
+from polysem.cli import main
+from polysem.training.loop import Loop
+take_step = Loop.take_step
+
+def held(self, batches, epoch):
+    if self.step == {end}:
+        threading.Event().wait()
+    take_step(self, batches, epoch)
+
+Loop.take_step = held
+main()
+"""
+
+
 @pytest.mark.slow
 def test_kill_9_and_the_same_command_end_in_the_same_bits(data, tmp_path):
     """The command line itself, killed as an out-of-memory killer would."""
     overrides = [*TINY, "training.epochs=15", "training.checkpoint_every=7", "training.validate_every=10"]
 
-    def command(out: Path) -> list[str]:
+    def command(out: Path, end: int | None = None) -> list[str]:
         sets = [argument for override in overrides for argument in ("--set", override)]
-        program = "from polysem.cli import main; main()"
+        program = "from polysem.cli import main; main()" if end is None else HELD.format(end=end)
         return [sys.executable, "-c", program, "train", "vse-infty", "--data", str(data), "--out", str(out), *sets]
 
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run(command(tmp_path / "straight"), check=True, env=environment, capture_output=True)
     cut = tmp_path / "cut"
     for steps in (15, 60):
-        process = subprocess.Popen(command(cut), env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline and process.poll() is None:
-            diary = cut / "metrics.jsonl"
-            if diary.exists() and diary.read_text().count('"kind": "step"') >= steps:
-                break
-            time.sleep(0.01)
+        # It is killed wherever it is by then, but it cannot be at its end.
+        command_held = command(cut, end=steps + 12)
+        process = subprocess.Popen(command_held, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        diary = cut / "metrics.jsonl"
+        wait_until(
+            lambda process=process, diary=diary, steps=steps: (
+                process.poll() is not None or (diary.exists() and diary.read_text().count('"kind": "step"') >= steps)
+            )
+        )
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
     subprocess.run(command(cut), check=True, env=environment, capture_output=True)

@@ -19,6 +19,8 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
+from waiting import LONG
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 # The sandbox needs rights that a container or root does not have; the pages here are our own.
 FLAGS = ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--hide-scrollbars", "--force-color-profile=srgb")
@@ -37,6 +39,7 @@ def browser() -> Iterator[webdriver.Chrome]:
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     running = webdriver.Chrome(options, Service(driver))
+    running.set_script_timeout(LONG)
     try:
         yield running
     finally:
@@ -71,13 +74,14 @@ class Page:
         return self.until(lambda: next((each for each in self.all(css) if each.is_displayed()), None), css)
 
     def text(self, css: str) -> str:
-        return self.one(css).text
+        """Of the first that is shown, waited for; it may be drawn anew while it is read."""
+        return self.until(lambda: [each.text for each in self.all(css) if each.is_displayed()], css)[0]
 
     def js(self, code: str, *given: Any) -> Any:
         return self.driver.execute_script(code, *given)
 
-    def until(self, holds: Callable[[], Any], what: str = "", seconds: float = 15.0) -> Any:
-        end = time.monotonic() + seconds
+    def until(self, holds: Callable[[], Any], what: str = "") -> Any:
+        end = time.monotonic() + LONG
         while True:
             try:
                 if found := holds():

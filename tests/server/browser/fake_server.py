@@ -127,7 +127,7 @@ class Collection:
     items: list[Item] = field(default_factory=lambda: make_items(240))
     points: int = 5000
     faults: dict[str, tuple[int, str, str]] = field(default_factory=dict)
-    delays: dict[str, float] = field(default_factory=dict)
+    held: dict[str, threading.Event] = field(default_factory=dict)
     asked: list[tuple[str, Any]] = field(default_factory=list)
     uploads: dict[str, bytes] = field(default_factory=dict)
     reads_need_token: bool = False
@@ -136,7 +136,7 @@ class Collection:
     detail: int = 120  # pixels across: tests need not wait for fine pictures
 
     def reset(self) -> None:
-        self.faults, self.delays, self.asked = {}, {}, []
+        self.faults, self.held, self.asked = {}, {}, []
         self.reads_need_token, self.map_asked, self.expected = False, 0, False
 
     @property
@@ -390,9 +390,8 @@ class Handler(BaseHTTPRequestHandler):
         is_json = self.headers.get("Content-Type") == "application/json"
         body = json.loads(sent) if is_json else None
         self.collection.asked.append((path, body))
-        time.sleep(self.collection.delays.get(first, 0.0))
-        if isinstance(body, dict):  # a delay, or a fault, of one query alone
-            time.sleep(self.collection.delays.get(body.get("text", ""), 0.0))
+        if isinstance(body, dict) and body.get("text") in self.collection.held:  # the answer to one query alone
+            wait_for(self.collection.held[body["text"]])
         fault = self.collection.faults.get(first)
         if fault:
             self._error(*fault)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from polysem.data.collection import Collection
-from polysem.inspection.diagnose.naming import Names
+from polysem.inspection.diagnose.caption_objects import Names
 
 SUPER_CLASSES = {
     "person": "person",

@@ -38,7 +38,7 @@ from polysem import similarity
 from polysem.data.collection import Collection, Item, Media
 from polysem.evaluation.costs.timing import Seconds, medians
 from polysem.evaluation.protocols import Pairs, Subject
-from polysem.evaluation.sources import Embedded
+from polysem.evaluation.score_matrix import Embedded
 
 RESULTS = Path(__file__).parent / "results" / "evaluation.json"
 PARTS = ("single", "sets", "memory")

@@ -37,14 +37,14 @@ from rich.table import Table
 
 from polysem import load
 from polysem.data.collection import Collection
-from polysem.data.emoji import wording
-from polysem.data.emoji.vocabulary import vocabulary
 from polysem.data.images import load_image
 from polysem.data.readers import open_collection
 from polysem.data.store import FeatureStore
 from polysem.models import Model
 from polysem.search.duplicates import THRESHOLD, likeness
 from polysem.search.relevance import relevant
+from polysem.synthetic.scenes import english
+from polysem.synthetic.scenes.vocabulary import vocabulary
 
 RESULTS = Path(__file__).parent / "results" / "relevance.json"
 PAIRS, CAPTIONS, ABSENT_PAIRS, COPIED, SAMPLE = 200, 200, 100, 200, 2000
@@ -102,21 +102,21 @@ def sentences(gallery: Collection) -> Iterator[tuple[str, str, np.ndarray]]:
         return np.array([all(name in labels for name in names) for labels in held])
 
     present = sorted(set(gallery.label_names) & set(kinds))
-    yield from (("one thing", wording.some(name), truth([name])) for name in present)
+    yield from (("one thing", english.some(name), truth([name])) for name in present)
     together = sorted({(a, b) for labels in held for a in labels for b in labels if a < b and {a, b} <= set(kinds)})
     for a, b in rng.sample(together, PAIRS):
-        yield "two things", f"{wording.some(a)} and {wording.some(b)}", truth([a, b])
+        yield "two things", f"{english.some(a)} and {english.some(b)}", truth([a, b])
     for group in sorted(set(kinds.values()) & set(gallery.label_names)):
-        yield "group", wording.some(group), truth([group])
+        yield "group", english.some(group), truth([group])
     for place in rng.sample(range(len(captions)), CAPTIONS):
         if named := _named(captions[place], set(gallery[int(owners[place])].labels) & set(kinds)):
             yield "caption", captions[place], truth(named)
-    yield from (("absent thing", wording.some(name), truth([name])) for name in sorted(set(kinds) - set(present)))
+    yield from (("absent thing", english.some(name), truth([name])) for name in sorted(set(kinds) - set(present)))
     for _ in range(ABSENT_PAIRS):
         a, b = rng.sample(present, 2)
         while truth([a, b]).any():
             a, b = rng.sample(present, 2)
-        yield "absent pair", f"{wording.some(a)} and {wording.some(b)}", truth([a, b])
+        yield "absent pair", f"{english.some(a)} and {english.some(b)}", truth([a, b])
     yield from (("foreign", text, truth([text])) for text in FOREIGN)
 
 
@@ -124,7 +124,7 @@ def _named(caption: str, names: set[str]) -> list[str]:
     """Those of the names that the caption says; the longest first, so that a fir tree is no tree."""
     found, rest = [], caption.lower()
     for name in sorted(names, key=lambda each: (-len(each), each)):
-        words = "|".join(re.escape(form) for form in (wording.plural(name), wording.singular(name), name))
+        words = "|".join(re.escape(form) for form in (english.plural(name), english.singular(name), name))
         rest, times = re.subn(rf"\b(?:{words})\b", "#", rest)
         found += [name] if times else []
     return found

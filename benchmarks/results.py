@@ -42,7 +42,7 @@ from results_rows import GROUPS, Row
 from results_run import Bench, run
 from results_summary import Summary, figures_beside
 
-from polysem import aside
+from polysem import atomic_write
 from polysem.data import open_collection
 
 ROOT = Path(__file__).parent.parent
@@ -136,7 +136,7 @@ def write(summary: Summary, given: argparse.Namespace) -> dict[str, Any]:
     entry["beside"] = figures_beside(_kept(given.beside)) if given.beside else None
     entry["machine"] = {"cores": os.cpu_count(), "python": platform.python_version(), "torch": torch.__version__}
     given.output.parent.mkdir(parents=True, exist_ok=True)
-    aside.write_text(given.output, json.dumps(entry, indent=1, ensure_ascii=False) + "\n")
+    atomic_write.write_text(given.output, json.dumps(entry, indent=1, ensure_ascii=False) + "\n")
     drawn = figures.draw(entry, given.docs / "images")
     page.write(entry, given.docs, drawn)
     return entry
@@ -182,7 +182,7 @@ def main() -> None:
     failed = carry_out(jobs, bench, given.jobs, finished)
     if "cost" in given.only and not (given.out / "cost.json").exists():
         # When nothing else runs: it takes times.
-        aside.write_text(given.out / "cost.json", json.dumps(costs(bench), indent=1) + "\n")
+        atomic_write.write_text(given.out / "cost.json", json.dumps(costs(bench), indent=1) + "\n")
     entry = write(summary, given)
     cells = [cell for row in entry["rows"].values() for cell in row.get("runs", ())]
     if cells:

@@ -2,7 +2,7 @@
 
 RSUM: the same seeds of both rows, query by query. Two things could have come out otherwise: which images val holds, and
 which seeds were drawn. The first part of the variance is the paired bootstrap over images of the difference averaged
-over the seeds (`polysem.evaluation.resampling`), the second the spread of the seeds' differences over their number.
+over the seeds (`polysem.evaluation.significance`), the second the spread of the seeds' differences over their number.
 Both are added, and Student's t takes as many degrees of freedom as Welch and Satterthwaite give such a sum.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 from results_claims import LEVEL
 from scipy.stats import norm, t
 
-from polysem.evaluation import Evaluation, Stamp, resampling
+from polysem.evaluation import Evaluation, Stamp, significance
 from polysem.evaluation.result import PerQuery
 
 CUTS = (1, 5, 10)
@@ -39,7 +39,7 @@ def by_queries(a: Sequence[Path], b: Sequence[Path]) -> Difference:
     }
     images = len(np.unique(items["i2t"]))
     stamp = Stamp("pairs", "difference", "val", images, len(items["t2i"]))
-    low, high = resampling.intervals(Evaluation("difference", stamp, {}, queries), level=LEVEL)["rsum"]
+    low, high = significance.intervals(Evaluation("difference", stamp, {}, queries), level=LEVEL)["rsum"]
     of_images = ((high - low) / (2 * norm.ppf(_TAIL))) ** 2
     return _found(apart, *_joined(of_images, images, apart))
 

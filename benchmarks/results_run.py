@@ -16,20 +16,20 @@ from typing import Any
 import numpy as np
 from results_rows import Plan, Row
 
-from polysem import aside, recipes
+from polysem import atomic_write, recipes
 from polysem.data.collection import Collection
 from polysem.data.store import manifest
 from polysem.errors import InputError
 from polysem.evaluation import Evaluation, evaluate
 from polysem.evaluation.embeddings import embed
-from polysem.evaluation.sources import Embedded, Scores
+from polysem.evaluation.score_matrix import Embedded, Scores
 from polysem.models import Model, load
 from polysem.recipes import Recipe
 from polysem.training import train
-from polysem.training.assembly import assemble
+from polysem.training.build import assemble
 from polysem.training.checkpoints import Checkpoints
 from polysem.training.loop import StoppedError
-from polysem.training.records import METRICS, read
+from polysem.training.metrics_log import METRICS, read
 
 SPLIT = "val"
 FIGURES = ("rsum", *(f"{way}.r{cut}" for way in ("i2t", "t2i") for cut in (1, 5, 10)))
@@ -121,7 +121,7 @@ def run(bench: Bench, row: Row, seed: int) -> Cell:
             raise
         cell |= {"stopped": str(error)}
     cell |= _diary(place) | {"seconds": time.monotonic() - began, "processor_seconds": time.process_time() - worked}
-    aside.write_text(place.with_suffix(".json"), json.dumps(cell, indent=1, ensure_ascii=False) + "\n")
+    atomic_write.write_text(place.with_suffix(".json"), json.dumps(cell, indent=1, ensure_ascii=False) + "\n")
     _clear(place)
     return cell
 
@@ -144,7 +144,7 @@ def _measure(bench: Bench, row: Row, model: Model, place: Path) -> Cell:
     found = measured(scores, bench.data)
     ranks(found, place.with_suffix(".npz"))
     if row.keeps_scores:
-        with aside.replacing(place.with_suffix(".npy")) as file:
+        with atomic_write.replacing(place.with_suffix(".npy")) as file:
             np.save(file, scores.tile(slice(None), slice(None)))
     cell: Cell = {"figures": figures(found), "protocol": str(found.stamp)}
     if row.read_as is not None:
@@ -194,7 +194,7 @@ def ranks(found: Evaluation, file: Path) -> None:
     for way, each in found.per_query.items():
         kept[way] = (np.rint(100 / each.values["mrr"]) - 1).astype(np.uint16)
         kept[f"{way}.items"] = each.clusters.astype(np.uint32)
-    with aside.replacing(file) as path:
+    with atomic_write.replacing(file) as path:
         np.savez_compressed(path, **kept)
 
 

@@ -40,12 +40,12 @@ from polysem.data import open_collection
 from polysem.data.collection import Collection
 from polysem.evaluation import evaluate, protocols
 from polysem.evaluation.ranking import rank_both_ways
-from polysem.evaluation.sources import Embedded
+from polysem.evaluation.score_matrix import Embedded
 from polysem.inspection.diagnose.confusions import confusions, groups_of
 from polysem.inspection.gallery import Gallery, open_gallery
 from polysem.training import precompute, train
-from polysem.training.assembly import assemble
-from polysem.training.records import METRICS, read
+from polysem.training.build import assemble
+from polysem.training.metrics_log import METRICS, read
 
 RESULTS = Path(__file__).parent / "results" / "semantic_sharing.json"
 IMAGES = Path(__file__).parent.parent / "docs" / "images"

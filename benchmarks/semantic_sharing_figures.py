@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from polysem.data.images import load_image
+from polysem.inspection.diagnose.caption_objects import Names
 from polysem.inspection.diagnose.confusions import KINDS, classify
-from polysem.inspection.diagnose.naming import Names
 from polysem.inspection.gallery import Gallery
 
 COLOURS = {"micro_f1.image": "#7b3fa0", "micro_f1.text": "#2563b0", "i2t.ndcg50": "#2d8544", "t2i.ndcg50": "#c28a00"}

@@ -44,9 +44,9 @@ from torch import Tensor, nn
 import polysem
 import polysem.models
 from polysem import objectives
-from polysem.allocation import freed_memory_kept
 from polysem.data import augmentation
 from polysem.encoders import Tokens
+from polysem.malloc_tuning import freed_memory_kept
 
 RESULTS = Path(__file__).parent / "results" / "training.json"
 LR, EPOCHS, BATCHES = 5e-4, 8, 10

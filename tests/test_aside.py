@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from polysem.aside import replacing, write_text
+from polysem.atomic_write import replacing, write_text
 
 
 def test_a_text_takes_the_place_of_the_old_one(tmp_path: Path) -> None:

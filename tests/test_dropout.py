@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from polysem import dropout, threads
+from polysem import cpu_blocks, dropout
 from polysem.dropout import Dropout
 
 MANY = 600_000
@@ -83,7 +83,7 @@ def test_a_seeded_thread_draws_from_its_seed():
     assert torch.equal(draw(1), draw(1))
     assert not torch.equal(draw(1), draw(2))
     found = {}
-    threads.run([lambda s=s: found.update({s: draw(s)}) for s in (1, 2, 3)], torch.device("cpu"))
+    cpu_blocks.run([lambda s=s: found.update({s: draw(s)}) for s in (1, 2, 3)], torch.device("cpu"))
     assert all(torch.equal(found[seed], draw(seed)) for seed in found)
 
 

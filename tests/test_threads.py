@@ -4,7 +4,7 @@ import threading
 import pytest
 import torch
 
-from polysem import similarity, threads
+from polysem import cpu_blocks, similarity
 from support import unit
 from waiting import wait_until
 
@@ -33,7 +33,7 @@ def test_scores_do_not_depend_on_the_number_of_threads(name, mode, two_threads):
 
 def test_the_number_of_threads_is_left_as_it_was(two_threads):
     done = []
-    threads.run([lambda: done.append(torch.get_num_threads())] * 8, torch.device("cpu"))
+    cpu_blocks.run([lambda: done.append(torch.get_num_threads())] * 8, torch.device("cpu"))
     assert done == [1] * 8
     assert torch.get_num_threads() == 2
 
@@ -43,14 +43,14 @@ def test_an_error_in_a_block_reaches_the_caller(two_threads):
         raise RuntimeError("block 3")
 
     with pytest.raises(RuntimeError, match="block 3"):
-        threads.run([lambda: None, lambda: None, fail], torch.device("cpu"))
+        cpu_blocks.run([lambda: None, lambda: None, fail], torch.device("cpu"))
     assert torch.get_num_threads() == 2
 
 
 def test_blocks_run_without_gradients(two_threads):
     modes = []
     with torch.no_grad():
-        threads.run([lambda: modes.append(torch.is_grad_enabled())] * 4, torch.device("cpu"))
+        cpu_blocks.run([lambda: modes.append(torch.is_grad_enabled())] * 4, torch.device("cpu"))
     assert modes == [False] * 4
 
 
@@ -70,11 +70,11 @@ def test_threads_born_while_others_score_keep_all_cores(two_threads):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_forked_child_makes_threads_of_its_own(two_threads):
-    threads.run([lambda: None] * 4, torch.device("cpu"))
+    cpu_blocks.run([lambda: None] * 4, torch.device("cpu"))
     child = os.fork()
     if child == 0:
         done = []
-        threads.run([lambda: done.append(1)] * 4, torch.device("cpu"))
+        cpu_blocks.run([lambda: done.append(1)] * 4, torch.device("cpu"))
         os._exit(0 if len(done) == 4 else 1)
     ended: list[int] = []
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from polysem import threads
+from polysem import cpu_blocks
 
 _BLOCK = 1 << 17
 _LEVELS = 1 << 16
@@ -89,8 +89,8 @@ def _scaled(values: Tensor, keep: Tensor, scale: float, draw: Any = None) -> Ten
             torch.mul(given, kept, out=made).mul_(scale)
 
     count = -(-values.numel() // _BLOCK)
-    share = -(-count // threads.count(values.device)) or 1
-    threads.run(
+    share = -(-count // cpu_blocks.count(values.device)) or 1
+    cpu_blocks.run(
         [partial(blocks, range(start, min(start + share, count))) for start in range(0, count, share)], values.device
     )
     return result

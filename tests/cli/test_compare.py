@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from evaluation.made_up import from_scores
 from polysem.cli import app
 from polysem.errors import ConfigError, InputError
-from polysem.evaluation.resampling import intervals
+from polysem.evaluation.significance import intervals
 from waiting import LONG
 
 

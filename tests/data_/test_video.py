@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from polysem.data.video import VideoError, frame_at, frame_times, sample_frames, video_duration
-from polysem.data.video_facts import VideoFacts
+from polysem.data.video_metadata import VideoFacts
 from polysem.errors import InputError
 
 CONTAINERS = {".mp4": "libx264", ".mov": "libx264", ".mkv": "libx264", ".avi": "mpeg4", ".webm": "libvpx-vp9"}

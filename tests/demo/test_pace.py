@@ -10,7 +10,7 @@ from polysem import recipes
 from polysem.data.batching import Batches
 from polysem.data.collection import Collection, Item, Media
 from polysem.demo import RECIPES
-from polysem.demo.pace import STEPS, paced
+from polysem.demo.scale_recipe import STEPS, paced
 
 
 def pictures(count: int, captions: int = 5) -> Collection:

@@ -13,13 +13,13 @@ import pytest
 
 import polysem
 from demo.tiny import SCENES, fake_packages, files, make_photos, ship_tiny, tiny_settings
-from polysem.data import open_collection, overlap
-from polysem.data.emoji.art import CREDIT
+from polysem.data import open_collection, train_overlap
 from polysem.demo import RECIPES, Demo, demo
 from polysem.environment.shipped import PHOTO_SMALL, SHIPPED
 from polysem.errors import InputError
 from polysem.evaluation import evaluate
 from polysem.search import Index
+from polysem.synthetic.scenes.art import CREDIT
 from polysem.training.train import Silent
 from training.small import make_data, weights
 
@@ -221,7 +221,7 @@ def test_the_model_for_photographs_is_measured_beside_them_and_makes_the_index(s
         assert index.manifest.fingerprint == polysem.load(PHOTO_SMALL).fingerprint()
 
     known = polysem.load(PHOTO_SMALL)  # one that has learned from these very pictures is no match for the others
-    known.provenance = {"data": {"items": overlap.sketch(open_collection(photos))}}
+    known.provenance = {"data": {"items": train_overlap.sketch(open_collection(photos))}}
     monkeypatch.setitem(SHIPPED, PHOTO_SMALL, known.save(tmp_path / "photo-small"))
     again = run(tmp_path / "demo", settings, Told(), photos).comparison
     assert [row.model for row in again.rows] == ["small-vse-infty", "small-dive"]

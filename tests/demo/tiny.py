@@ -12,8 +12,8 @@ from PIL import Image
 
 from data_.emoji.fakes import fake_art, fake_kinds
 from encoders import tiny_models
-from polysem.data.emoji import make
 from polysem.environment.shipped import PHOTO_SMALL, SHIPPED
+from polysem.synthetic.scenes import make
 from search.photos import tiny_model
 
 SCENES = 40

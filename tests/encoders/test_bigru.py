@@ -5,7 +5,7 @@ import torch
 
 from polysem import PolysemError, encoders, pooling, sets
 from polysem.data.vocabulary import Vocabulary
-from polysem.masked import unit
+from polysem.masked_ops import unit
 from support import assert_close, cases, load_case, shaken
 
 from .test_region import split

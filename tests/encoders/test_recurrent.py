@@ -3,7 +3,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from polysem.encoders import recurrent
+from polysem.encoders import fast_gru
 
 
 @pytest.fixture(autouse=True, params=[1, 2])
@@ -15,9 +15,9 @@ def threads_of_torch(request):
 
 
 def ours(gru, x, lengths):
-    packing = recurrent.Packing(lengths)
+    packing = fast_gru.Packing(lengths)
     cells = packing.cells(x.shape[1])
-    rows, last = recurrent.run(gru, x.flatten(0, 1).index_select(0, cells), packing)
+    rows, last = fast_gru.run(gru, x.flatten(0, 1).index_select(0, cells), packing)
     states = rows.new_zeros(x.shape[0] * x.shape[1], rows.shape[1]).index_copy(0, cells, rows)
     return states.view(*x.shape[:2], -1), last
 

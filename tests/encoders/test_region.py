@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from polysem import LocalFeatures, PolysemError, encoders, pooling, sets
-from polysem.masked import unit
+from polysem.masked_ops import unit
 from support import assert_close, batch, cases, load_case, shaken
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from polysem.evaluation import metrics
 from polysem.evaluation.ranking import rank_both_ways
 from polysem.evaluation.result import Evaluation, PerQuery
-from polysem.evaluation.sources import Matrix
+from polysem.evaluation.score_matrix import Matrix
 from polysem.evaluation.stamp import Stamp
 
 

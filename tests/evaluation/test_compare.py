@@ -12,8 +12,8 @@ from evaluation.made_up import from_scores, stamp
 from polysem.errors import ConfigError, InputError, UnknownNameError
 from polysem.evaluation.reports import saved
 from polysem.evaluation.reports.compare import COLUMNS, compare, compare_separately, embedding
-from polysem.evaluation.resampling import holm, intervals, paired_p
 from polysem.evaluation.result import Evaluation
+from polysem.evaluation.significance import holm, intervals, paired_p
 
 
 def figures(name: str, rsum: float, r1: float = 50.0) -> Evaluation:

@@ -14,7 +14,7 @@ from polysem.evaluation.protocols.cxc import Cxc, siblings
 from polysem.evaluation.protocols.cxc_files import read_judged
 from polysem.evaluation.relevance import Relevance
 from polysem.evaluation.rescoring import Rescoring
-from polysem.evaluation.sources import Matrix
+from polysem.evaluation.score_matrix import Matrix
 from support import load_case
 
 # ------------------------------------------------------------------------------------------------- the released figures

@@ -12,7 +12,7 @@ from polysem.evaluation.protocols.eccv import EccvCaption
 from polysem.evaluation.protocols.eccv_package import EccvPackage
 from polysem.evaluation.ranking import Ranking, rank_rows
 from polysem.evaluation.relevance import Relevance
-from polysem.evaluation.sources import Matrix
+from polysem.evaluation.score_matrix import Matrix
 from support import load_case
 
 needs_package = pytest.mark.skipif(

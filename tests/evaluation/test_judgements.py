@@ -10,7 +10,7 @@ from polysem.evaluation import protocols
 from polysem.evaluation.protocols import Subject
 from polysem.evaluation.protocols.judgement_files import read_judgements
 from polysem.evaluation.protocols.judgements import ndcg
-from polysem.evaluation.sources import Matrix
+from polysem.evaluation.score_matrix import Matrix
 
 NAMES = ["11_a.jpg", "22_b.jpg", "33_c.jpg"]
 EXPERTS = [

@@ -13,7 +13,7 @@ from polysem.evaluation.protocols.graded import discounts, graded, in_order
 from polysem.evaluation.protocols.labels import Labels
 from polysem.evaluation.protocols.micro_f1 import micro_f1
 from polysem.evaluation.rescoring import Rescoring
-from polysem.evaluation.sources import Matrix
+from polysem.evaluation.score_matrix import Matrix
 from support import load_case
 
 

@@ -16,7 +16,7 @@ from evaluation.toy import sorted_places
 from polysem.evaluation import metrics
 from polysem.evaluation.ranking import Ranking, rank_both_ways, rank_rows
 from polysem.evaluation.relevance import Relevance
-from polysem.evaluation.sources import Matrix
+from polysem.evaluation.score_matrix import Matrix
 
 TOLERANCE = 1e-9
 

@@ -11,11 +11,11 @@ from evaluation.toy import sorted_places
 from polysem import similarity
 from polysem.errors import InputError
 from polysem.evaluation import metrics, ranking
-from polysem.evaluation.best import Best
 from polysem.evaluation.ranking import rank_both_ways, rank_rows
 from polysem.evaluation.relevance import Relevance
 from polysem.evaluation.rescoring import Rescoring
-from polysem.evaluation.sources import Embedded, Matrix, Mean, Scores
+from polysem.evaluation.score_matrix import Embedded, Matrix, Mean, Scores
+from polysem.evaluation.top_k import Best
 
 
 def tied(rng, shape, dtype=np.float32):
@@ -94,7 +94,7 @@ def test_threads_change_nothing(monkeypatch):
     rng = np.random.default_rng(1)
     scores, owners = rng.permutation(40 * 90).reshape(40, 90).astype(np.float32), owners_of(rng, 40, 90)
     alone, _ = rank_both_ways(Matrix(scores), owners, keep=7)
-    monkeypatch.setattr(ranking.threads, "count", lambda device: 3)
+    monkeypatch.setattr(ranking.cpu_blocks, "count", lambda device: 3)
     shared, _ = rank_both_ways(Matrix(scores), owners, keep=7)
     assert_sorted(shared, scores, owners)
     for way in ("i2t", "t2i"):
@@ -107,7 +107,7 @@ def test_the_highest_scores_are_those_of_sorting(monkeypatch, seed):
     rng = np.random.default_rng(seed)
     images, texts, keep = (int(rng.integers(1, most)) for most in (25, 50, 12))
     monkeypatch.setattr(ranking, "ROWS", int(rng.integers(1, 12)))
-    monkeypatch.setattr("polysem.evaluation.best._PENDING", int(rng.integers(1, 200)))
+    monkeypatch.setattr("polysem.evaluation.top_k._PENDING", int(rng.integers(1, 200)))
     scores = np.maximum(tied(rng, (images, texts)), np.float32(-3))
     found, _ = rank_both_ways(Matrix(scores), owners_of(rng, images, texts), keep=keep)
     for best, matrix in ((found.i2t.best, scores), (found.t2i.best, scores.T)):

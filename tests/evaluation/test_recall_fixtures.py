@@ -6,7 +6,7 @@ import pytest
 from polysem import similarity
 from polysem.evaluation import metrics
 from polysem.evaluation.ranking import rank_both_ways
-from polysem.evaluation.sources import Embedded, Matrix, Mean
+from polysem.evaluation.score_matrix import Embedded, Matrix, Mean
 from support import load_case
 
 COLUMNS = ("r1", "r5", "r10", "median_rank", "mean_rank")

@@ -7,9 +7,9 @@ import pytest
 
 from evaluation.made_up import from_hits, from_scores, stamp
 from polysem.errors import ConfigError, InputError, UnknownNameError
-from polysem.evaluation import resampling
-from polysem.evaluation.resampling import RSUM, holm, intervals, paired_p
+from polysem.evaluation import significance
 from polysem.evaluation.result import Evaluation
+from polysem.evaluation.significance import RSUM, holm, intervals, paired_p
 
 
 def test_the_intervals_hold_every_mean_and_are_the_same_each_time() -> None:
@@ -45,7 +45,7 @@ def test_the_intervals_are_those_of_resampling_items_one_by_one() -> None:
 def test_blocks_of_resamples_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = from_scores(1.5), from_scores(1.2)
     whole = intervals(a, resamples=200), paired_p(a, b, resamples=200)
-    monkeypatch.setattr(resampling, "_ELEMENTS", 60 * 7)
+    monkeypatch.setattr(significance, "_ELEMENTS", 60 * 7)
     spans, p = intervals(a, resamples=200), paired_p(a, b, resamples=200)
     assert p == whole[1]
     for path, span in spans.items():

@@ -8,7 +8,7 @@ from polysem.errors import InputError, UnknownNameError
 from polysem.evaluation import protocols, rescoring
 from polysem.evaluation.protocols import Subject
 from polysem.evaluation.rescoring import Rescoring
-from polysem.evaluation.sources import Matrix
+from polysem.evaluation.score_matrix import Matrix
 
 
 def softmax(x, axis):

@@ -16,7 +16,7 @@ from polysem.evaluation import metrics
 from polysem.evaluation.ranking import Ranking, rank_both_ways, rank_rows
 from polysem.evaluation.relevance import Relevance
 from polysem.evaluation.reports import trec
-from polysem.evaluation.sources import Matrix
+from polysem.evaluation.score_matrix import Matrix
 
 MEASURES = {"r1": Success @ 1, "r5": Success @ 5, "r10": Success @ 10, "recall10": R @ 10, "ndcg10": nDCG @ 10}
 

@@ -6,7 +6,7 @@ from polysem.errors import InputError
 from polysem.evaluation import metrics, protocols
 from polysem.evaluation.protocols import Subject, video
 from polysem.evaluation.rescoring import Rescoring
-from polysem.evaluation.sources import Matrix
+from polysem.evaluation.score_matrix import Matrix
 
 
 def measure(scores, data, **options):

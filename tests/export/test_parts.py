@@ -7,11 +7,11 @@ from encoders import tiny_models
 from polysem import encoders, pooling, sets
 from polysem.encoders import Tokens
 from polysem.errors import ConfigError
-from polysem.export import checking, tracing
+from polysem.export import parity, tracing
 from polysem.export.graphs import FeatureGraph, PixelGraph, SimilarityGraph, TextGraph, graphs
 from polysem.export.traceable import traceable
 from polysem.models import build
-from polysem.models.wiring import build_similarity, build_tower
+from polysem.models.build import build_similarity, build_tower
 from support import shaken
 
 pytest.importorskip("onnxruntime")
@@ -60,7 +60,7 @@ def words_tower(**knobs):
 def exported(graph, folder):
     graph = graph.eval()
     tracing.write(graph, folder / "graph.onnx")
-    return checking.compare(graph, folder / "graph.onnx")
+    return parity.compare(graph, folder / "graph.onnx")
 
 
 def test_every_registered_part_is_under_this_test():
@@ -155,7 +155,7 @@ def test_a_similarity_is_the_same_as_onnx(config, tmp_path):
 def test_what_stands_in_the_padding_has_no_effect(tmp_path):
     graph = TextGraph(words_tower()).eval()
     tracing.write(graph, tmp_path / "text.onnx")
-    session = checking.open_session(tmp_path / "text.onnx")
+    session = parity.open_session(tmp_path / "text.onnx")
     ids, mask = torch.randint(20, (2, 6)), torch.tensor([[1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1]])
     other = ids.where(mask.bool(), 19 - ids)
     names = [port.name for port in graph.inputs]

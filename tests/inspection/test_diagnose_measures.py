@@ -12,16 +12,16 @@ from inspection import made_up_galleries as made_up
 from polysem import similarity
 from polysem.evaluation.metrics import hubness as plain_hubness
 from polysem.evaluation.ranking import BothWays, rank_both_ways
-from polysem.evaluation.sources import Embedded, Matrix
+from polysem.evaluation.score_matrix import Embedded, Matrix
 from polysem.inspection.diagnose.calibration import calibration
+from polysem.inspection.diagnose.caption_objects import Names
 from polysem.inspection.diagnose.confusions import classify, confusions, groups_of
 from polysem.inspection.diagnose.failures import failures
-from polysem.inspection.diagnose.naming import Names
+from polysem.inspection.diagnose.geometry import auroc, hubness, space
 from polysem.inspection.diagnose.sets import as_one, spread
 from polysem.inspection.diagnose.slots import usage
-from polysem.inspection.diagnose.space import auroc, hubness, space
 from polysem.inspection.gallery import Gallery
-from polysem.training.measures import circular_variance
+from polysem.training.collapse import circular_variance
 
 
 def ranked(gallery: Gallery) -> BothWays:

@@ -14,7 +14,7 @@ from polysem.data.collection import Box, Collection
 from polysem.inspection.attention import Attention
 from polysem.inspection.diagnose import pointing as game
 from polysem.inspection.gallery import Gallery
-from polysem.inspection.places import regions
+from polysem.inspection.token_boxes import regions
 
 GRID = [[x, y, x + 10.0, y + 10.0] for y in (0.0, 10.0, 20.0) for x in (0.0, 10.0, 20.0)]
 STEPS = 2

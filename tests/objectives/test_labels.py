@@ -7,7 +7,7 @@ import torch
 
 from polysem import LocalFeatures, PolysemError, objectives, sets
 from polysem.objectives import Labelled
-from polysem.objectives.guesses import region_terms, word_terms
+from polysem.objectives.masked_modelling import region_terms, word_terms
 from support import assert_close, load_case
 
 

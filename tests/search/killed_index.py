@@ -18,11 +18,11 @@ from killed import die_at_call, killed
 
 from polysem.search import Batch, Entry, Index, Manifest
 from polysem.search.engine import Plan, engine
-from polysem.search.local import means, part
+from polysem.search.local import candidates, segment_searcher
 
 K, DIM = 2, 16
 # Preparations from the first few rows on, so that kills fall into them.
-part.SKETCHED, part.FEW, means.FEW = 4, 8, 8
+segment_searcher.SKETCHED, segment_searcher.FEW, candidates.FEW = 4, 8, 8
 engine.FEWEST = 1
 engine.measure = lambda *_: Plan((8,), 0.5, (0.1,))
 

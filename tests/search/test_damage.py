@@ -11,7 +11,7 @@ import pytest
 
 from polysem.search import Batch, Entry, Index, Manifest, SearchError
 from polysem.search.engine import Plan, engine
-from polysem.search.local import LocalBackend, means, part
+from polysem.search.local import LocalBackend, candidates, segment_searcher
 from polysem.search.store.segments import Segment
 from search.photos import make_photos, tiny_model
 
@@ -36,9 +36,9 @@ def batch(name: str, count: int, seed: int = 0) -> Batch:
 @pytest.fixture
 def prepared(monkeypatch):
     """Segments of a few hundred rows count as large."""
-    monkeypatch.setattr(part, "SKETCHED", 100)
-    monkeypatch.setattr(part, "FEW", 150)
-    monkeypatch.setattr(means, "FEW", 150)
+    monkeypatch.setattr(segment_searcher, "SKETCHED", 100)
+    monkeypatch.setattr(segment_searcher, "FEW", 150)
+    monkeypatch.setattr(candidates, "FEW", 150)
     monkeypatch.setattr(engine, "FEWEST", 1)
     monkeypatch.setattr(engine, "_FEW", 10)
     monkeypatch.setattr(engine, "measure", lambda *_: Plan((8,), 0.5, (0.1,)))
@@ -69,8 +69,8 @@ def first(folder: Path) -> Path:
 def test_damaged_vectors_take_nobody_else_down(folder, prepared, monkeypatch, large, value, native):
     monkeypatch.setenv("POLYSEM_NATIVE", native)
     if not large:
-        monkeypatch.setattr(part, "SKETCHED", 10**6)
-        monkeypatch.setattr(part, "FEW", 10**6)
+        monkeypatch.setattr(segment_searcher, "SKETCHED", 10**6)
+        monkeypatch.setattr(segment_searcher, "FEW", 10**6)
     else:
         with LocalBackend.open(folder, write=True) as backend:
             backend.settle()

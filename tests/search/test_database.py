@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polysem.errors import ConfigError, InputError
-from polysem.search.store import Batch, Entry, SearchError, Side, Store, compaction, schema, segments, words
+from polysem.search.store import Batch, Entry, SearchError, Side, Store, compaction, fulltext, schema, segments
 from search.making import DIM, SETS, batch, manifest, sets
 from waiting import LONG
 
@@ -572,7 +572,7 @@ def test_a_copied_index_works(store: Store, tmp_path: Path) -> None:
 def test_words_module_is_there() -> None:
     """The Python of the tests has full-text search, or the tests above would prove little."""
     assert schema.has_words_module(sqlite3.connect(":memory:"))
-    assert words._WORD.findall("it's a dog-house, ünï") == ["it", "s", "a", "dog", "house", "ünï"]
+    assert fulltext._WORD.findall("it's a dog-house, ünï") == ["it", "s", "a", "dog", "house", "ünï"]
 
 
 def test_a_large_index_opens_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 from polysem.errors import NonFiniteError
 from polysem.search.engine import Engine, Plan, exact, native, plan, scan
 from polysem.search.engine.checks import unevenness
-from polysem.search.engine.level import Level, Probe
+from polysem.search.engine.scan_data import Level, Probe
 from polysem.search.engine.scoring import FIXED_ONE, Scoring
 from polysem.search.engine.sketch import learn_rotation, probes, sketch
 from search.engine_support import SETTING, SMOOTH, WAYS, sets, unit

@@ -17,7 +17,7 @@ from polysem.errors import InputError, UnknownNameError
 from polysem.models import Model
 from polysem.search import Batch, Entry, FilterError, Index, Manifest, SearchError, folding
 from polysem.search.encoder import manifest_of
-from polysem.search.reading import Reader
+from polysem.search.ingest import Reader
 from search.photos import CAPTIONS, COLOURS, make_photos, save, tiny_model
 
 SIMILARITIES = [
@@ -129,7 +129,7 @@ def test_a_model_that_was_moved_is_asked_for(tmp_path, model, photos):
 def test_what_is_unchanged_is_not_encoded_again(index, photos, monkeypatch):
     assert index.add(photos).unchanged == 12
     monkeypatch.setattr(Model, "encode_texts", None)
-    monkeypatch.setattr("polysem.search.reading._encode", None)
+    monkeypatch.setattr("polysem.search.ingest._encode", None)
     again = index.add(photos)
     assert (again.new, again.replaced, again.unchanged) == (0, 0, 12)
 
@@ -182,7 +182,7 @@ def test_a_new_label_does_not_encode_a_picture_again(tmp_path, model, monkeypatc
         before = index.vectors("image", ["red.png"])
         table = photos / "captions.jsonl"
         table.write_text(table.read_text().replace('["red"]', '["red", "warm"]'))
-        monkeypatch.setattr("polysem.search.reading._encode", None)
+        monkeypatch.setattr("polysem.search.ingest._encode", None)
         monkeypatch.setattr(Model, "encode_texts", None)
         report = index.add(photos)
         assert (report.replaced, report.reused, report.unchanged) == (3, 3, 9)

@@ -18,8 +18,8 @@ from polysem.search import Batch, Entry, Index, Manifest, SearchError
 from polysem.search.backend import Ranked
 from polysem.search.engine import Plan, engine
 from polysem.search.filters import parse
-from polysem.search.local import LocalBackend, means, part, passing, settling
-from polysem.search.local.means import Means
+from polysem.search.local import LocalBackend, build_accelerators, candidates, filter_cache, segment_searcher
+from polysem.search.local.candidates import Means
 from polysem.search.store import Snapshot
 from search.filter_support import random_filter, random_item
 from waiting import LONG, finish, wait_until
@@ -64,9 +64,9 @@ def plainly(sets: np.ndarray, query: np.ndarray) -> np.ndarray:
 def small_thresholds(monkeypatch):
     """Segments count as large from a few hundred rows on, and bounds as worth their while."""
     monkeypatch.setattr(engine, "measure", lambda *_: Plan((8, 24), 0.5, (0.2, 0.1)))
-    monkeypatch.setattr(part, "SKETCHED", 512)
-    monkeypatch.setattr(part, "FEW", 600)
-    monkeypatch.setattr(means, "FEW", 600)
+    monkeypatch.setattr(segment_searcher, "SKETCHED", 512)
+    monkeypatch.setattr(segment_searcher, "FEW", 600)
+    monkeypatch.setattr(candidates, "FEW", 600)
 
 
 @pytest.fixture
@@ -209,9 +209,11 @@ def test_one_item_at_a_time_costs_what_it_is(tmp_path, small_thresholds, monkeyp
         each.add(batch(3000))
         each.settle()
         built = []
-        real = settling.Engine.build
+        real = build_accelerators.Engine.build
         monkeypatch.setattr(
-            settling.Engine, "build", lambda vectors, *a, **b: built.append(len(vectors)) or real(vectors, *a, **b)
+            build_accelerators.Engine,
+            "build",
+            lambda vectors, *a, **b: built.append(len(vectors)) or real(vectors, *a, **b),
         )
         for i in range(20):
             each.add(batch(1, seed=i, name=f"one {i}"))
@@ -255,7 +257,12 @@ def test_threads_search_while_one_adds(filled):
         filled.add(batch(30, seed=20 + i, name=f"new {i}"))
         filled.remove([f"item {i}"])
         before = list(looked)
-        wait_until(lambda before=before: all(now > then for now, then in zip(looked, before, strict=True)) or not all(thread.is_alive() for thread in threads))
+        wait_until(
+            lambda before=before: (
+                all(now > then for now, then in zip(looked, before, strict=True))
+                or not all(thread.is_alive() for thread in threads)
+            )
+        )
     filled.compact()
     filled.settle()
     done.set()
@@ -296,8 +303,8 @@ def test_masks_are_kept_for_a_few_filters(filled, monkeypatch):
     for year in range(100):
         filled.count("image", parse(f"year = {year}"))
     with filled._reading() as (_, galleries):
-        assert len(galleries["image"]._masks) <= passing.KEPT
-        assert len(filled._passing["image"]._found) <= passing.KEPT
+        assert len(galleries["image"]._masks) <= filter_cache.KEPT
+        assert len(filled._passing["image"]._found) <= filter_cache.KEPT
 
 
 def asked_of_the_database(monkeypatch) -> list[set[int]]:
@@ -407,9 +414,9 @@ def test_opening_a_prepared_index_reads_no_vectors(filled, monkeypatch):
     def must_not(*_: object, **__: object) -> None:
         raise AssertionError("vectors were read")
 
-    monkeypatch.setattr(part.Engine, "build", must_not)
-    monkeypatch.setattr(part.Means, "build", must_not)
-    monkeypatch.setattr(part, "FEW", 10**9)
+    monkeypatch.setattr(segment_searcher.Engine, "build", must_not)
+    monkeypatch.setattr(segment_searcher.Means, "build", must_not)
+    monkeypatch.setattr(segment_searcher, "FEW", 10**9)
     with LocalBackend.open(folder) as again, again._reading() as (_, galleries):
         parts = [each for each in galleries["image"]._parts if len(each.vectors) > 100]
         assert len(parts) == 2

@@ -21,7 +21,7 @@ from polysem.search.filters import Compare, Field, matches, parse
 from polysem.search.milvus import Address, MilvusBackend, rows
 from polysem.search.milvus.connection import Connection
 from polysem.search.milvus.expressions import certain, complement, possible
-from polysem.search.milvus.facts import describe
+from polysem.search.milvus.filter_fields import describe
 from polysem.search.store import Batch, Entry, Manifest, SearchError
 from search.backend_checks import DIM, SAME, SETS, BackendChecks, batch, manifest, numbered
 from search.engine_support import sets
@@ -287,7 +287,7 @@ def test_an_index_is_made_once_and_found_again(lite: MilvusPlace) -> None:
 def test_an_interrupted_creation_is_begun_again(lite: MilvusPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"{lite.prefix}/interrupted"
     with monkeypatch.context() as patched:
-        patched.setattr("polysem.search.milvus.notes.Notes.write", lambda *_: 1 / 0)
+        patched.setattr("polysem.search.milvus.key_values.Notes.write", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             MilvusBackend.create(url, manifest())
     with pytest.raises(SearchError, match="interrupted"):

@@ -264,7 +264,7 @@ def test_a_write_that_fails_changes_nothing(writer, own_place, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("polysem.server.writing.os.fsync", full)
+    monkeypatch.setattr("polysem.server.item_writes.os.fsync", full)
     error(send(writer, picture(), {"id": "new"}), 500, "internal")
     error(writer.get("/api/v1/items/new"), 404, "not_found")
     assert not list((own_place / "pictures").iterdir()), "not even half a file"
@@ -272,7 +272,7 @@ def test_a_write_that_fails_changes_nothing(writer, own_place, monkeypatch):
 
 def test_a_kill_between_picture_and_index_leaves_both_usable(own_place, model, monkeypatch):
     from polysem.search.local import LocalBackend
-    from polysem.server import writing
+    from polysem.server import item_writes
 
     class Killed(BaseException):
         pass
@@ -284,7 +284,7 @@ def test_a_kill_between_picture_and_index_leaves_both_usable(own_place, model, m
     with monkeypatch.context() as patch:
         patch.setattr(LocalBackend, "add", killed)
         with pytest.raises(Killed):
-            writing.add(index, picture(), "new", ["words"], [], {}, 10**6)
+            item_writes.add(index, picture(), "new", ["words"], [], {}, 10**6)
     assert index.items(["new"]) == []
-    assert writing.add(index, picture(), "new", ["words"], [], {}, 10**6)["new"] == 2
+    assert item_writes.add(index, picture(), "new", ["words"], [], {}, 10**6)["new"] == 2
     assert [Path(item.path).read_bytes() for item in index.items(["new"])] == [picture()]

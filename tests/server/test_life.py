@@ -231,7 +231,7 @@ def test_the_first_signal_waits_for_what_runs_and_the_second_does_not(saved):
 
 
 def test_a_map_nobody_will_see_does_not_hold_up_the_end(place, model, monkeypatch):
-    from polysem.server import looking
+    from polysem.server import index_overview
 
     ended = []
 
@@ -243,7 +243,7 @@ def test_a_map_nobody_will_see_does_not_hold_up_the_end(place, model, monkeypatc
         finally:
             ended.append(True)
 
-    monkeypatch.setattr(looking, "space", endless)
+    monkeypatch.setattr(index_overview, "space", endless)
     with server(place, model) as (_, port):
         assert b'"ready":false' in answer(port, "GET /api/v1/map")
     assert ended == [True]

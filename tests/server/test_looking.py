@@ -52,10 +52,10 @@ def test_values_to_choose_from_are_found_by_their_filter(tmp_path, model):
 
 
 def test_what_takes_long_to_count_is_counted_once(own_place, model, monkeypatch):
-    from polysem.server import looking
+    from polysem.server import index_overview
 
     counted = []
-    real = looking.filters
+    real = index_overview.filters
 
     def slow(index):
         counted.append(1)
@@ -64,7 +64,7 @@ def test_what_takes_long_to_count_is_counted_once(own_place, model, monkeypatch)
             wait_until(lambda: len(waiting._waiters or ()) == 5)
         return real(index)
 
-    monkeypatch.setattr(looking, "filters", slow)
+    monkeypatch.setattr(index_overview, "filters", slow)
     with client(own_place, model) as made:
         threads = [threading.Thread(target=made.get, args=("/api/v1/stats",)) for _ in range(6)]
         for thread in threads:

@@ -9,14 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from polysem.server.background import Jobs
 from polysem.server.batching import Batcher
 from polysem.server.cache import Cache
 from polysem.server.errors import ApiError
+from polysem.server.executors import Few, Workers
+from polysem.server.jobs import Jobs
 from polysem.server.metrics import BUCKETS, Metrics
 from polysem.server.rates import CLIENTS, Rates
 from polysem.server.routes.shared import without_paths
-from polysem.server.work import Few, Workers
 from waiting import LONG, finish, wait_for, wait_until
 
 

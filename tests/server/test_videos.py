@@ -209,7 +209,7 @@ def test_no_part_of_a_path_comes_from_the_address(served: TestClient, key: str) 
 
 
 def test_a_playlist_that_calls_itself_a_video_is_not_followed(tmp_path: Path) -> None:
-    from polysem.data.stills import still
+    from polysem.data.thumbnails import still
     from polysem.data.video import VideoError
 
     write_video(tmp_path / "secret.mp4", [(1, 2, 3)])

@@ -3,7 +3,7 @@ import math
 import torch
 
 from polysem import sets
-from polysem.models.wiring import build_tower
+from polysem.models.build import build_tower
 from support import alone, assert_close, batch, shaken
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from polysem import sets
-from polysem.sets import parallel
+from polysem.sets import batch_threads
 from polysem.sets.attention import Competition, SlotAttention
 from support import batch, shaken
 
@@ -67,7 +67,7 @@ def test_parts_of_a_batch_on_threads_of_their_own_make_the_whole(name, monkeypat
     features = batch(8, tuple(1 + i % 7 for i in range(45)))
     summary = torch.randn(45, 8)
     split, gradients = predicted(part, features.values, features.mask, summary)
-    monkeypatch.setattr(parallel, "_SMALLEST", 1000)
+    monkeypatch.setattr(batch_threads, "_SMALLEST", 1000)
     whole, expected = predicted(part, features.values, features.mask, summary)
     for found, wanted in zip((*split, *gradients), (*whole, *expected), strict=True):
         torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)

@@ -9,8 +9,8 @@ from polysem.data import open_collection
 from polysem.data.batching import Batches
 from polysem.models import Model
 from polysem.recipes import Recipe
-from polysem.training import feeding
-from polysem.training.assembly import assemble
+from polysem.training import loading
+from polysem.training.build import assemble
 from polysem.training.criterion import Criterion
 from polysem.training.data import split
 from polysem.training.hiding import hiding
@@ -45,16 +45,16 @@ def tiny(name: str, *overrides: str) -> Recipe:
     return recipes.load(name, [*given, *overrides])
 
 
-def assembled(recipe: Recipe, data: Path) -> tuple[Model, Criterion, feeding.Feeder]:
+def assembled(recipe: Recipe, data: Path) -> tuple[Model, Criterion, loading.Feeder]:
     """Everything a step needs."""
     train = split(open_collection(data), recipe.data).train
     model = assemble(recipe, train)
     seed = recipe.training.seed
     blanking, guessing = hiding(recipe, model, train, images=None)
-    feeder = feeding.Feeder(
+    feeder = loading.Feeder(
         model,
-        feeding.image_source(model.image, train, None, recipe.image, seed),
-        feeding.text_source(model.text, train, None, recipe.text, seed),
+        loading.image_source(model.image, train, None, recipe.image, seed),
+        loading.text_source(model.text, train, None, recipe.text, seed),
         Batches(train, recipe.training.batch, recipe.training.captions, seed),
         labels=label_flags(train, model.labels or ()),
         blanking=blanking,

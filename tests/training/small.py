@@ -14,8 +14,8 @@ from polysem.data import open_collection
 from polysem.data.batching import Batches
 from polysem.models import Model
 from polysem.recipes import Recipe
-from polysem.training import feeding
-from polysem.training.assembly import assemble
+from polysem.training import loading
+from polysem.training.build import assemble
 from polysem.training.criterion import Criterion
 from polysem.training.data import split
 
@@ -47,15 +47,15 @@ def tiny(name: str, *overrides: str) -> Recipe:
     return recipes.load(name, [*TINY, *overrides])
 
 
-def assembled(recipe: Recipe, data: Path) -> tuple[Model, Criterion, Batches, feeding.Feeder]:
+def assembled(recipe: Recipe, data: Path) -> tuple[Model, Criterion, Batches, loading.Feeder]:
     """Everything a step needs, in double precision so that equal means equal."""
     train = split(open_collection(data), recipe.data).train
     model = assemble(recipe, train)
     seed = recipe.training.seed
-    images = feeding.image_source(model.image, train, None, recipe.image, seed)
-    texts = feeding.text_source(model.text, train, None, recipe.text, seed)
+    images = loading.image_source(model.image, train, None, recipe.image, seed)
+    texts = loading.text_source(model.text, train, None, recipe.text, seed)
     batches = Batches(train, recipe.training.batch, recipe.training.captions, seed)
-    return model, Criterion(recipe), batches, feeding.Feeder(model, images, texts, batches)
+    return model, Criterion(recipe), batches, loading.Feeder(model, images, texts, batches)
 
 
 def gradients(model: Model) -> dict[str, torch.Tensor]:

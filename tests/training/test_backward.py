@@ -9,7 +9,7 @@ import torch
 
 from polysem.features import LocalFeatures
 from polysem.training import backward
-from polysem.training.feeding import Fed
+from polysem.training.loading import Fed
 from training.small import assembled, cpu, gradients, make_data, tiny
 
 SLOTS = ("image.sets.head_dim=8", "text.sets.head_dim=8", "image.encoder.dropout=0.0", "text.encoder.dropout=0.0")

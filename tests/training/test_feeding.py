@@ -15,7 +15,7 @@ from polysem.encoders import Tokens
 from polysem.features import LocalFeatures
 from polysem.training import train
 from polysem.training.data import split
-from polysem.training.feeding import Captions, Fed, Pictures, Precomputed
+from polysem.training.loading import Captions, Fed, Pictures, Precomputed
 from training.small import assembled, make_data, tiny
 
 PICTURES = [
@@ -155,14 +155,14 @@ def test_frozen_features_come_from_a_store_and_the_model_still_takes_pictures(pi
 
 def test_features_of_other_content_are_not_taken(pictures, tmp_path):
     from polysem.errors import InputError
-    from polysem.training import contents
+    from polysem.training import feature_cache_key
 
     collection = open_collection(pictures)
     store = tmp_path / "store"
     store.mkdir()
-    contents.note(store, collection, "tokens")
-    contents.check(store, collection, "tokens")
+    feature_cache_key.note(store, collection, "tokens")
+    feature_cache_key.check(store, collection, "tokens")
     items = [type(item)(item.id, item.media, ("other", *item.captions[1:]), (), item.split) for item in collection]
     other = type(collection)(collection.name, collection.kind, items)
     with pytest.raises(InputError, match="another content"):
-        contents.check(store, other, "tokens")
+        feature_cache_key.check(store, other, "tokens")

@@ -11,8 +11,8 @@ import torch
 from polysem import objectives
 from polysem.objectives import Labelled
 from polysem.training import train
+from polysem.training.collapse import collapsed_labels
 from polysem.training.diagnosis import PATIENCE, Monitor, StepFacts
-from polysem.training.measures import collapsed_labels
 from training.labelled import make_labelled, tiny
 
 LONG = ("training.epochs=8", "training.validate_every=8")  # of 20 steps each

@@ -7,7 +7,7 @@ import pytest
 from making import noise
 
 from polysem.data.collection import Collection, Item, Media
-from polysem.training.leaks import CAPTIONS_AT_LEAST, leaks
+from polysem.training.split_leakage import CAPTIONS_AT_LEAST, leaks
 
 
 def pictures(folder, split, seeds, captions="a picture of {}"):

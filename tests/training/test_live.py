@@ -4,9 +4,9 @@ import time
 import pytest
 from rich.console import Console
 
-from polysem.training import live as module
+from polysem.training import progress as module
 from polysem.training.diagnosis import Finding
-from polysem.training.live import Live
+from polysem.training.progress import Live
 
 
 def step(i, **more):

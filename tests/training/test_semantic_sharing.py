@@ -18,8 +18,8 @@ from polysem.evaluation import evaluate
 from polysem.evaluation.protocols.micro_f1 import micro_f1
 from polysem.features import LocalFeatures
 from polysem.training import backward, train
-from polysem.training.assembly import assemble
 from polysem.training.blanks import RATE
+from polysem.training.build import assemble
 from polysem.training.data import split
 from training.cutting import killed_after
 from training.labelled import assembled, make_labelled, tiny
@@ -228,7 +228,7 @@ def test_data_without_labels_is_refused_with_what_to_do(tmp_path):
 
 def test_a_model_without_classes_says_so(data):
     recipe = recipes.load("vse-infty", ["dim=16", "text.encoder.word_dim=8", "data.min_count=1"])
-    from polysem.training.assembly import assemble
+    from polysem.training.build import assemble
 
     model = assemble(recipe, open_collection(data))
     assert model.labels is None

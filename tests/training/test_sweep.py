@@ -12,9 +12,9 @@ from polysem.errors import ConfigError, InputError, UnknownNameError
 from polysem.evaluation import protocols
 from polysem.training.loop import Loop
 from polysem.training.sweep import Watcher, plan, sweep
-from polysem.training.sweep.picture import positions
+from polysem.training.sweep.parse import axis, folder_name
+from polysem.training.sweep.plot import positions
 from polysem.training.sweep.result import of_validation
-from polysem.training.sweep.values import axis, folder_name
 from training.labelled import LAYERS, SHORT, WIDTHS, make_labelled
 from training.small import TINY, make_data
 
@@ -284,12 +284,12 @@ def test_runs_that_learn_labels_are_judged_by_ndcg_both_ways(labelled, tmp_path)
 
 
 def test_a_protocol_measures_each_run_once(labelled, tmp_path, monkeypatch):
-    from polysem.training.sweep import measuring
+    from polysem.training.sweep import metrics
 
     asked = []
-    evaluate = measuring.evaluate
+    evaluate = metrics.evaluate
     monkeypatch.setattr(
-        measuring, "evaluate", lambda *given, **how: (asked.append(how["split"]), evaluate(*given, **how))[1]
+        metrics, "evaluate", lambda *given, **how: (asked.append(how["split"]), evaluate(*given, **how))[1]
     )
     protocol = protocols.find("labels").with_options(k=5)
     how = {"recipe": "semantic-sharing", "given": SHARING, "protocol": protocol}

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 import polysem
-from polysem.data import open_collection, overlap
-from polysem.data.arrays import load_features
-from polysem.encoders.sources import SourceError
+from polysem.data import open_collection, train_overlap
+from polysem.data.feature_files import load_features
+from polysem.encoders.weight_lookup import SourceError
 from polysem.errors import ConfigError, InputError
 from polysem.training import backward, train
 from polysem.training.criterion import Criterion
 from polysem.training.data import split
-from polysem.training.teaching import divergence, lessons
+from polysem.training.distillation import divergence, lessons
 from training.small import assembled, cpu, gradients, make_data, tiny
 from training.test_backward import doubled
 
@@ -129,12 +129,12 @@ def test_a_student_has_learned_from_its_teachers_items_too(data, teacher, tmp_pa
     asked = taught_by(tmp_path / "elsewhere")
     train(tiny("vse-infty", "training.epochs=1", asked), data, tmp_path / "taught", tracker=None)
     found = polysem.load(tmp_path / "taught").provenance["data"]["items"]
-    assert found == ["000000000000", *overlap.sketch(split(open_collection(data), tiny("vse-infty").data).train)]
+    assert found == ["000000000000", *train_overlap.sketch(split(open_collection(data), tiny("vse-infty").data).train)]
 
 
 def test_a_teacher_that_knows_the_validation_items_is_refused(data, teacher, tmp_path):
     model = polysem.load(teacher)
-    model.provenance["data"]["items"] = overlap.sketch(split(open_collection(data), tiny("vse-infty").data).val)
+    model.provenance["data"]["items"] = train_overlap.sketch(split(open_collection(data), tiny("vse-infty").data).val)
     model.save(tmp_path / "leaky")
     with pytest.raises(InputError, match="trained on 100% of the validation items"):
         train(tiny("vse-infty", taught_by(tmp_path / "leaky")), data, tmp_path / "run", tracker=None)

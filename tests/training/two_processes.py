@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from polysem import processes
+from polysem import distributed
 from polysem.training import backward
 from training import labelled
 from training.small import assembled, cpu, gradients, tiny
@@ -25,14 +25,14 @@ def main(recipe: str, data: str, out: str, chunk: str, *overrides: str) -> None:
         model, criterion, feeder = labelled.assembled(labelled.tiny(recipe, *overrides), Path(data))
     else:
         model, criterion, _, feeder = assembled(tiny(recipe, *overrides), Path(data))
-    feeder.rank, feeder.world_size = processes.rank(), processes.world_size()
+    feeder.rank, feeder.world_size = distributed.rank(), distributed.world_size()
     model.double().train()
     batch = doubled(next(iter(feeder.epoch(0))))
     outcome = backward.run(model, criterion, batch, accelerator, chunk=int(chunk) or None)
-    processes.add_gradients([*model.image.parameters(), *model.text.parameters()], model.similarity.parameters())
+    distributed.add_gradients([*model.image.parameters(), *model.text.parameters()], model.similarity.parameters())
     found = {"loss": outcome.loss.total, "images": torch.tensor(len(batch.images)), **gradients(model)}
     found |= {f"buffer/{name}": buffer for name, buffer in model.named_buffers()}
-    torch.save(found, f"{out}-{processes.rank()}.pt")
+    torch.save(found, f"{out}-{distributed.rank()}.pt")
     if dist.is_initialized():
         dist.destroy_process_group()
 

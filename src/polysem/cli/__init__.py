@@ -20,15 +20,15 @@ from polysem.cli.doctor import report
 from polysem.cli.eval import eval_command
 from polysem.cli.explain import explain_command
 from polysem.cli.export import export_command
+from polysem.cli.fast_help import QuickCommand, QuickGroup
 from polysem.cli.features import extract_features
 from polysem.cli.import_checkpoint import import_command
 from polysem.cli.index import add_command, index_command
+from polysem.cli.index_admin import compact_command, remove_command, stats_command, verify_command
 from polysem.cli.join import join_command
-from polysem.cli.maintain import compact_command, remove_command, stats_command, verify_command
 from polysem.cli.make_data import make_emoji_clips_command, make_emoji_scenes_command
 from polysem.cli.map import map_command
 from polysem.cli.parts import catalogue
-from polysem.cli.quick_help import QuickCommand, QuickGroup
 from polysem.cli.recipes import group as recipes_group
 from polysem.cli.reproduce import group as reproduce_group
 from polysem.cli.search import search_command

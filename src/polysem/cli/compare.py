@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polysem import aside
+from polysem import atomic_write
 from polysem.cli.collections import FolderLabels, opened
 from polysem.errors import ConfigError, InputError
 
@@ -161,6 +161,6 @@ def _text(tables: list[Comparison], form: str, as_json: bool) -> str:
 def _write(out: Path, text: str) -> None:
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(out, text)
+        atomic_write.write_text(out, text)
     except OSError as error:
         raise InputError(f"Cannot write {out}: {error.strerror or error}.") from None

@@ -113,7 +113,7 @@ def add_command(
 ) -> None:
     """Add to an index. What is there unchanged costs nothing; what has changed is replaced."""
     from polysem.search import Index
-    from polysem.search.clashes import prefixed, refuse
+    from polysem.search.id_conflicts import prefixed, refuse
 
     if prefix and (features or text_features):
         raise InputError(f"Stores of features know items by their own ids: leave out --prefix {prefix}.")
@@ -157,11 +157,11 @@ def _made(out: str, model: str, store: str | None, dtype: str) -> Index:
 def _begun(out: str, model: str, store: str | None, dtype: str) -> Model | None:
     """The model, if there is an index of its vectors already, kept in the same place and the same way."""
     from polysem.errors import PolysemError
-    from polysem.search import Index, places
+    from polysem.search import Index, open_index
     from polysem.search.encoder import manifest_of
 
     try:
-        if store is not None and not places.points_to(out, store):
+        if store is not None and not open_index.points_to(out, store):
             return None
         with Index.open(out, model=model) as there:
             now = manifest_of(there.model)

@@ -19,7 +19,7 @@ def make_emoji_scenes_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print what was made as JSON.")] = False,
 ) -> None:
     """Make pictures of several emoji, five captions each, with labels, boxes and splits."""
-    from polysem.data.emoji.make import make_emoji_scenes
+    from polysem.synthetic.scenes.make import make_emoji_scenes
 
     with _bar("emoji scenes", items) as progress:
         made = make_emoji_scenes(out, items, seed, size, progress)
@@ -38,7 +38,7 @@ def make_emoji_clips_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print what was made as JSON.")] = False,
 ) -> None:
     """Make short videos of moving emoji, five captions each, with splits and the truth on every moment."""
-    from polysem.data.clips.make import make_emoji_clips
+    from polysem.synthetic.clips.make import make_emoji_clips
 
     with _bar("emoji clips", items) as progress:
         made = make_emoji_clips(out, items, seed, size, progress)

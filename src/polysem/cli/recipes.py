@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polysem.cli.quick_help import QuickCommand, QuickGroup
+from polysem.cli.fast_help import QuickCommand, QuickGroup
 
 if TYPE_CHECKING:
     from polysem.recipes import Recipe

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from polysem.cli.fast_help import QuickCommand, QuickGroup
 from polysem.cli.progress import stages
-from polysem.cli.quick_help import QuickCommand, QuickGroup
 from polysem.errors import ConfigError
 
 if TYPE_CHECKING:

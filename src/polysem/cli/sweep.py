@@ -179,8 +179,8 @@ def _show(found: Sweep) -> None:
     from rich.text import Text
 
     from polysem.training.report import duration
+    from polysem.training.sweep.parse import shown
     from polysem.training.sweep.state import PICTURE
-    from polysem.training.sweep.values import shown
 
     rows = found.rows
     table = Table(*found.keys, "seeds", *found.metrics, "time", title=f"{found.recipe} on {found.data}")

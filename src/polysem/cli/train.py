@@ -17,7 +17,7 @@ from polysem.errors import ConfigError
 if TYPE_CHECKING:
     from polysem.encoders.pipeline import Progress
     from polysem.training import Result
-    from polysem.training.live import Live
+    from polysem.training.progress import Live
 
 ON_COLLAPSE = ("stop", "warn")
 
@@ -98,11 +98,11 @@ class Screen:
         self._bar.update(self._task, completed=progress.done)
 
     def begin(self, title: str, total: int, step: int, best: dict[str, Any] | None) -> Live:
-        from polysem import processes
-        from polysem.training.live import Live
+        from polysem import distributed
+        from polysem.training.progress import Live
 
         self._close()
-        live = Live(title, total, enabled=processes.rank() == 0)
+        live = Live(title, total, enabled=distributed.rank() == 0)
         if step:
             live.resumed(step, best)
         return live

@@ -13,10 +13,10 @@ from typing import Any
 
 from PIL import Image
 
-from polysem.data.arrays import load_features
 from polysem.data.collection import Collection, Item
+from polysem.data.feature_files import load_features
 from polysem.data.images import ImageError, load_image
-from polysem.data.problems import DataError, Problem, Problems
+from polysem.data.reader_errors import DataError, Problem, Problems
 from polysem.data.readers import open_collection
 from polysem.data.video import VideoError, is_video, sample_frames
 

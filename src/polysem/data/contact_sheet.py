@@ -9,11 +9,11 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from polysem.aside import replacing
+from polysem.atomic_write import replacing
 from polysem.data.collection import Collection, Item
 from polysem.data.images import ImageError
-from polysem.data.problems import DataError
-from polysem.data.stills import still
+from polysem.data.reader_errors import DataError
+from polysem.data.thumbnails import still
 from polysem.data.video import VideoError
 
 _CELL, _PICTURE, _MARGIN, _LINE = 320, 300, 10, 19

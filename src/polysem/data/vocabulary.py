@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Self
 
-from polysem import aside
-from polysem.data.problems import DataError
+from polysem import atomic_write
+from polysem.data.reader_errors import DataError
 from polysem.data.readers.text import read_json
 from polysem.data.tokenise import words
 from polysem.errors import InputError
@@ -78,7 +78,7 @@ class Vocabulary:
             "idx2word": {str(i): word for i, word in enumerate(self.entries)},
             "idx": len(self.entries),
         }
-        aside.write_text(path, json.dumps(content, ensure_ascii=False))
+        atomic_write.write_text(path, json.dumps(content, ensure_ascii=False))
 
     @classmethod
     def load(cls, path: Path) -> Self:

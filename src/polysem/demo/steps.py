@@ -10,18 +10,18 @@ from typing import Any
 
 from polysem import encoders, recipes
 from polysem.data.collection import Collection, Skipped
-from polysem.data.emoji.make import make_emoji_scenes
 from polysem.data.readers import open_collection
 from polysem.data.store import FeatureStore
-from polysem.demo.own import opened
-from polysem.demo.pace import paced
 from polysem.demo.questions import Found, ask
+from polysem.demo.scale_recipe import paced
+from polysem.demo.user_data import opened
 from polysem.environment.shipped import PHOTO_SMALL
 from polysem.errors import InputError
 from polysem.evaluation import evaluate
 from polysem.evaluation.reports.compare import Comparison, compare_separately
 from polysem.recipes import Recipe
 from polysem.search import Index
+from polysem.synthetic.scenes.make import make_emoji_scenes
 from polysem.training import train
 from polysem.training.precompute import features_of
 from polysem.training.train import Silent

@@ -6,16 +6,16 @@ from polysem.encoders.detector import Detections, Detector
 from polysem.encoders.extraction import extract, extract_texts
 from polysem.encoders.frames import Frames
 from polysem.encoders.grid import Grid
-from polysem.encoders.grids import Grids
 from polysem.encoders.image import ImageEncoder
+from polysem.encoders.multi_grid import Grids
 from polysem.encoders.patch import Patch
-from polysem.encoders.pixels import PixelEncoder
+from polysem.encoders.pixel_encoder import PixelEncoder
 from polysem.encoders.preprocessing import Preprocessing
 from polysem.encoders.region import Region
-from polysem.encoders.sources import SourceError
 from polysem.encoders.text import TextEncoder, Tokens
 from polysem.encoders.transformer import Transformer
 from polysem.encoders.video_frames import VideoFrames
+from polysem.encoders.weight_lookup import SourceError
 
 build = registry.build
 check = registry.check

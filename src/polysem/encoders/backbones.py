@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from polysem.encoders import sources
-from polysem.encoders.sources import SourceError
+from polysem.encoders import weight_lookup
+from polysem.encoders.weight_lookup import SourceError
 from polysem.environment.packages import install_command
 from polysem.errors import ConfigError
 
@@ -53,7 +53,7 @@ def load(
     stored: the config of an encoder that is being rebuilt; with it and without `pretrained` nothing is looked up.
     choose: from the checkpoint's config, the class to build and the (part of the) config to build it from.
     """
-    folder = sources.locate(model) if pretrained or stored is None else None
+    folder = weight_lookup.locate(model) if pretrained or stored is None else None
     config = read_config(model, folder) if folder is not None else from_stored(stored or {})
     cls, config = choose(config)
     # A pooling layer on top is not ours to use, and often lacks weights.

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from polysem import dropout as dropped
-from polysem.encoders import recurrent
+from polysem.encoders import fast_gru
 from polysem.encoders.base import registry
 from polysem.encoders.text import TextEncoder, Tokens
 from polysem.errors import ConfigError, InputError
@@ -89,10 +89,10 @@ class BiGRU(TextEncoder):
     def _read(self, words: Tensor, tokens: Tokens) -> tuple[Tensor | None, Tensor]:
         """(B, N, word_dim) -> states (B, N, dim) where they are asked for, final state (B, dim): each the mean of both
         directions."""
-        if recurrent.suits(self.gru, words):
-            packing = recurrent.Packing(tokens.lengths)
+        if fast_gru.suits(self.gru, words):
+            packing = fast_gru.Packing(tokens.lengths)
             cells = packing.cells(words.shape[1])
-            rows, last = recurrent.run(self.gru, words.flatten(0, 1).index_select(0, cells), packing)
+            rows, last = fast_gru.run(self.gru, words.flatten(0, 1).index_select(0, cells), packing)
             states = rows.new_zeros(words.shape[0] * words.shape[1], rows.shape[1]).index_copy(0, cells, rows)
             states = states.view(*words.shape[:2], -1)
         else:

@@ -12,17 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polysem.allocation import freed_memory_kept
 from polysem.data.collection import Collection
 from polysem.data.store import FeatureStore, Manifest, StoreWriter
 from polysem.data.store.manifest import Dtype
 from polysem.data.store.writer import SHARD_BYTES
 from polysem.encoders.base import Encoder
 from polysem.encoders.pipeline import Job, Pace, Progress, run
-from polysem.encoders.pixels import PixelEncoder
+from polysem.encoders.pixel_encoder import PixelEncoder
 from polysem.encoders.text import TextEncoder, Tokens
 from polysem.errors import ConfigError, InputError
 from polysem.features import LocalFeatures
+from polysem.malloc_tuning import freed_memory_kept
 
 # On the CPU, measured with EfficientNet-Lite0: 4 pictures at a time are as fast as 8 or 16, and take less memory.
 CPU_BATCH, ACCELERATOR_BATCH = 4, 64

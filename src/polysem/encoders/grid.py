@@ -7,7 +7,7 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from polysem.encoders import backbones, efficientnet_lite, sources, vision
+from polysem.encoders import backbones, efficientnet_lite, hf_preprocessing, weight_lookup
 from polysem.encoders.backbones import Backbone
 from polysem.encoders.base import Trainable, registry
 from polysem.encoders.image import ImageEncoder
@@ -48,7 +48,9 @@ class Grid(ImageEncoder):
             interpolation = interpolation or "bicubic"
         else:
             backbone = backbones.load(model, pretrained, backbone_config, _choose)
-        seen = vision.preprocessing(backbone.folder, backbone.config, image_size, resize, mean, std, interpolation)
+        seen = hf_preprocessing.preprocessing(
+            backbone.folder, backbone.config, image_size, resize, mean, std, interpolation
+        )
         # How wide a network's features are and how often it halves its input is in no common config: ask it once.
         with torch.no_grad():
             device = next(backbone.module.parameters()).device
@@ -82,7 +84,7 @@ def _efficientnet_lite(model: str, pretrained: bool) -> Backbone:
     config = efficientnet_lite.config(model)
     network = efficientnet_lite.EfficientNetLite(config["width"], config["depth"])
     if pretrained:
-        efficientnet_lite.load_weights(network, sources.locate(model))
+        efficientnet_lite.load_weights(network, weight_lookup.locate(model))
     return Backbone(network.eval(), config)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from polysem.data.images import load_image
 from polysem.encoders.backbones import Backbone, find_stages
 from polysem.encoders.base import Kind, Trainable
-from polysem.encoders.pixels import PixelEncoder
+from polysem.encoders.pixel_encoder import PixelEncoder
 from polysem.encoders.preprocessing import Preprocessing
 from polysem.encoders.region import xavier_linear
 from polysem.errors import InputError

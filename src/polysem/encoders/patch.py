@@ -8,7 +8,7 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from polysem.encoders import backbones, vision
+from polysem.encoders import backbones, hf_preprocessing
 from polysem.encoders.base import Trainable, registry
 from polysem.encoders.image import ImageEncoder
 from polysem.encoders.preprocessing import Channels, Interpolation, Resize, grid_boxes
@@ -44,7 +44,7 @@ class Patch(ImageEncoder):
     ) -> None:
         backbone = backbones.load(model, pretrained, backbone_config, _choose)
         config = backbone.config
-        seen = vision.preprocessing(backbone.folder, config, image_size, resize, mean, std, interpolation)
+        seen = hf_preprocessing.preprocessing(backbone.folder, config, image_size, resize, mean, std, interpolation)
         super().__init__(backbone, config["hidden_size"], dim, seen, trainable, lr_scale)
         if seen.size % config["patch_size"]:
             self.reject_knobs(f"image_size={seen.size} is no multiple of the patch size {config['patch_size']}.")
@@ -53,7 +53,7 @@ class Patch(ImageEncoder):
         self.keep_cls = cls
         # DINOv3 and some others take any size as they are, and know no such argument.
         knows = "interpolate_pos_encoding" in inspect.signature(self.backbone.forward).parameters
-        other_size = seen.size != vision.side_of(config)
+        other_size = seen.size != hf_preprocessing.side_of(config)
         self.arguments: Mapping[str, bool] = {"interpolate_pos_encoding": True} if knows and other_size else {}
 
     @property
@@ -76,7 +76,7 @@ def _choose(config: Any) -> tuple[Any, Any]:
     config = getattr(config, "vision_config", None) or config
     mapping = backbones.transformers().MODEL_MAPPING
     sized = isinstance(getattr(config, "patch_size", None), int) and hasattr(config, "hidden_size")
-    if type(config) not in mapping or not sized or vision.side_of(config.to_dict()) is None:
+    if type(config) not in mapping or not sized or hf_preprocessing.side_of(config.to_dict()) is None:
         raise ConfigError(
             f"The patch encoder cannot read a {config.model_type!r} model. "
             "Give a vision transformer: ViT, CLIP, SigLIP, DINOv2 or DINOv3."

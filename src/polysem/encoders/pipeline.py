@@ -1,7 +1,7 @@
 """Files to features, with every core busy: some threads read and prepare, some encode, one writes.
 
 An encoding thread runs torch on itself alone: torch's own threads meet at the end of every single operation, which on
-a busy machine costs more than it brings (see `polysem.threads`).
+a busy machine costs more than it brings (see `polysem.cpu_blocks`).
 
 The plan is a function of the list of keys alone. Keys are cut into windows, each window is grouped by the shape of what
 was prepared, each group is cut into batches, and batches are written in the order of their first keys. Taking batches
@@ -21,11 +21,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from polysem.cpu_blocks import single_threaded_pool
 from polysem.data.collection import Skipped
 from polysem.data.store import Entry, StoreWriter
 from polysem.errors import InputError
 from polysem.features import LocalFeatures
-from polysem.threads import single_threaded_pool
 
 COMMIT_SECONDS = 1.0
 """How much work a sudden end may cost."""

@@ -8,7 +8,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from polysem import dropout as dropped
-from polysem import masked
+from polysem import masked_ops
 from polysem.encoders.base import Encoder, registry
 from polysem.errors import unknown
 from polysem.features import LocalFeatures
@@ -87,7 +87,7 @@ class Region(Encoder):
         projected: Tensor = self.fc(rows)
         if self.form != "linear":
             hidden = self.hidden(rows if self.form == "vse_infty" else projected)
-            projected = projected + self.out(masked.batch_norm(self.norm, hidden).relu())
+            projected = projected + self.out(masked_ops.batch_norm(self.norm, hidden).relu())
         result: Tensor = self.dropout(projected)
         return result
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from polysem.encoders import backbones
 from polysem.encoders.base import Trainable, registry
 from polysem.encoders.region import xavier_linear
-from polysem.encoders.sources import SourceError
 from polysem.encoders.text import TextEncoder, Tokens
+from polysem.encoders.weight_lookup import SourceError
 from polysem.errors import ConfigError, InputError
 from polysem.features import LocalFeatures
 

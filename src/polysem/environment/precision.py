@@ -19,7 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from polysem.aside import write_text
+from polysem.atomic_write import write_text
 from polysem.environment.cache import cache_folder
 from polysem.environment.packages import installed_version
 

@@ -5,8 +5,8 @@ from polysem.evaluation.evaluate import evaluate
 from polysem.evaluation.protocols import Protocol, catalogue
 from polysem.evaluation.recall import retrieval
 from polysem.evaluation.reports.compare import compare
-from polysem.evaluation.resampling import intervals, paired_p
 from polysem.evaluation.result import Evaluation
+from polysem.evaluation.significance import intervals, paired_p
 from polysem.evaluation.stamp import Stamp
 
 __all__ = [

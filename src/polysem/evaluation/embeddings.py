@@ -15,14 +15,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from polysem.aside import replacing
-from polysem.data.arrays import load_features
+from polysem.atomic_write import replacing
 from polysem.data.collection import Collection
+from polysem.data.feature_files import load_features
 from polysem.data.store import FeatureStore
 from polysem.encoders import PixelEncoder
 from polysem.errors import InputError
 from polysem.features import LocalFeatures
-from polysem.models import Model, encoding
+from polysem.models import Model, embedding
 from polysem.models.tower import Inputs, Tower
 
 BATCH = 64
@@ -105,20 +105,20 @@ def _texts(
     model: Model, collection: Collection, store: FeatureStore | None, progress: Progress | None
 ) -> tuple[Tensor, ...]:
     if store is None:
-        return encoding.read_texts(model.text, collection.captions, progress=progress, read=_reading(model.text))
+        return embedding.read_texts(model.text, collection.captions, progress=progress, read=_reading(model.text))
     keys = [f"{item.id}#{number}" for item in collection for number in range(len(item.captions))]
     places = store.positions(keys)
     return _run(model.text, len(keys), lambda rows: store.batch(places[rows]), progress)
 
 
-def _reading(tower: Tower) -> encoding.Reading:
-    return encoding.vectors if tower.sets.labels is None else encoding.vectors_and_probabilities
+def _reading(tower: Tower) -> embedding.Reading:
+    return embedding.vectors if tower.sets.labels is None else embedding.vectors_and_probabilities
 
 
 def _run(
     tower: Tower, count: int, load: Callable[[np.ndarray], Inputs], progress: Progress | None, batch: int = BATCH
 ) -> tuple[Tensor, ...]:
-    return encoding.run(tower, count, lambda rows: load(np.array(rows)), batch, progress, _reading(tower))
+    return embedding.run(tower, count, lambda rows: load(np.array(rows)), batch, progress, _reading(tower))
 
 
 def opened_store(folder: str | Path | None, tower: Tower) -> FeatureStore | None:

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from polysem.data import overlap
+from polysem.data import train_overlap
 from polysem.data.collection import HELD_OUT_NAME, Collection
 from polysem.data.readers import open_collection
 from polysem.errors import InputError, kind
-from polysem.evaluation import protocols, resampling
+from polysem.evaluation import protocols, significance
 from polysem.evaluation.embeddings import embed
 from polysem.evaluation.protocols import Measured, Protocol, Subject
 from polysem.evaluation.reports import trec
 from polysem.evaluation.rescoring import Rescoring
 from polysem.evaluation.result import Evaluation
-from polysem.evaluation.sources import Embedded, Matrix, Mean, Scores
+from polysem.evaluation.score_matrix import Embedded, Matrix, Mean, Scores
 from polysem.models import Model, load
 
 Progress = Callable[[str, int, int], None]
@@ -99,7 +99,7 @@ def _finished(measured: Measured, subjects: list[Subject], trained: float, inter
         measured.per_query,
         facts=subjects[0].facts if len(subjects) == 1 else {"members": [dict(each.facts) for each in subjects]},
     )
-    return replace(found, intervals=resampling.intervals(found)) if intervals else found
+    return replace(found, intervals=significance.intervals(found)) if intervals else found
 
 
 def _opened(member: Any) -> Model | Scores:
@@ -138,7 +138,7 @@ def _split(
 
 def _trained_on(model: Model, items: Collection) -> float:
     """The share of these items that the model was trained on, as far as it knows its training items."""
-    return overlap.share(model.provenance.get("data", {}).get("items", []), items)
+    return train_overlap.share(model.provenance.get("data", {}).get("items", []), items)
 
 
 def _each(given: Store | Sequence[Store], count: int, option: str) -> list[Store]:

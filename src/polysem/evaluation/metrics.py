@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from polysem.evaluation.best import Best
 from polysem.evaluation.ranking import BothWays, Ranking
+from polysem.evaluation.top_k import Best
 
 CUTS = (1, 5, 10)
 DEPTH = 10

@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from polysem import threads
+from polysem import cpu_blocks
 from polysem.errors import InputError
-from polysem.evaluation.best import Best
 from polysem.evaluation.relevance import Ints, Relevance
-from polysem.evaluation.sources import Floats, Rows, Scores
+from polysem.evaluation.score_matrix import Floats, Rows, Scores
+from polysem.evaluation.top_k import Best
 
 ROWS = 240
 """Images of a tile: as many as a byte can count, and enough for the matrix product."""
@@ -87,14 +87,14 @@ def rank_both_ways(
                 progress(done, total)
 
     device = torch.device("cpu")
-    workers = threads.count(device)
+    workers = cpu_blocks.count(device)
     diagonal: dict[int, Floats] = {}
 
     def matches(block: int) -> None:
         diagonal[block] = grid.tile(range(block, block + 1), block)
         both.begin(block, diagonal[block])
 
-    threads.run([partial(matches, block) for block in range(len(grid.blocks))], device)
+    cpu_blocks.run([partial(matches, block) for block in range(len(grid.blocks))], device)
     lanes = [both] if workers == 1 else [_Count(grid, keep, both) for _ in range(workers)]
 
     def count(lane: _Count, parts: Sequence[tuple[range, int]]) -> None:
@@ -107,7 +107,7 @@ def rank_both_ways(
                 lane.best["t2i"].offer_columns(grid.images(run), grid.blocks[j].texts, tiles)
             report(len(run))
 
-    threads.run([partial(count, lane, wanted[place :: len(lanes)]) for place, lane in enumerate(lanes)], device)
+    cpu_blocks.run([partial(count, lane, wanted[place :: len(lanes)]) for place, lane in enumerate(lanes)], device)
     for lane in lanes:
         if lane is not both:
             both.join(lane)
@@ -141,7 +141,7 @@ def rank_rows(scores: Scores, relevance: Relevance, *, keep: int = 0, progress: 
             if progress is not None:
                 progress(done, len(relevance))
 
-    threads.run([partial(one, block) for block in blocks], torch.device("cpu"))
+    cpu_blocks.run([partial(one, block) for block in blocks], torch.device("cpu"))
     return Ranking(relevance, places, best if keep else None)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from polysem.evaluation.metrics import CUTS, per_query, rsum
 from polysem.evaluation.ranking import BothWays, rank_both_ways
-from polysem.evaluation.sources import Matrix
+from polysem.evaluation.score_matrix import Matrix
 
 
 def retrieval(scores: Tensor, owners: npt.NDArray[np.integer[Any]]) -> dict[str, Any]:

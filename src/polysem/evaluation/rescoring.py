@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from polysem.errors import InputError, unknown
-from polysem.evaluation.best import Best
-from polysem.evaluation.sources import Floats, Rows, Scores
+from polysem.evaluation.score_matrix import Floats, Rows, Scores
+from polysem.evaluation.top_k import Best
 
 Method = Literal["dual-softmax", "query-bank", "csls"]
 METHODS = ("dual-softmax", "query-bank", "csls")

@@ -1,7 +1,7 @@
 """Models for other runtimes."""
 
-from polysem.export.checking import Agreement
 from polysem.export.onnx import Export, export_onnx
+from polysem.export.parity import Agreement
 from polysem.export.tracing import ExportError
 
 __all__ = ["Agreement", "Export", "ExportError", "export_onnx"]

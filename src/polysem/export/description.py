@@ -8,8 +8,8 @@ from typing import Any
 
 from polysem._version import __version__
 from polysem.encoders import BiGRU, Transformer
-from polysem.export.checking import Agreement
 from polysem.export.graphs import Graph, Port, TextGraph
+from polysem.export.parity import Agreement
 from polysem.export.tracing import OPSET, ExportError
 from polysem.models import Model
 

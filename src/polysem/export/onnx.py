@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from polysem.errors import ConfigError
-from polysem.export import checking, description, tracing
-from polysem.export.checking import Agreement
+from polysem.export import description, parity, tracing
 from polysem.export.folder import appearing
 from polysem.export.graphs import Graph, graphs
+from polysem.export.parity import Agreement
 from polysem.export.tracing import ExportError
 from polysem.models import Model
 
@@ -46,7 +46,7 @@ def export_onnx(
     """
     if not 0 < tolerance < float("inf"):
         raise ConfigError(f"tolerance must be a positive number, got {tolerance}.")
-    checking.require_runtime()
+    parity.require_runtime()
     out = Path(out)
     copy = _on_cpu(model)
     parts = graphs(copy)
@@ -55,7 +55,7 @@ def export_onnx(
         for done, (name, graph) in enumerate(parts.items()):
             progress("Writing and checking", done, len(parts))
             tracing.write(graph, folder / f"{name}.onnx")
-            agreements[name] = checking.compare(graph, folder / f"{name}.onnx")
+            agreements[name] = parity.compare(graph, folder / f"{name}.onnx")
             _accept(graph, agreements[name], tolerance)
         progress("Writing and checking", len(parts), len(parts))
         described = description.describe(copy, parts, agreements, tolerance, folder)

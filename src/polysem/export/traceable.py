@@ -2,7 +2,7 @@
 
 The towers are fast because they look: which lengths a batch has, whether anything is padded, what numpy can sort. A
 graph for every batch cannot look. While one is traced, each such function is replaced by one that computes the same
-without; `polysem.export.checking` then compares the graph with the originals.
+without; `polysem.export.parity` then compares the graph with the originals.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
-from polysem import masked
+from polysem import masked_ops
 from polysem.encoders.bigru import BiGRU
 from polysem.encoders.detector import OWL, Detector
 from polysem.encoders.image import ImageEncoder
@@ -25,17 +25,17 @@ from polysem.encoders.text import Tokens
 from polysem.encoders.transformer import Transformer
 from polysem.encoders.video_frames import VideoFrames
 from polysem.encoders.video_frames import _mean as mean_of_frame
-from polysem.export import layers
+from polysem.export import traceable_gru
 from polysem.features import LocalFeatures
-from polysem.models import ragged
+from polysem.models import length_buckets
 from polysem.pooling import coefficients
 from polysem.pooling.fspool import FSPool
 from polysem.pooling.gcn import RelationLayer
 from polysem.pooling.gpo import GPO
 from polysem.pooling.kmax import KMax
-from polysem.sets import SetPrediction, SetPredictor, parallel
+from polysem.sets import SetPrediction, SetPredictor, batch_threads
 from polysem.sets.attention import Plan, SlotAttention
-from polysem.sets.classes import Classes
+from polysem.sets.semantic_sharing import Classes
 
 _lock = threading.Lock()
 _plan = SlotAttention.plan
@@ -65,14 +65,14 @@ def zero_padded(features: LocalFeatures) -> LocalFeatures:
 def sort_descending(x: Tensor, mask: Tensor, sentinel: float = float("-inf")) -> Tensor:
     """By the graph's own sort in place of numpy's."""
     columns = x.masked_fill(~mask[..., None], sentinel).transpose(1, 2).sort(dim=-1, descending=True).values
-    return columns.transpose(1, 2).masked_fill(~masked.ranks(mask)[..., None], 0.0)
+    return columns.transpose(1, 2).masked_fill(~masked_ops.ranks(mask)[..., None], 0.0)
 
 
-def in_one_group(_: Tensor) -> list[ragged.Group]:
+def in_one_group(_: Tensor) -> list[length_buckets.Group]:
     return []
 
 
-def all_items_at_once(run: parallel.Split, _: nn.Module, x: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+def all_items_at_once(run: batch_threads.Split, _: nn.Module, x: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
     return run(x, mask)
 
 
@@ -82,7 +82,7 @@ def all_items_at_once(run: parallel.Split, _: nn.Module, x: Tensor, mask: Tensor
 def encode_words(encoder: BiGRU, tokens: Tokens) -> LocalFeatures:
     """Real words and padding alike; the latter is left out by `layers`."""
     words = encoder.embedding(tokens.ids.masked_fill(~tokens.mask, 0))
-    states, last = layers.both_ways(encoder.gru, words, tokens.mask.sum(1))
+    states, last = traceable_gru.both_ways(encoder.gru, words, tokens.mask.sum(1))
     return LocalFeatures(words if encoder.local == "words" else states, tokens.mask, last).zero_padded()
 
 
@@ -138,7 +138,7 @@ def positions(generator: coefficients.Positions, lengths: Tensor, padded: int, r
 
 def recurrent_scores(generator: coefficients.BiGRU, lengths: Tensor, padded: int, ranked: Tensor | None) -> Tensor:
     x = generator.positions(lengths, padded, ranked).to(generator.score.weight)
-    scores: Tensor = generator.score(layers.both_ways(generator.gru, x, lengths)[0])
+    scores: Tensor = generator.score(traceable_gru.both_ways(generator.gru, x, lengths)[0])
     return scores
 
 
@@ -161,8 +161,8 @@ def fspool_curves(pooling: FSPool, mask: Tensor) -> Tensor:
 
 def mean_of_largest(pooling: KMax, x: Tensor, mask: Tensor) -> Tensor:
     """From a full sort: how many there are to take is not known."""
-    taken = masked.ranks(mask) & (torch.arange(mask.shape[1], device=mask.device) < pooling.k)
-    return masked.mean(masked.sort_descending(x, mask).masked_fill(~taken[..., None], 0.0), taken)
+    taken = masked_ops.ranks(mask) & (torch.arange(mask.shape[1], device=mask.device) < pooling.k)
+    return masked_ops.mean(masked_ops.sort_descending(x, mask).masked_fill(~taken[..., None], 0.0), taken)
 
 
 def relate(layer: RelationLayer, x: Tensor, mask: Tensor) -> Tensor:
@@ -205,16 +205,16 @@ _TWINS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
     (LocalFeatures, "check", _unchecked),
     (LocalFeatures, "zero_padded", zero_padded),
     (Tokens, "__post_init__", _unchecked),
-    (masked, "sort_descending", sort_descending),
-    (ragged, "groups", in_one_group),
-    (parallel, "by_items", all_items_at_once),
+    (masked_ops, "sort_descending", sort_descending),
+    (length_buckets, "groups", in_one_group),
+    (batch_threads, "by_items", all_items_at_once),
     (BiGRU, "forward", encode_words),
     (Region, "forward", encode_regions),
     (Transformer, "forward", encode_tokens),
     (ImageEncoder, "check", _unchecked),
     (Detector, "forward", surest_regions),
     (VideoFrames, "forward", encode_frames),
-    (nn.TransformerEncoderLayer, "forward", layers.encode_layer),
+    (nn.TransformerEncoderLayer, "forward", traceable_gru.encode_layer),
     (SetPredictor, "forward", predict),
     (GPO, "_theta", gpo_weights),
     (coefficients.Positions, "forward", positions),

@@ -6,7 +6,7 @@ from polysem.inspection.diagnose import Diagnosis, Verdict, diagnose
 from polysem.inspection.explain import Explanation, draw, explain
 from polysem.inspection.map import Map, Points
 from polysem.inspection.map import map_space as map  # noqa: A004 - the name of the command
-from polysem.inspection.places import Places, places, regions, stored_places
+from polysem.inspection.token_boxes import Places, places, regions, stored_places
 
 __all__ = [
     "Attention",

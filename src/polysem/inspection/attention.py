@@ -11,10 +11,10 @@ from torch import Tensor
 
 from polysem.errors import InputError
 from polysem.features import LocalFeatures
-from polysem.inspection import inputs, omission
+from polysem.inspection import inputs, occlusion
 from polysem.inspection.inputs import Progress
 from polysem.models import Model, Tower
-from polysem.models.encoding import move
+from polysem.models.embedding import move
 from polysem.models.tower import Inputs
 from polysem.pooling.base import coefficient_shares
 from polysem.sets.slots import AggregatingPredictor
@@ -125,7 +125,7 @@ def _of_batch(tower: Tower, batch: Inputs) -> list[Attention]:
         elif steps is not None:
             weights = steps[:, row][..., real]
         else:
-            how, weights = "omission", omission.weights(tower, batch, row, vectors)[None]
+            how, weights = "omission", occlusion.weights(tower, batch, row, vectors)[None]
         found.append(
             Attention(
                 _plain(vectors),

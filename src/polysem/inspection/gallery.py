@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from polysem.data import overlap
+from polysem.data import train_overlap
 from polysem.data.collection import HELD_OUT_NAME, Collection
 from polysem.data.readers import open_collection
 from polysem.errors import InputError
@@ -74,7 +74,7 @@ def _part(collection: Collection, wanted: str | None, model: Model) -> tuple[Col
                 f"{collection.name} has no splits, so no {wanted!r}. Take --split all, or --split val for the tenth "
                 "that training holds out by id."
             )
-        trained_here = overlap.share(model.provenance.get("data", {}).get("items", []), collection) > 0
+        trained_here = train_overlap.share(model.provenance.get("data", {}).get("items", []), collection) > 0
         if wanted == "val" or (wanted is None and trained_here):
             return collection.held_out()[0], HELD_OUT_NAME
         return collection, "all"

@@ -1,10 +1,10 @@
 """Models: two towers wired together, saved and loaded."""
 
+from polysem.models.build import build
+from polysem.models.ensemble import join
 from polysem.models.folder import ModelFolderError, load
 from polysem.models.importing import CheckpointError, import_checkpoint
-from polysem.models.joining import join
 from polysem.models.model import Model
 from polysem.models.tower import Tower
-from polysem.models.wiring import build
 
 __all__ = ["CheckpointError", "Model", "ModelFolderError", "Tower", "build", "import_checkpoint", "join", "load"]

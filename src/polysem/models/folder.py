@@ -15,10 +15,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from polysem._version import __version__
-from polysem.encoders import sources
+from polysem.encoders import weight_lookup
 from polysem.errors import PolysemError
 from polysem.models import card as model_card
-from polysem.models import smaller
+from polysem.models import fp16_saving
 
 if TYPE_CHECKING:
     from polysem.models.model import Model
@@ -41,9 +41,9 @@ def save(model: Model, path: Path, card: Mapping[str, Any], small: bool = False)
         raise ModelFolderError(
             f"{path} holds files of yours that a model would replace: {', '.join(taken)}. Give another folder."
         )
-    lent = smaller.borrowed(model) if small else {}
+    lent = fp16_saving.borrowed(model) if small else {}
     without = {name for names in lent.values() for name in names}
-    model = smaller.rounded(model, without) if small else model
+    model = fp16_saving.rounded(model, without) if small else model
     described = {
         "library_name": "polysem",
         "polysem_version": __version__,
@@ -61,7 +61,7 @@ def save(model: Model, path: Path, card: Mapping[str, Any], small: bool = False)
     try:
         state = unshared(model.state_dict())
         if small:
-            state = smaller.halved(state, without)
+            state = fp16_saving.halved(state, without)
         save_file(state, aside / WEIGHTS, metadata={"format": "pt"})
         for side, tower in (("image", model.image), ("text", model.text)):
             (aside / PREPROCESSING / side).mkdir(parents=True)
@@ -83,12 +83,12 @@ def save(model: Model, path: Path, card: Mapping[str, Any], small: bool = False)
 
 def load(path: str | Path) -> Model:
     """The model in this folder, in evaluation mode on the CPU; or of this name on the hub."""
-    from polysem.models import wiring
+    from polysem.models.build import build
 
-    folder = sources.locate(str(path))
+    folder = weight_lookup.locate(str(path))
     described = read_config(folder)
     lent = described.get("borrowed", [])
-    model = wiring.build(**smaller.borrowing(described["model"], lent))
+    model = build(**fp16_saving.borrowing(described["model"], lent))
     for side, tower in (("image", model.image), ("text", model.text)):
         if any((folder / PREPROCESSING / side).glob("*")):
             tower.encoder.load_preprocessing(folder / PREPROCESSING / side)
@@ -107,7 +107,7 @@ def load(path: str | Path) -> Model:
     model.provenance = described.get("provenance") or {}
     found = model.fingerprint()
     if described.get("fingerprint") not in (None, found):
-        names = ", ".join(name for side in lent for name in smaller.named(described["model"][side]["encoder"]))
+        names = ", ".join(name for side in lent for name in fp16_saving.named(described["model"][side]["encoder"]))
         raise ModelFolderError(
             f"The files in {folder} are not the ones that were saved together: the fingerprint is {found[:12]}, "
             f"{CONFIG} says {described['fingerprint'][:12]}. Copy the whole folder again."

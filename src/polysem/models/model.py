@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from polysem.encoders import fingerprints
 from polysem.encoders.base import Encoder
-from polysem.models import encoding, folder, mixed
+from polysem.models import embedding, folder, mixed
 from polysem.models.tower import Hidden, Inputs, Tower
 from polysem.registry import Part
 from polysem.sets import SetPrediction
@@ -94,25 +94,25 @@ class Model(nn.Module):
         images: paths or PIL images, where the encoder takes pixels; (tokens, dim) arrays or `LocalFeatures` where it
         takes features. `LocalFeatures` of the encoder's own making are accepted by both.
         """
-        return encoding.encode_images(self.image, images, batch_size, progress)
+        return embedding.encode_images(self.image, images, batch_size, progress)
 
     def encode_texts(
         self, texts: Any, *, batch_size: int = 128, progress: Callable[[int, int], None] | None = None
     ) -> Tensor:
         """(texts, K, dim) on the CPU, in the order given. texts: sentences, or `Tokens`, or lists of token ids."""
-        return encoding.encode_texts(self.text, texts, batch_size, progress)
+        return embedding.encode_texts(self.text, texts, batch_size, progress)
 
     def classify_images(
         self, images: Any, *, batch_size: int = 32, progress: Callable[[int, int], None] | None = None
     ) -> Tensor:
         """(items, classes): how probable each of `labels` is. images: as `encode_images` takes them."""
-        return encoding.encode_images(self.image, images, batch_size, progress, encoding.probabilities)
+        return embedding.encode_images(self.image, images, batch_size, progress, embedding.probabilities)
 
     def classify_texts(
         self, texts: Any, *, batch_size: int = 128, progress: Callable[[int, int], None] | None = None
     ) -> Tensor:
         """(texts, classes): how probable each of `labels` is. texts: as `encode_texts` takes them."""
-        return encoding.encode_texts(self.text, texts, batch_size, progress, encoding.probabilities)
+        return embedding.encode_texts(self.text, texts, batch_size, progress, embedding.probabilities)
 
     def fingerprint(self) -> str:
         """sha256 of all that decides an embedding: weights, knobs and preprocessing of both towers, and the similarity.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from polysem.encoders import Encoder, Tokens
 from polysem.errors import ConfigError
 from polysem.features import LocalFeatures
-from polysem.models import ragged
+from polysem.models import length_buckets
 from polysem.pooling import Pooling
 from polysem.registry import Part
 from polysem.sets import SetPrediction, SetPredictor
@@ -85,13 +85,13 @@ class Tower(nn.Module):
 
         So where padding would cost anything, a batch of very different lengths is embedded in groups of like ones.
         """
-        groups = ragged.groups(projected.mask) if self.sets.works_on_tokens and not self.reads_padding else []
+        groups = length_buckets.groups(projected.mask) if self.sets.works_on_tokens and not self.reads_padding else []
         if len(groups) < 2:
             return self._embed(encoded, projected)
-        cut = ragged.split(projected, groups)
-        read = cut if self.reads == "projected" else ragged.split(encoded, groups)
+        cut = length_buckets.split(projected, groups)
+        read = cut if self.reads == "projected" else length_buckets.split(encoded, groups)
         parts = [self._embed(*both) for both in zip(read, cut, strict=True)]
-        return ragged.joined(parts, [rows for rows, _ in groups], projected.mask.shape[1])
+        return length_buckets.joined(parts, [rows for rows, _ in groups], projected.mask.shape[1])
 
     @property
     def reads_padding(self) -> bool:

@@ -5,9 +5,9 @@ from polysem.objectives.base import Loss, Objective, Regulariser, registry
 from polysem.objectives.diversity import Diversity
 from polysem.objectives.dscmr import DSCMR
 from polysem.objectives.infonce import InfoNCE
-from polysem.objectives.labelled import Labelled, LabelObjective
-from polysem.objectives.labels import Labels
+from polysem.objectives.label_objective import Labelled, LabelObjective
 from polysem.objectives.mmd import MMD
+from polysem.objectives.semantic_sharing import Labels
 from polysem.objectives.triplet import Triplet
 
 build = registry.build

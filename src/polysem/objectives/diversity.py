@@ -6,7 +6,7 @@ import torch
 from pydantic import PositiveFloat
 from torch import Tensor
 
-from polysem import masked
+from polysem import masked_ops
 from polysem.objectives.base import Loss, Regulariser, registry
 
 
@@ -31,7 +31,7 @@ class Diversity(Regulariser):
         k = residual.shape[1]
         if k == 1:
             return (residual * 0).sum()
-        r = masked.unit(residual)
+        r = masked_ops.unit(residual)
         gram = r @ r.transpose(1, 2)
         if self.form == "gram":
             off_diagonal = gram - torch.diag_embed(gram.diagonal(dim1=1, dim2=2))

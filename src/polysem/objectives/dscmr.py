@@ -7,9 +7,9 @@ from pydantic import NonNegativeFloat
 from torch import Tensor
 from torch.nn import functional as F
 
-from polysem import masked
+from polysem import masked_ops
 from polysem.objectives.base import Loss, registry
-from polysem.objectives.labelled import Labelled, LabelObjective, pairs
+from polysem.objectives.label_objective import Labelled, LabelObjective, pairs
 
 
 @registry.register("dscmr")
@@ -45,7 +45,7 @@ class DSCMR(LabelObjective):
         return Loss(total, {"label": label, "discrimination": alike, "invariance": apart})
 
     def _alike(self, one: Labelled, other: Labelled) -> Tensor:
-        half = masked.unit(one.residual[:, 0]) @ masked.unit(other.residual[:, 0]).t() / 2
+        half = masked_ops.unit(one.residual[:, 0]) @ masked_ops.unit(other.residual[:, 0]).t() / 2
         shared = one.labels @ other.labels.t()
         if self.variant == "paper":
             shared = (shared > 0).to(half)

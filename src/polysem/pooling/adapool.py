@@ -4,7 +4,7 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from polysem import masked
+from polysem import masked_ops
 from polysem.pooling.base import Pooling, registry
 from polysem.pooling.softpool import softpool
 
@@ -30,8 +30,8 @@ class AdaPool(Pooling):
         self.beta = nn.Parameter(torch.randn(1).clamp(0, 1))
 
     def pool(self, x: Tensor, mask: Tensor) -> Tensor:
-        centre = masked.mean(x, mask)[:, None]
-        typical = (masked.softmax(dice_similarity(x, centre), mask[..., None], dim=1) * x).sum(1)
+        centre = masked_ops.mean(x, mask)[:, None]
+        typical = (masked_ops.softmax(dice_similarity(x, centre), mask[..., None], dim=1) * x).sum(1)
         if self.training:
             # In place: a clamp in the graph would hold a beta that has left [0, 1] there for good, without gradient.
             # Of the data: a batch may be pooled in groups, and the graph of the first must stay valid in the second.
@@ -40,6 +40,6 @@ class AdaPool(Pooling):
         return beta * typical + (1 - beta) * softpool(x, mask)
 
     def weigh(self, x: Tensor, mask: Tensor) -> Tensor:
-        centre, real, beta = masked.mean(x, mask)[:, None], mask[..., None], self.beta.clamp(0, 1)
-        typical = masked.softmax(dice_similarity(x, centre), real, dim=1)
-        return beta * typical + (1 - beta) * masked.softmax(x, real, dim=1)
+        centre, real, beta = masked_ops.mean(x, mask)[:, None], mask[..., None], self.beta.clamp(0, 1)
+        typical = masked_ops.softmax(dice_similarity(x, centre), real, dim=1)
+        return beta * typical + (1 - beta) * masked_ops.softmax(x, real, dim=1)

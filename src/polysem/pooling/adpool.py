@@ -6,7 +6,7 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from polysem import masked
+from polysem import masked_ops
 from polysem.pooling.base import Pooling, by_token, registry
 from polysem.pooling.softpool import softpool
 
@@ -58,10 +58,10 @@ class AdPool(Pooling):
     def weigh(self, x: Tensor, mask: Tensor) -> Tensor:
         weights = []
         if self.token_level:
-            ranked = masked.sort_descending(x, mask)
+            ranked = masked_ops.sort_descending(x, mask)
             weights.append(by_token(self.token_weights(ranked, mask), x, mask))
         if self.embedding_level:
-            weights.append(masked.softmax(x, mask[..., None], dim=1))
+            weights.append(masked_ops.softmax(x, mask[..., None], dim=1))
         balance = self.level_weights(self.levels(x, mask))
         return (balance[..., None, None] * torch.stack(weights, dim=1)).sum(1)
 
@@ -69,7 +69,7 @@ class AdPool(Pooling):
         """(B, N, D) -> (B, 1 or 2, D): the token level, then the embedding level, as far as they are on."""
         pooled = []
         if self.token_level:
-            ranked = masked.sort_descending(x, mask)
+            ranked = masked_ops.sort_descending(x, mask)
             pooled.append((self.token_weights(ranked, mask) * ranked).sum(1))
         if self.embedding_level:
             pooled.append(softpool(x, mask))
@@ -82,7 +82,7 @@ class AdPool(Pooling):
             logits = logits.relu()
         if self.variant == "official":
             return logits.softmax(1)
-        return masked.softmax(logits, masked.ranks(mask)[..., None], dim=1)
+        return masked_ops.softmax(logits, masked_ops.ranks(mask)[..., None], dim=1)
 
     def level_weights(self, levels: Tensor) -> Tensor:
         """(B, L, D) -> (B, L), summing to 1."""

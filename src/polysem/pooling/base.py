@@ -8,7 +8,7 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from polysem import masked
+from polysem import masked_ops
 from polysem.features import LocalFeatures, require_features
 from polysem.registry import Part, Registry
 
@@ -57,7 +57,7 @@ class Pooling(Part):
 def by_token(weights: Tensor, x: Tensor, mask: Tensor, sentinel: float = float("-inf")) -> Tensor:
     """(B, N, 1 or D) weights of sorted values -> (B, N, D), the same weights where the values stand in x."""
     order = x.masked_fill(~mask[..., None], sentinel).argsort(dim=1, descending=True, stable=True)
-    ranked = weights.masked_fill(~masked.ranks(mask)[..., None], 0.0)
+    ranked = weights.masked_fill(~masked_ops.ranks(mask)[..., None], 0.0)
     return torch.zeros_like(x).scatter(1, order, ranked.expand_as(x)).masked_fill(~mask[..., None], 0.0)
 
 

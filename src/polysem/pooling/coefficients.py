@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from polysem.encoders import recurrent
+from polysem.encoders import fast_gru
 from polysem.errors import InputError
 
 
@@ -56,10 +56,10 @@ class BiGRU(nn.Module):
 
     def forward(self, lengths: Tensor, padded: int, ranked: Tensor | None) -> Tensor:
         x = self.positions(lengths, padded, ranked).to(self.score.weight)
-        if recurrent.suits(self.gru, x):
-            packing = recurrent.Packing(lengths)
+        if fast_gru.suits(self.gru, x):
+            packing = fast_gru.Packing(lengths)
             cells = packing.cells(padded)
-            rows, _ = recurrent.run(self.gru, x.flatten(0, 1).index_select(0, cells), packing)
+            rows, _ = fast_gru.run(self.gru, x.flatten(0, 1).index_select(0, cells), packing)
             real: Tensor = self.score(rows)
             return (
                 real.new_zeros(len(lengths) * padded, real.shape[1]).index_copy(0, cells, real).view(*x.shape[:2], -1)

@@ -6,7 +6,7 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from polysem import masked
+from polysem import masked_ops
 from polysem.features import LocalFeatures
 from polysem.pooling.base import Pooling, by_token, registry
 
@@ -38,7 +38,7 @@ class FSPool(Pooling):
         return features.values, features.mask | (features.lengths == 1)[:, None] & second
 
     def pool(self, x: Tensor, mask: Tensor) -> Tensor:
-        return (self._curves(mask) * masked.sort_descending(x, mask)).sum(1)
+        return (self._curves(mask) * masked_ops.sort_descending(x, mask)).sum(1)
 
     def weigh(self, x: Tensor, mask: Tensor) -> Tensor:
         return by_token(self._curves(mask), x, mask)

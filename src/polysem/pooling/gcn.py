@@ -8,7 +8,7 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from polysem import masked
+from polysem import masked_ops
 from polysem.errors import unknown
 from polysem.features import LocalFeatures
 from polysem.pooling.base import Pooling, registry
@@ -31,7 +31,7 @@ class RelationLayer(nn.Module):
         # theta (phi^T g) costs N D^2 where (theta phi^T) g costs N^2 D; for the usual N < D the latter is cheaper.
         relations = self.theta(x) @ self.phi(x).transpose(1, 2) / mask.sum(1)[:, None, None]
         update = torch.zeros_like(x)
-        update[mask] = masked.batch_norm(self.norm, self.out(relations @ messages)[mask]).to(
+        update[mask] = masked_ops.batch_norm(self.norm, self.out(relations @ messages)[mask]).to(
             x.dtype
         )  # autocast may differ
         return x + update
@@ -61,7 +61,7 @@ class GCN(Pooling):
     def pool(self, x: Tensor, mask: Tensor) -> Tensor:
         for layer in self.layers:
             x = layer(x, mask)
-        x = masked.unit(x) if self.variant == "paper" else nn.functional.normalize(x, dim=1)
+        x = masked_ops.unit(x) if self.variant == "paper" else nn.functional.normalize(x, dim=1)
         return last_state(self.gru, x, mask)
 
     def translate_official(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

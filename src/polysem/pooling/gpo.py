@@ -6,7 +6,7 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
-from polysem import masked
+from polysem import masked_ops
 from polysem.features import LocalFeatures
 from polysem.pooling import coefficients
 from polysem.pooling.base import Pooling, by_token, registry
@@ -70,14 +70,14 @@ class GPO(Pooling):
         self._memory = coefficients.Memory()
 
     def pool(self, x: Tensor, mask: Tensor) -> Tensor:
-        ranked = masked.sort_descending(x, mask, self._sentinel)
+        ranked = masked_ops.sort_descending(x, mask, self._sentinel)
         theta = self._theta(ranked, mask)
         if theta.shape[-1] == 1:
             return (theta.transpose(1, 2) @ ranked).squeeze(1)
         return (theta * ranked).sum(1)
 
     def weigh(self, x: Tensor, mask: Tensor) -> Tensor:
-        ranked = masked.sort_descending(x, mask, self._sentinel)
+        ranked = masked_ops.sort_descending(x, mask, self._sentinel)
         return by_token(self._theta(ranked, mask), x, mask, self._sentinel)
 
     @property
@@ -89,7 +89,7 @@ class GPO(Pooling):
         """theta: (B, N) weights of the sorted values, 0 past an item's length; (B, N, D) if `per_dimension`."""
         features.check(self.dim)
         clean = features.zero_padded()
-        theta = self._theta(masked.sort_descending(clean.values, clean.mask), clean.mask)
+        theta = self._theta(masked_ops.sort_descending(clean.values, clean.mask), clean.mask)
         return theta.squeeze(-1) if theta.shape[-1] == 1 else theta
 
     def _theta(self, ranked: Tensor, mask: Tensor) -> Tensor:
@@ -108,4 +108,4 @@ class GPO(Pooling):
 
     def _softmax(self, scores: Tensor, lengths: Tensor) -> Tensor:
         real = torch.arange(scores.shape[1], device=scores.device) < lengths[:, None]
-        return masked.softmax(scores / self.temperature, real[..., None], dim=1)
+        return masked_ops.softmax(scores / self.temperature, real[..., None], dim=1)

@@ -4,7 +4,7 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from polysem import masked
+from polysem import masked_ops
 from polysem.pooling.base import Pooling, by_token, registry
 
 
@@ -23,9 +23,9 @@ class KMax(Pooling):
         k = min(self.k, x.shape[1])
         filled = x.masked_fill(~mask[..., None], float("-inf")).transpose(1, 2)
         largest = filled.topk(k, dim=-1).values.transpose(1, 2)
-        taken = masked.ranks(mask)[:, :k]
-        return masked.mean(largest.masked_fill(~taken[..., None], 0.0), taken)
+        taken = masked_ops.ranks(mask)[:, :k]
+        return masked_ops.mean(largest.masked_fill(~taken[..., None], 0.0), taken)
 
     def weigh(self, x: Tensor, mask: Tensor) -> Tensor:
-        taken = masked.ranks(mask) & (torch.arange(x.shape[1], device=x.device) < self.k)
+        taken = masked_ops.ranks(mask) & (torch.arange(x.shape[1], device=x.device) < self.k)
         return by_token((taken / taken.sum(1, keepdim=True)).to(x.dtype)[..., None], x, mask)

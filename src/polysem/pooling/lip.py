@@ -6,13 +6,13 @@ import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from polysem import masked
+from polysem import masked_ops
 from polysem.pooling.base import Pooling, registry
 
 
 def lip(x: Tensor, logits: Tensor, mask: Tensor) -> Tensor:
     """sum_i x_i e^l_i / sum_i e^l_i per dimension. (B, N, D), (B, N, D), (B, N) -> (B, D)."""
-    return (masked.softmax(logits, mask[..., None], dim=1) * x).sum(1)
+    return (masked_ops.softmax(logits, mask[..., None], dim=1) * x).sum(1)
 
 
 def gate(raw: Tensor, scale: float) -> Tensor:
@@ -50,7 +50,7 @@ class LIP(Pooling):
         return gate(self.norm_scale * instance_norm(self.logit(x), mask) + self.norm_shift, self.scale)
 
     def weigh(self, x: Tensor, mask: Tensor) -> Tensor:
-        return masked.softmax(self.logits(x, mask), mask[..., None], dim=1)
+        return masked_ops.softmax(self.logits(x, mask), mask[..., None], dim=1)
 
     def translate_official(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         own = super().translate_official(state)
@@ -64,6 +64,6 @@ def instance_norm(x: Tensor, mask: Tensor, eps: float = 1e-5) -> Tensor:
     """Zero mean and unit variance over the real tokens of each item, per dimension."""
     real = mask[..., None]
     x = x.masked_fill(~real, 0.0)
-    centred = (x - masked.mean(x, mask)[:, None]).masked_fill(~real, 0.0)
-    variance = masked.mean(centred.square(), mask)[:, None]
+    centred = (x - masked_ops.mean(x, mask)[:, None]).masked_fill(~real, 0.0)
+    variance = masked_ops.mean(centred.square(), mask)[:, None]
     return centred * (variance + eps).rsqrt()

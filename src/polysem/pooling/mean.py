@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from polysem import masked
+from polysem import masked_ops
 from polysem.pooling.base import Pooling, registry
 
 
@@ -11,7 +11,7 @@ class Mean(Pooling):
     """Average of the tokens: every token speaks equally. The cheapest; the usual choice for text."""
 
     def pool(self, x: Tensor, mask: Tensor) -> Tensor:
-        return masked.mean(x, mask)
+        return masked_ops.mean(x, mask)
 
     def weigh(self, x: Tensor, mask: Tensor) -> Tensor:
         return (mask / mask.sum(1, keepdim=True)).to(x.dtype)[..., None].expand_as(x)

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from polysem import masked
+from polysem import masked_ops
 from polysem.pooling.base import Pooling, registry
 
 
@@ -29,4 +29,4 @@ class SelfAttention(Pooling):
 
     def pool(self, x: Tensor, mask: Tensor) -> Tensor:
         mixed = self.layer(x, src_key_padding_mask=~mask)
-        return masked.mean(mixed.masked_fill(~mask[..., None], 0.0), mask)
+        return masked_ops.mean(mixed.masked_fill(~mask[..., None], 0.0), mask)

@@ -5,13 +5,13 @@ from typing import Literal
 from pydantic import PositiveInt
 from torch import Tensor
 
-from polysem import masked
+from polysem import masked_ops
 from polysem.pooling.base import Pooling, registry
 
 
 def softpool(x: Tensor, mask: Tensor) -> Tensor:
     """sum_i softmax_i(x_ij) x_ij for every dimension j. (B, N, D), (B, N) -> (B, D)."""
-    return (masked.softmax(x, mask[..., None], dim=1) * x).sum(1)
+    return (masked_ops.softmax(x, mask[..., None], dim=1) * x).sum(1)
 
 
 @registry.register("softpool")
@@ -30,11 +30,11 @@ class SoftPool(Pooling):
         if self.variant == "paper":
             return softpool(x, mask)
         # softmax over tokens of logsumexp over dimensions = sum_d e^x / sum_nd e^x, without overflow
-        weights = masked.softmax(x.logsumexp(-1), mask, dim=1)
+        weights = masked_ops.softmax(x.logsumexp(-1), mask, dim=1)
         return (weights[..., None] * x).sum(1).clamp(min=0)
 
     def weigh(self, x: Tensor, mask: Tensor) -> Tensor:
         if self.variant == "paper":
-            return masked.softmax(x, mask[..., None], dim=1)
-        weights = masked.softmax(x.logsumexp(-1), mask, dim=1)[..., None]
+            return masked_ops.softmax(x, mask[..., None], dim=1)
+        weights = masked_ops.softmax(x.logsumexp(-1), mask, dim=1)[..., None]
         return weights * ((weights * x).sum(1, keepdim=True) > 0)  # what is clamped has nothing to say

@@ -10,7 +10,7 @@ from polysem.errors import ConfigError, PolysemError, unknown
 from polysem.objectives.base import Objective
 from polysem.objectives.base import Regulariser as RegulariserPart
 from polysem.objectives.base import registry as objective_registry
-from polysem.objectives.labelled import LabelObjective
+from polysem.objectives.label_objective import LabelObjective
 from polysem.recipes.schema import PartConfig, Recipe, Side
 
 PLACES = ("encoder", "project", "pool", "sets")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from polysem import masked
+from polysem import masked_ops
 from polysem.errors import ConfigError
 from polysem.features import LocalFeatures
 from polysem.pooling import GPO
@@ -104,7 +104,7 @@ def train(gpo: GPO, pattern: str, settings: Settings, stopped: Callable[[], bool
 
 def pooled(sets: LocalFeatures, theta: Tensor) -> Tensor:
     """(B, N, D) sets pooled with known coefficients (B, N) of their sorted values -> (B, D)."""
-    return torch.einsum("bn,bnd->bd", theta, masked.sort_descending(sets.values, sets.mask))
+    return torch.einsum("bn,bnd->bd", theta, masked_ops.sort_descending(sets.values, sets.mask))
 
 
 @torch.no_grad()

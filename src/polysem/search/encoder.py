@@ -13,9 +13,9 @@ from PIL import Image
 from polysem.encoders.base import Encoder
 from polysem.errors import InputError, PolysemError, kind
 from polysem.models import Model, load
-from polysem.search.sets import as_units
 from polysem.search.store import Manifest, SearchError
 from polysem.search.store.manifest import Dtype
+from polysem.search.vector_checks import as_units
 
 
 def manifest_of(model: Model, source: str = "", dtype: Dtype = "float32") -> Manifest:

@@ -18,15 +18,16 @@ from polysem.data.readers import open_collection
 from polysem.errors import InputError, PolysemError, kind, unknown
 from polysem.models import Model, load
 from polysem.models.frames import has_frames
-from polysem.search import audit, clashes, duplicates, folding, moments, places
+from polysem.search import audit, duplicates, folding, moments, open_index
+from polysem.search import id_conflicts as clashes
 from polysem.search.backend import CANDIDATES, Backend, Mode, Ranked
 from polysem.search.encoder import QueryEncoder, manifest_of
 from polysem.search.filters import Filter, matches, parse
-from polysem.search.pictures import pictures
-from polysem.search.reading import Reader
+from polysem.search.ingest import Reader
 from polysem.search.relevance import relevant as judge
 from polysem.search.reports import AddReport, IndexStats, Verified
 from polysem.search.results import Results
+from polysem.search.single_files import pictures
 from polysem.search.store import Batch, Compacted, Item, Manifest, Side
 from polysem.search.store.entries import SIDES, is_unicode
 from polysem.search.store.manifest import Dtype
@@ -70,12 +71,12 @@ class Index:
         dtype: float16 takes half the space, and scores are those of the rounded vectors.
         """
         if isinstance(model, Manifest):
-            return cls(place, places.create(place, model, store))
+            return cls(place, open_index.create(place, model, store))
         made = load(model) if isinstance(model, (str, Path)) else model
         if not isinstance(made, Model):
             raise InputError(f"Index.create() takes a model, its folder or a Manifest, got {kind(model)}.")
         source = _source(model) if isinstance(model, (str, Path)) else ""
-        return cls(place, places.create(place, manifest_of(made, source, dtype), store), made)
+        return cls(place, open_index.create(place, manifest_of(made, source, dtype), store), made)
 
     @classmethod
     def open(cls, place: str | Path, *, write: bool = False, model: Model | str | Path | None = None) -> Self:
@@ -83,7 +84,7 @@ class Index:
 
         The model is loaded when a query first needs it, and refused if it is not the one that made the index.
         """
-        return cls(place, places.open_(place, write), model)
+        return cls(place, open_index.open_(place, write), model)
 
     @property
     def model(self) -> Model:

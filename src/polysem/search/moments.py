@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from polysem.models.moments import moment_of
 from polysem.search.backend import Backend
 from polysem.search.results import Result
-from polysem.search.sets import plain_scores
 from polysem.search.store import Side
+from polysem.search.vector_checks import plain_scores
 
 REMARK = "Milvus keeps no frames of videos: they are found without the moment. For that, keep the index in a folder."
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from polysem.data.collection import Skipped
 from polysem.search.backend import Mode
-from polysem.search.clashes import Clash
+from polysem.search.id_conflicts import Clash
 from polysem.search.store import Damage, Manifest
 
 

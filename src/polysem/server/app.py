@@ -15,12 +15,12 @@ from polysem.server import errors
 from polysem.server.auth import Gate
 from polysem.server.headers import SecurityHeaders
 from polysem.server.heads import Heads
+from polysem.server.host_check import OwnOrigin
 from polysem.server.limits import BodyLimit, Deadline, InFlight
 from polysem.server.metrics import Metrics
-from polysem.server.observed import Observed
-from polysem.server.origins import OwnOrigin
 from polysem.server.rates import RateLimit
-from polysem.server.routes import explain, health, items, looking, pages, search, session, uploads, videos
+from polysem.server.request_metrics import Observed
+from polysem.server.routes import explain, health, items, overview, pages, search, session, uploads, videos
 from polysem.server.routes.addresses import EncodedIds
 from polysem.server.settings import Settings
 from polysem.server.state import State
@@ -73,7 +73,7 @@ def create_app(
         telemetry=_SILENT,
     )
     app.state.polysem, app.state.gate = state, Gate(settings)
-    for routes in (health, search, uploads, explain, looking, videos, items, session):
+    for routes in (health, search, uploads, explain, overview, videos, items, session):
         app.include_router(routes.router)
     pages.install(app)
     errors.install(app)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from polysem.server.batching import Batcher
 from polysem.server.cache import Cache
 from polysem.server.errors import ApiError
+from polysem.server.executors import Workers
 from polysem.server.settings import Limits
-from polysem.server.work import Workers
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,7 +28,7 @@ class Encoding:
     """
 
     def __init__(self, model: Model, limits: Limits) -> None:
-        from polysem.threads import single_threaded_pool
+        from polysem.cpu_blocks import single_threaded_pool
 
         self._model = model
         self.cache: Cache[str, Set] = Cache(limits.cached)

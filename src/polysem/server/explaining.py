@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from polysem.server.errors import ApiError
 from polysem.server.images import FORMATS, opened
-from polysem.server.schemas import moment_info
+from polysem.server.responses import moment_info
 from polysem.server.videos import kind_of
 
 if TYPE_CHECKING:

@@ -10,14 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from polysem.server.background import Jobs
 from polysem.server.cache import Cache
 from polysem.server.encoding import Encoding
 from polysem.server.errors import ApiError
+from polysem.server.executors import Few, Workers
+from polysem.server.jobs import Jobs
 from polysem.server.metrics import Metrics
 from polysem.server.settings import Settings
 from polysem.server.uploads import Uploads
-from polysem.server.work import Few, Workers
 
 if TYPE_CHECKING:
     from polysem.models import Model

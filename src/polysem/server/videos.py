@@ -123,7 +123,7 @@ def tag_of(state: os.stat_result) -> str:
 
 def poster(stored: str | None, time: float | None, size: int | None, pixels: int) -> bytes:
     """The frame that is on the screen at a time, as JPEG; the one in the middle without a time."""
-    from polysem.data.stills import still_of
+    from polysem.data.thumbnails import still_of
 
     with opened(stored, largest=None) as file:
         kind_of(file)

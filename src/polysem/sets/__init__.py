@@ -1,14 +1,14 @@
 """Set predictors: local features to K vectors per item."""
 
+from polysem.sets.attention_pooling import Readings
 from polysem.sets.base import SetPrediction, SetPredictor, TokenSum, registry
-from polysem.sets.chorus import Chorus
-from polysem.sets.classes import Classes
-from polysem.sets.common import Common
+from polysem.sets.dscmr import Common
+from polysem.sets.ensemble import Chorus
+from polysem.sets.global_feature import Summary
 from polysem.sets.pie_net import PIENet
-from polysem.sets.readings import Readings
+from polysem.sets.semantic_sharing import Classes
 from polysem.sets.single import Single
 from polysem.sets.slots import Slots
-from polysem.sets.summary import Summary
 from polysem.sets.transformer import Transformer
 
 build = registry.build

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from polysem.dropout import Dropout
-from polysem.sets import parallel
+from polysem.sets import batch_threads
 from polysem.sets.attention import Competition, Memory, SlotAttention
 from polysem.sets.positions import relative_sinusoids
 
@@ -82,7 +82,7 @@ class AggregationBlock(nn.Module):
         if self.training and not hasattr(self, "slots"):
             slots, attention = self._aggregate(x, mask)  # it draws the slots, which threads must not
         else:
-            slots, attention = parallel.by_items(self._aggregate, self, x, mask)
+            slots, attention = batch_threads.by_items(self._aggregate, self, x, mask)
         return slots, attention.transpose(0, 1)
 
     def _aggregate(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,7 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from polysem import masked
+from polysem import masked_ops
 from polysem.dropout import Dropout
 
 Plan = Literal["projected", "folded", "composed"]
@@ -98,7 +98,7 @@ class SlotAttention(nn.Module):
         queries = self._queries(self.norm(slots), memory) * self.scale
         logits = _times(queries.expand(items, -1, -1, -1), memory.keys.transpose(-1, -2))
         if how.over == "tokens":
-            attention = masked.softmax(logits, real, dim=-1)
+            attention = masked_ops.softmax(logits, real, dim=-1)
         else:
             attention = logits.softmax(-2).masked_fill(~real, 1 / slots.shape[1] if how.padding_competes else 0.0)
         read = _times(how.reading(attention), memory.values)

@@ -4,7 +4,7 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from polysem import masked
+from polysem import masked_ops
 from polysem.features import LocalFeatures
 from polysem.sets.base import SetPrediction, SetPredictor, registry
 from polysem.sets.slots import Dropout
@@ -50,7 +50,7 @@ class PIENet(SetPredictor):
     def predict(self, features: LocalFeatures, global_feature: Tensor | None) -> SetPrediction:
         clean = features.zero_padded()
         logits = self.w_2(torch.tanh(self.w_1(clean.values))).transpose(1, 2)
-        attention = masked.softmax(logits, clean.mask[:, None], dim=-1)
+        attention = masked_ops.softmax(logits, clean.mask[:, None], dim=-1)
         residual = torch.sigmoid(self.fc(attention @ clean.values))
         joined = self.norm(self.dropout(residual) + global_feature[:, None])  # type: ignore[index]
-        return SetPrediction(masked.unit(joined), attention, residual)
+        return SetPrediction(masked_ops.unit(joined), attention, residual)

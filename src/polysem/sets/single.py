@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import PositiveInt
 from torch import Tensor
 
-from polysem import masked
+from polysem import masked_ops
 from polysem.features import LocalFeatures
 from polysem.pooling import build as build_pooling
 from polysem.pooling.base import coefficient_shares
@@ -27,7 +27,7 @@ class Single(SetPredictor):
 
     def predict(self, features: LocalFeatures, global_feature: Tensor | None) -> SetPrediction:
         pooled = self.pooling(features)[:, None]
-        return SetPrediction(masked.unit(pooled), None, pooled)
+        return SetPrediction(masked_ops.unit(pooled), None, pooled)
 
     def as_sum(self, features: LocalFeatures) -> TokenSum | None:
         weights = self.pooling.weights(features)

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from polysem import masked
+from polysem import masked_ops
 from polysem.errors import InputError, unknown
 from polysem.features import LocalFeatures
 from polysem.sets.aggregation import AggregationBlock
@@ -55,7 +55,7 @@ class AggregatingPredictor(SetPredictor):
         joined = residual
         if self.global_norm is not None:
             joined = residual + self.global_norm(global_feature)[:, None]
-        return SetPrediction(masked.unit(joined), steps[-1].mean(1), residual, steps)
+        return SetPrediction(masked_ops.unit(joined), steps[-1].mean(1), residual, steps)
 
     def reading(self, prediction: SetPrediction) -> Tensor | None:
         steps = prediction.attention_steps

@@ -15,7 +15,7 @@ from pydantic import PositiveFloat
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from polysem import threads
+from polysem import cpu_blocks
 from polysem.errors import InputError, kind
 from polysem.registry import Part, Registry
 
@@ -114,7 +114,7 @@ class Similarity(Part):
 
     def _scores_in_blocks(self, a: Tensor, b: Tensor, values: int) -> Tensor:
         reduce = self.reducer(a, b)
-        rows, columns = _block(a, b, values // threads.count(a.device), _COPIES, self._cache_pairs)
+        rows, columns = _block(a, b, values // cpu_blocks.count(a.device), _COPIES, self._cache_pairs)
         if rows >= len(a) and columns >= len(b):
             return self._score_block(reduce, a, b)
         scores = a.new_empty(len(a), len(b))
@@ -124,7 +124,7 @@ class Similarity(Part):
             scores[i : i + rows, t : t + columns] = block
 
         blocks = [partial(fill, i, t) for t in range(0, len(b), columns) for i in range(0, len(a), rows)]
-        threads.run(blocks, a.device)
+        cpu_blocks.run(blocks, a.device)
         return scores
 
     def _scores_with_gradient(self, a: Tensor, b: Tensor, values: int) -> Tensor:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from polysem import masked
+from polysem import masked_ops
 from polysem.errors import InputError
 from polysem.similarity.base import Similarity, registry
 
@@ -17,7 +17,7 @@ class Cosine(Similarity):
     _cache_pairs = 1 << 23  # nothing is reduced: only the matrix product counts
 
     def prepare(self, x: Tensor) -> Tensor:
-        return masked.unit(x)
+        return masked_ops.unit(x)
 
     def reduce(self, c: Tensor) -> Tensor:
         if c.shape[1:3] != (1, 1):

@@ -14,7 +14,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from polysem import processes
+from polysem import distributed
 from polysem.encoders import Tokens
 from polysem.features import LocalFeatures
 from polysem.models import Model, Tower
@@ -22,7 +22,7 @@ from polysem.models.tower import Hidden, Inputs
 from polysem.objectives import Loss
 from polysem.sets import SetPrediction
 from polysem.training.criterion import Criterion, Embedded, Verdict
-from polysem.training.feeding import Fed
+from polysem.training.loading import Fed
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,8 +224,8 @@ def _together(parts: Sequence[Tensor | None]) -> Tensor | None:
 
 def _gathered(side: Embedded, sizes: list[int]) -> Embedded:
     """Of all processes. States stay: each process guesses what is hidden of its own tokens."""
-    residual, logits = (None if own is None else processes.gather(own, sizes) for own in (side.residual, side.logits))
-    return Embedded(processes.gather(side.vectors, sizes), residual, side.length, logits, side.states)
+    residual, logits = (None if own is None else distributed.gather(own, sizes) for own in (side.residual, side.logits))
+    return Embedded(distributed.gather(side.vectors, sizes), residual, side.length, logits, side.states)
 
 
 def _detached(side: Embedded) -> Embedded:

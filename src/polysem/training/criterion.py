@@ -12,9 +12,9 @@ from polysem.objectives import Labelled, LabelObjective, Loss, Objective, Regula
 from polysem.recipes import Recipe
 from polysem.similarity import Similarity
 from polysem.training.blanks import Blanks
+from polysem.training.collapse import collapsed, collapsed_labels
+from polysem.training.distillation import divergence
 from polysem.training.guessing import Guessing
-from polysem.training.measures import collapsed, collapsed_labels
-from polysem.training.teaching import divergence
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
-from polysem.training.measures import circular_variance, collapsed, supervision
+from polysem.training.collapse import circular_variance, collapsed, supervision
 
 __all__ = ["Finding", "Monitor", "StepFacts", "circular_variance", "collapsed", "supervision"]
 

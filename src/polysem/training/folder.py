@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from polysem import aside
+from polysem import atomic_write
 from polysem.errors import InputError
 
 RUN, RECIPE = "run.json", "recipe.yaml"
@@ -34,7 +34,7 @@ def write(run: Path, content: Mapping[str, Any]) -> None:
     recipe = yaml.safe_dump(dict(content["recipe"]), sort_keys=False, allow_unicode=True)
     # run.json first: a folder that has it is known as a run's, whatever else is missing.
     for name, text in ((RUN, json.dumps(content, indent=2, ensure_ascii=False) + "\n"), (RECIPE, recipe)):
-        aside.write_text(run / name, text)
+        atomic_write.write_text(run / name, text)
 
 
 def check(run: Path, recipe: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from polysem import processes
+from polysem import distributed
 from polysem.encoders.region import xavier_linear
 from polysem.models.tower import Hidden
 from polysem.objectives import Loss
-from polysem.objectives.guesses import region_terms, word_terms
+from polysem.objectives.masked_modelling import region_terms, word_terms
 from polysem.training.blanks import Blanks
 
 
@@ -43,5 +43,5 @@ class Guessing(nn.Module):
 
 def _mean_of_all(terms: Tensor) -> Tensor:
     """The share of this process in the mean over all processes; 0 where nothing was hidden."""
-    count = processes.total(torch.tensor(float(len(terms)), device=terms.device))
+    count = distributed.total(torch.tensor(float(len(terms)), device=terms.device))
     return terms.sum() / count.clamp(min=1)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 
-from polysem import processes
+from polysem import distributed
 from polysem.errors import ConfigError, NonFiniteError, PolysemError
 from polysem.models import Model
 from polysem.recipes import Recipe
@@ -21,10 +21,10 @@ from polysem.training.backward import Outcome
 from polysem.training.checkpoints import Checkpoint, Checkpoints
 from polysem.training.criterion import Criterion
 from polysem.training.diagnosis import Finding, Monitor, StepFacts, circular_variance, supervision
-from polysem.training.feeding import Fed, Feeder
 from polysem.training.guessing import Guessing
 from polysem.training.interrupts import Interrupts
-from polysem.training.records import Records
+from polysem.training.loading import Fed, Feeder
+from polysem.training.metrics_log import Records
 from polysem.training.validation import merit
 
 SAVE_SECONDS = 120.0
@@ -178,7 +178,7 @@ class Loop:
         for batch in batches:
             outcome = self.learn(batch, scale)
         towers = [*self.model.image.parameters(), *self.model.text.parameters(), *self.criterion.parameters()]
-        processes.add_gradients(towers, self.model.similarity.parameters())
+        distributed.add_gradients(towers, self.model.similarity.parameters())
         clip = self.recipe.optimiser.clip
         norm = float(self.accelerator.clip_grad_norm_(self.trained, math.inf if clip is None else clip))
         facts = self.facts(outcome, norm)
@@ -205,7 +205,7 @@ class Loop:
     def seed(self) -> None:
         """Dropout's luck is a function of the step: nothing of it needs saving."""
         seed = self.recipe.training.seed
-        torch.manual_seed(_luck(seed, self.step, processes.rank()))
+        torch.manual_seed(_luck(seed, self.step, distributed.rank()))
         # An objective that draws has to draw the same in every process: they all compute the same loss.
         self.criterion.luck = _luck(seed, self.step)
 
@@ -271,7 +271,7 @@ class Loop:
             self.accelerator.log(_flat(record), step=self.step)
             self.watcher.validation(record)
         self.validated = self.step
-        processes.wait()
+        distributed.wait()
 
     def note(self, findings: list[Finding]) -> None:
         """Write findings down and show them."""
@@ -283,7 +283,7 @@ class Loop:
         """Report findings, and stop the run where `on_collapse` says so."""
         self.note(findings)
         # Processes look at their own shares; the first one decides for all, or the others would wait for it for ever.
-        if self.on_collapse == "stop" and processes.same_everywhere(float(bool(findings))):
+        if self.on_collapse == "stop" and distributed.same_everywhere(float(bool(findings))):
             if not findings:
                 raise StoppedError("Stopped by the first process.")
             first = findings[0]

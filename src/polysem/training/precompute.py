@@ -14,8 +14,8 @@ from polysem.encoders.pipeline import Progress
 from polysem.environment.cache import cache_folder
 from polysem.errors import InputError
 from polysem.recipes import Side
-from polysem.training import contents
-from polysem.training.feeding import caption_ids
+from polysem.training import feature_cache_key
+from polysem.training.loading import caption_ids
 
 
 def is_frozen(encoder: Encoder, side: Side) -> bool:
@@ -49,7 +49,7 @@ def features_of(
                 f"fingerprint {found.fingerprint[:12]}) than this recipe's ({encoder.config['name']}, {print_[:12]}). "
                 "Give another folder, or leave the option out: they are then made and kept in the cache."
             )
-    contents.check(folder, collection, encoder.takes)
+    feature_cache_key.check(folder, collection, encoder.takes)
     complete = _complete(folder, collection, encoder)
     if complete is not None:
         return complete
@@ -62,7 +62,7 @@ def features_of(
             collection, cast(TextEncoder, encoder), folder, rank=rank, world_size=world_size, progress=progress
         )
     if rank == 0:
-        contents.note(folder, collection, encoder.takes)
+        feature_cache_key.note(folder, collection, encoder.takes)
     return store
 
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import yaml
 
-from polysem import aside
+from polysem import atomic_write
 from polysem.training.curves import Axes, Curve, draw
 from polysem.training.folder import RUN
-from polysem.training.records import METRICS, read
+from polysem.training.metrics_log import METRICS, read
 from polysem.training.validation import CUT, merit
 
 REPORT = "report.html"
@@ -56,7 +56,7 @@ def write(run: Path) -> Path:
     records = [record for record in read(run / METRICS) if isinstance(record.get("step"), int)]
     page = _page(run.resolve().name, about, records)
     path = run / REPORT
-    aside.write_text(path, page)
+    atomic_write.write_text(path, page)
     return path
 
 

@@ -13,31 +13,31 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 
-from polysem import processes
+from polysem import distributed
 from polysem._version import __version__
-from polysem.allocation import freed_memory_kept
 from polysem.data import open_collection
 from polysem.data.batching import Batches
 from polysem.data.collection import Collection
-from polysem.data.overlap import sketch, together
 from polysem.data.store import FeatureStore
+from polysem.data.train_overlap import sketch, together
 from polysem.encoders.pipeline import Progress
 from polysem.environment.precision import reduced_precision
 from polysem.errors import ConfigError, InputError
 from polysem.evaluation import Stamp
+from polysem.malloc_tuning import freed_memory_kept
 from polysem.models import Model, Tower
 from polysem.recipes import Recipe, Side
-from polysem.training import checkpoints, feeding, folder, precompute, report
-from polysem.training.assembly import assemble
+from polysem.training import checkpoints, folder, loading, precompute, report
+from polysem.training.build import assemble
 from polysem.training.checkpoints import Checkpoints
 from polysem.training.data import Splits, digest, split, unread, with_features
 from polysem.training.diagnosis import Finding
+from polysem.training.distillation import learned_from, lessons, teacher_of
 from polysem.training.hiding import hiding
 from polysem.training.labels import label_flags, learns_labels
-from polysem.training.leaks import leaks
 from polysem.training.loop import Loop, OnCollapse, StoppedError, Watcher
-from polysem.training.records import Records
-from polysem.training.teaching import learned_from, lessons, teacher_of
+from polysem.training.metrics_log import Records
+from polysem.training.split_leakage import leaks
 from polysem.training.validation import CUT, validate
 
 TEACHER = "teacher.safetensors"
@@ -115,7 +115,7 @@ def train(
             "left_out": left_out,
             "status": "running",
             "precision": accelerator.mixed_precision,
-            "processes": processes.world_size(),
+            "processes": distributed.world_size(),
             "versions": {"polysem": __version__, "torch": torch.__version__, "python": platform.python_version()},
         }
         loop = _loop(recipe, model, splits, stores, run, accelerator, on_collapse)
@@ -150,7 +150,7 @@ def train(
         content |= {"status": "finished", "best": loop.best, "seconds": loop.seconds, "step": loop.step}
         if accelerator.is_main_process:
             _finish(loop, run, content, [] if teacher is None else learned_from(teacher))
-        processes.wait()
+        distributed.wait()
         accelerator.end_training()
         return _result(run, content, begun)
 
@@ -192,7 +192,7 @@ def _float32_instead(asked: str, why: str) -> Finding:
 
 
 def _accelerator(precision: str, run: Path, tracker: str | None) -> Accelerator:
-    if processes.world_size() == 1:
+    if distributed.world_size() == 1:
         # accelerate keeps the precision of the first run of a process for all that follow.
         AcceleratorState._reset_state()
     try:
@@ -229,9 +229,9 @@ def _stores(
         def progress(step: Progress) -> None:
             watcher.features(what, step)
 
-        rank, size = processes.rank(), processes.world_size()
+        rank, size = distributed.rank(), distributed.world_size()
         store = precompute.features_of(used, tower.encoder, place, progress, rank, size)
-        processes.wait()
+        distributed.wait()
         return store if size == 1 else FeatureStore.open(store.folder)
 
     images = one(model.image, recipe.image, given[0], "images")
@@ -249,10 +249,10 @@ def _loop(
 ) -> Loop:
     seed = recipe.training.seed
 
-    def sources(part: Collection) -> tuple[feeding.Source, feeding.Source]:
+    def sources(part: Collection) -> tuple[loading.Source, loading.Source]:
         return (
-            feeding.image_source(model.image, part, stores[0], recipe.image, seed),
-            feeding.text_source(model.text, part, stores[1], recipe.text, seed),
+            loading.image_source(model.image, part, stores[0], recipe.image, seed),
+            loading.text_source(model.text, part, stores[1], recipe.text, seed),
         )
 
     batches = Batches(splits.train, recipe.training.batch, recipe.training.captions, seed)
@@ -261,8 +261,8 @@ def _loop(
     if learns and not splits.val.label_names:
         raise InputError(f"The validation items of {splits.val.name} have no labels, and {recipe.name} learns them.")
     blanking, guessing = hiding(recipe, model, splits.train, images=stores[0])
-    feeder = feeding.Feeder(
-        model, *sources(splits.train), batches, processes.rank(), processes.world_size(), labels, blanking
+    feeder = loading.Feeder(
+        model, *sources(splits.train), batches, distributed.rank(), distributed.world_size(), labels, blanking
     )
     val_images, val_texts = sources(splits.val)
     owners = splits.val.caption_items

@@ -14,11 +14,11 @@ from polysem.data.collection import Collection
 from polysem.evaluation import retrieval
 from polysem.evaluation.protocols import Subject
 from polysem.evaluation.protocols.labels import Labels
-from polysem.evaluation.sources import Matrix
+from polysem.evaluation.score_matrix import Matrix
 from polysem.models import Model, Tower
-from polysem.models.encoding import Reading, move, vectors, vectors_and_probabilities
+from polysem.models.embedding import Reading, move, vectors, vectors_and_probabilities
 from polysem.training.diagnosis import circular_variance
-from polysem.training.feeding import Source
+from polysem.training.loading import Source
 
 BATCH = 128
 CUT = 50

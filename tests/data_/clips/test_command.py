@@ -5,7 +5,7 @@ from typer.testing import CliRunner
 
 from data_.emoji.fakes import fake_art, fake_kinds
 from polysem.cli import app
-from polysem.data.clips import make
+from polysem.synthetic.clips import make
 
 COMMAND = ["data", "make", "emoji-clips"]
 

@@ -12,14 +12,14 @@ import pytest
 
 from data_.emoji.fakes import fake_art, fake_kinds
 from polysem.data import open_collection
-from polysem.data.clips import make
-from polysem.data.clips.actions import ACTIONS
-from polysem.data.clips.captions import clip_captions, moment_captions
-from polysem.data.clips.casting import FPS, casts
-from polysem.data.clips.make import make_emoji_clips
-from polysem.data.clips.painting import frames
 from polysem.data.video import frame_at, frame_times, sample_frames, video_duration
 from polysem.errors import ConfigError, InputError
+from polysem.synthetic.clips import make
+from polysem.synthetic.clips.actions import ACTIONS
+from polysem.synthetic.clips.captions import clip_captions, moment_captions
+from polysem.synthetic.clips.make import make_emoji_clips
+from polysem.synthetic.clips.painting import frames
+from polysem.synthetic.clips.storyboard import FPS, casts
 
 
 @pytest.fixture

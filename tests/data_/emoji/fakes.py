@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from PIL import Image, ImageDraw
 
-from polysem.data.emoji.art import Art
-from polysem.data.emoji.vocabulary import Kind, build
+from polysem.synthetic.scenes.art import Art
+from polysem.synthetic.scenes.vocabulary import Kind, build
 
 ROWS = """
 animal  | land           | .42 | elephant giraffe horse cow

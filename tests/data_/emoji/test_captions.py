@@ -4,11 +4,11 @@ import pytest
 
 from data_.emoji.fakes import disc, fake_art, fake_kinds
 from data_.emoji.truth import named, relations, untruths
-from polysem.data.emoji.captions import Caption, captions
-from polysem.data.emoji.make import build
-from polysem.data.emoji.scene import Scene, compose
-from polysem.data.emoji.splits import castings
-from polysem.data.emoji.templates import TEMPLATES
+from polysem.synthetic.scenes.captions import Caption, captions
+from polysem.synthetic.scenes.make import build
+from polysem.synthetic.scenes.scene import Scene, compose
+from polysem.synthetic.scenes.splits import castings
+from polysem.synthetic.scenes.templates import TEMPLATES
 
 ITEMS = 150
 NAMES = [kind.name for kind in fake_kinds()]

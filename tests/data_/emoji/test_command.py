@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from data_.emoji.fakes import fake_art, fake_kinds
 from polysem.cli.make_data import make_emoji_scenes_command
-from polysem.data.emoji import make
+from polysem.synthetic.scenes import make
 
 app = typer.Typer()
 app.command()(make_emoji_scenes_command)

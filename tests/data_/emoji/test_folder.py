@@ -3,8 +3,8 @@ import os
 
 import pytest
 
-from polysem.data.emoji import folder
 from polysem.errors import InputError
+from polysem.synthetic.scenes import folder
 
 MANIFEST = {"dataset": "emoji-scenes", "items": 2, "seed": 1}
 

@@ -10,9 +10,9 @@ from PIL import Image
 
 from data_.emoji.fakes import fake_art, fake_kinds
 from data_.emoji.truth import untruths
-from polysem.data.emoji import make
-from polysem.data.emoji.make import build, make_emoji_scenes
 from polysem.errors import ConfigError, InputError
+from polysem.synthetic.scenes import make
+from polysem.synthetic.scenes.make import build, make_emoji_scenes
 
 ITEMS = 60
 

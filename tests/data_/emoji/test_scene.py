@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from data_.emoji.fakes import fake_art, fake_kinds
-from polysem.data.emoji import relations
-from polysem.data.emoji.backdrops import BACKDROPS
-from polysem.data.emoji.painting import picture, pixel_box
-from polysem.data.emoji.scene import UNIT, Scene, compose
-from polysem.data.emoji.splits import castings
+from polysem.synthetic.scenes import box_geometry
+from polysem.synthetic.scenes.backdrops import BACKDROPS
+from polysem.synthetic.scenes.painting import picture, pixel_box
+from polysem.synthetic.scenes.scene import UNIT, Scene, compose
+from polysem.synthetic.scenes.splits import castings
 
 
 @pytest.fixture(scope="module")
@@ -110,18 +110,18 @@ def test_every_backdrop_paints_and_repeats(backdrop):
 
 def test_relations_of_boxes():
     left, right, high = (10, 50, 40, 80), (60, 52, 90, 82), (58, 5, 92, 35)
-    assert relations.left_of(left, right)
-    assert not relations.left_of(right, left)
-    assert relations.above(high, right)
-    assert not relations.above(right, high)
-    assert not relations.left_of(high, right)
-    assert relations.next_to((10, 50, 40, 80), (45, 52, 75, 82))
-    assert not relations.next_to(left, (150, 50, 180, 80))
-    assert relations.between((60, 50, 80, 80), left, (100, 50, 130, 80))
-    assert not relations.between(left, (60, 50, 80, 80), (100, 50, 130, 80))
-    assert relations.in_a_row([left, right, (100, 50, 130, 80)])
-    assert relations.much_bigger((0, 0, 20, 20), (0, 0, 10, 10))
-    assert relations.side((5, 5, 60, 60), 224) == "in the top left corner"
-    assert relations.side((150, 150, 220, 220), 224) == "in the bottom right corner"
-    assert relations.side((5, 60, 60, 150), 224) == "on the left"
-    assert relations.side((80, 60, 140, 150), 224) is None
+    assert box_geometry.left_of(left, right)
+    assert not box_geometry.left_of(right, left)
+    assert box_geometry.above(high, right)
+    assert not box_geometry.above(right, high)
+    assert not box_geometry.left_of(high, right)
+    assert box_geometry.next_to((10, 50, 40, 80), (45, 52, 75, 82))
+    assert not box_geometry.next_to(left, (150, 50, 180, 80))
+    assert box_geometry.between((60, 50, 80, 80), left, (100, 50, 130, 80))
+    assert not box_geometry.between(left, (60, 50, 80, 80), (100, 50, 130, 80))
+    assert box_geometry.in_a_row([left, right, (100, 50, 130, 80)])
+    assert box_geometry.much_bigger((0, 0, 20, 20), (0, 0, 10, 10))
+    assert box_geometry.side((5, 5, 60, 60), 224) == "in the top left corner"
+    assert box_geometry.side((150, 150, 220, 220), 224) == "in the bottom right corner"
+    assert box_geometry.side((5, 60, 60, 150), 224) == "on the left"
+    assert box_geometry.side((80, 60, 140, 150), 224) is None

@@ -4,8 +4,8 @@ from itertools import combinations
 import pytest
 
 from data_.emoji.fakes import fake_kinds
-from polysem.data.emoji.splits import castings, split_of
-from polysem.data.emoji.vocabulary import confusable
+from polysem.synthetic.scenes.splits import castings, split_of
+from polysem.synthetic.scenes.vocabulary import confusable
 
 
 def pairs(casting):

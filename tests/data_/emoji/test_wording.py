@@ -1,10 +1,10 @@
 import pytest
 from PIL import Image, ImageDraw
 
-from polysem.data.emoji.colours import dominant_colour
-from polysem.data.emoji.vocabulary import build, confusable, plain_name
-from polysem.data.emoji.wording import article, listed, plural, sentence, some, the, tokens
 from polysem.errors import ConfigError
+from polysem.synthetic.scenes.colours import dominant_colour
+from polysem.synthetic.scenes.english import article, listed, plural, sentence, some, the, tokens
+from polysem.synthetic.scenes.vocabulary import build, confusable, plain_name
 
 
 @pytest.mark.parametrize(

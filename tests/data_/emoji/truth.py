@@ -8,8 +8,8 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
-from polysem.data.emoji.colours import COLOURS
-from polysem.data.emoji.wording import plural, singular
+from polysem.synthetic.scenes.colours import COLOURS
+from polysem.synthetic.scenes.english import plural, singular
 
 NUMBERS = {"two": 2, "three": 3, "four": 4, "five": 5}
 _A, _B, _C = r"<([^<>]+)>", r"<([^<>]+)>", r"<([^<>]+)>"

@@ -10,7 +10,6 @@ import json
 import math
 import random
 import threading
-import time
 from dataclasses import dataclass, field
 from email.parser import BytesParser
 from functools import lru_cache

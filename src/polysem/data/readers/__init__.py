@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from polysem.data.collection import Collection
-from polysem.data.problems import DataError, Problems
+from polysem.data.reader_errors import DataError, Problems
 from polysem.data.readers.coco import read_coco
 from polysem.data.readers.flickr_tags import read_mirflickr, read_nus_wide
 from polysem.data.readers.folder import picture_files, read_folder

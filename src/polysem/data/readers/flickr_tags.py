@@ -9,7 +9,7 @@ from pathlib import Path, PureWindowsPath
 
 from polysem.data.collection import Collection, Item, Media
 from polysem.data.images import is_image
-from polysem.data.problems import DataError, Problems
+from polysem.data.reader_errors import DataError, Problems
 from polysem.data.readers.text import clean_captions
 
 _PICTURE = re.compile(r"im(\d+)\.\w+")

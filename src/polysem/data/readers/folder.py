@@ -13,7 +13,7 @@ from typing import Any
 
 from polysem.data.collection import Collection, Item, Media
 from polysem.data.images import is_image
-from polysem.data.problems import DataError, Problems
+from polysem.data.reader_errors import DataError, Problems
 from polysem.data.readers.text import clean_captions, listed_labels, separated_labels, split_name
 
 TABLES = ("captions.csv", "captions.jsonl")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from polysem.data.collection import Box, Collection, Item, Media
-from polysem.data.problems import DataError, Problems
+from polysem.data.reader_errors import DataError, Problems
 from polysem.data.readers.text import clean_named_captions, listed_labels, read_json, split_name
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from polysem.data.problems import DataError
+from polysem.data.reader_errors import DataError
 from polysem.data.readers.text import separated_labels
 
 NAMES = "label_names.txt"

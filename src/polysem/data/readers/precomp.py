@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from polysem.data.arrays import open_features
 from polysem.data.collection import Collection, Item, Media
-from polysem.data.problems import DataError, Problems
+from polysem.data.feature_files import open_features
+from polysem.data.reader_errors import DataError, Problems
 from polysem.data.readers.label_matrix import read_labels
 from polysem.data.readers.text import clean_captions, split_name
 

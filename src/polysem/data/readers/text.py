@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from polysem.data.problems import DataError, Problems
+from polysem.data.reader_errors import DataError, Problems
 
 
 def clean_captions(

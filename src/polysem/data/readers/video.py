@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from polysem.data.collection import Collection, Item, Media
-from polysem.data.problems import DataError, Problems
+from polysem.data.reader_errors import DataError, Problems
 from polysem.data.readers.text import clean_captions, read_json, split_name
 from polysem.data.video import EXTENSIONS, is_video
-from polysem.data.video_facts import VideoFacts
+from polysem.data.video_metadata import VideoFacts
 
 Find = Callable[[str], Media | None]
 _EXPECTED_SPLITS = 'Expected {"train": ["video", …], "test": […]} or {"video": "train", …}, named as in the captions.'

@@ -13,7 +13,7 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from polysem import masked, similarity
+from polysem import masked_ops, similarity
 from polysem.encoders import Detector, Encoder, ImageEncoder, VideoFrames
 from polysem.errors import InputError
 from polysem.evaluation.costs.timing import Progress, Seconds, medians
@@ -164,7 +164,7 @@ def _tasks(
 
 def _unit_sets(count: int, size: int, dim: int, seed: int, device: torch.device) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
-    return masked.unit(torch.randn(count, size, dim, generator=generator)).to(device)
+    return masked_ops.unit(torch.randn(count, size, dim, generator=generator)).to(device)
 
 
 def _image_to_text(scores: Callable[[Tensor, Tensor], Tensor], images: Tensor, texts: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from polysem.evaluation import metrics
 from polysem.evaluation.ranking import Progress, Ranking, rank_rows
 from polysem.evaluation.relevance import Ints, Relevance
 from polysem.evaluation.result import PerQuery
-from polysem.evaluation.sources import Floats, Rows, Scores
+from polysem.evaluation.score_matrix import Floats, Rows, Scores
 
 Values = npt.NDArray[np.float64]
 

@@ -14,7 +14,7 @@ from polysem.errors import ConfigError, InputError, unknown
 from polysem.evaluation.ranking import Ranking
 from polysem.evaluation.rescoring import Rescoring
 from polysem.evaluation.result import PerQuery
-from polysem.evaluation.sources import Scores
+from polysem.evaluation.score_matrix import Scores
 from polysem.evaluation.stamp import Stamp
 
 Progress = Callable[[int, int], None]

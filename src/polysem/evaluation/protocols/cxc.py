@@ -32,7 +32,7 @@ from polysem.evaluation.protocols.eccv_package import EccvPackage
 from polysem.evaluation.ranking import Ranking
 from polysem.evaluation.relevance import Ints, Relevance
 from polysem.evaluation.result import PerQuery
-from polysem.evaluation.sources import Scores
+from polysem.evaluation.score_matrix import Scores
 
 RIGHT = {"sits": 3.0, "sts": 3.0, "sis": 2.5}
 OUTSIDE = 0.01

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from polysem.evaluation.relevance import Ints
-from polysem.evaluation.sources import Floats
+from polysem.evaluation.score_matrix import Floats
 
 Values = npt.NDArray[np.float64]
 Gains = npt.NDArray[np.uint32]

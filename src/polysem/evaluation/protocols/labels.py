@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polysem import threads
+from polysem import cpu_blocks
 from polysem.data.collection import Collection
 from polysem.errors import InputError, unknown
 from polysem.evaluation import metrics
@@ -30,7 +30,7 @@ from polysem.evaluation.protocols.unique_texts import Texts, part_of
 from polysem.evaluation.ranking import Ranking
 from polysem.evaluation.relevance import Ints
 from polysem.evaluation.result import PerQuery
-from polysem.evaluation.sources import Scores
+from polysem.evaluation.score_matrix import Scores
 from polysem.evaluation.stamp import Stamp
 
 PAIRS = 1 << 19
@@ -123,7 +123,7 @@ class Labels(Protocol):
                 if progress is not None:
                     progress(min(queries, rows * len(found)), queries)
 
-        threads.run([partial(one, block) for block in blocks], torch.device("cpu"))
+        cpu_blocks.run([partial(one, block) for block in blocks], torch.device("cpu"))
         parts = [found[block.start] for block in blocks]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 

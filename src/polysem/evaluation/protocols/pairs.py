@@ -20,7 +20,7 @@ from polysem.evaluation.protocols.base import (
 )
 from polysem.evaluation.ranking import BothWays, Ranking, rank_both_ways
 from polysem.evaluation.result import PerQuery
-from polysem.evaluation.sources import Scores
+from polysem.evaluation.score_matrix import Scores
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ import numpy as np
 
 from polysem.data.collection import Collection
 from polysem.evaluation import metrics
-from polysem.evaluation.best import Best
 from polysem.evaluation.ranking import BothWays, Progress, Ranking, rank_rows
 from polysem.evaluation.relevance import Ints, Relevance
 from polysem.evaluation.rescoring import Rescoring
-from polysem.evaluation.sources import Scores
+from polysem.evaluation.score_matrix import Scores
+from polysem.evaluation.top_k import Best
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from polysem.errors import ConfigError, InputError, unknown
-from polysem.evaluation import resampling
+from polysem.evaluation import significance
 from polysem.evaluation.result import Evaluation
 from polysem.evaluation.stamp import Stamp
 
-COLUMNS = (*resampling.RSUM, "rsum")
+COLUMNS = (*significance.RSUM, "rsum")
 """Of pairs. What a protocol of labels is about comes before: `_usual`."""
 DIGITS = 1
 """Of figures in a table. What is equal to these digits is equally good there."""
@@ -119,7 +119,7 @@ def embedding(facts: Mapping[str, Any]) -> str:
 def _with_intervals(evaluation: Evaluation, seed: int) -> Evaluation:
     if evaluation.intervals or not evaluation.per_query:
         return evaluation
-    return replace(evaluation, intervals=resampling.intervals(evaluation, seed=seed))
+    return replace(evaluation, intervals=significance.intervals(evaluation, seed=seed))
 
 
 def _alike(evaluations: Sequence[Evaluation]) -> list[list[Evaluation]]:
@@ -185,12 +185,12 @@ def _tested(evaluations: Sequence[Evaluation], best: int, path: str, seed: int) 
         for place, each in enumerate(evaluations)
         if place != best and _is_resampled(each, path) and _is_resampled(evaluations[best], path)
     ]
-    ps = [resampling.paired_p(evaluations[best], evaluations[place], path, seed=seed) for place in places]
-    return dict(zip(places, resampling.holm(ps), strict=True))
+    ps = [significance.paired_p(evaluations[best], evaluations[place], path, seed=seed) for place in places]
+    return dict(zip(places, significance.holm(ps), strict=True))
 
 
 def _is_resampled(evaluation: Evaluation, path: str) -> bool:
-    parts = resampling.RSUM if path == "rsum" else (path,)
+    parts = significance.RSUM if path == "rsum" else (path,)
     return all(
         way in evaluation.per_query and name in evaluation.per_query[way].values
         for way, _, name in (part.rpartition(".") for part in parts)

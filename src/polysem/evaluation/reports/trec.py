@@ -22,12 +22,12 @@ from urllib.parse import quote
 
 import numpy as np
 
-from polysem.aside import replacing
+from polysem.atomic_write import replacing
 from polysem.data.collection import Collection
 from polysem.errors import InputError
 from polysem.evaluation.ranking import Ranking
 from polysem.evaluation.relevance import Ints
-from polysem.evaluation.sources import Floats
+from polysem.evaluation.score_matrix import Floats
 
 DEPTH = 100
 """Answers per query."""

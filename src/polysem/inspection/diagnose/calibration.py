@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from polysem.evaluation.ranking import Ranking
-from polysem.inspection.diagnose.space import auroc
+from polysem.inspection.diagnose.geometry import auroc
 
 BINS = 10
 FOLDS = 5

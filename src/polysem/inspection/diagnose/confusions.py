@@ -13,7 +13,7 @@ from typing import Literal
 
 from polysem.data.collection import Collection
 from polysem.evaluation.ranking import Ranking
-from polysem.inspection.diagnose.naming import Names
+from polysem.inspection.diagnose.caption_objects import Names
 
 Kind = Literal["fits too", "super-class", "semantic", "unrelated"]
 KINDS: dict[Kind, str] = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from polysem.evaluation.ranking import Ranking
-from polysem.evaluation.sources import Scores
+from polysem.evaluation.score_matrix import Scores
 
 SHOWN = 8
 ANSWERS = 3

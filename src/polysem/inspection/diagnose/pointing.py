@@ -13,15 +13,15 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from polysem import masked
+from polysem import masked_ops
 from polysem.data.collection import Box, Item
 from polysem.data.images import load_image
 from polysem.data.store import FeatureStore
 from polysem.encoders import Detector, ImageEncoder
 from polysem.inspection.attention import Attention, image_attentions
-from polysem.inspection.diagnose.naming import Names
+from polysem.inspection.diagnose.caption_objects import Names
 from polysem.inspection.gallery import Gallery, Progress, Store
-from polysem.inspection.places import Places, places, stored_places
+from polysem.inspection.token_boxes import Places, places, stored_places
 
 MOST = 1000
 """Pictures that are looked at."""
@@ -210,8 +210,8 @@ class _Said:
         captions = gallery.items.captions
         known = Names(box.name for item in gallery.items for box in item.boxes)
         self.names = [known.named(caption) for caption in captions]
-        self.images = masked.unit(gallery.embeddings.images.float())
-        texts = masked.unit(gallery.embeddings.texts.float())
+        self.images = masked_ops.unit(gallery.embeddings.images.float())
+        texts = masked_ops.unit(gallery.embeddings.texts.float())
         self.per_text, self.texts = texts.shape[1], texts.flatten(0, 1)
         counts = [len(item.captions) for item in gallery.items]
         self.first = np.concatenate([[0], np.cumsum(counts)])

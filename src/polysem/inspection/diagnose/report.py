@@ -11,21 +11,21 @@ from typing import Any
 
 import numpy as np
 
-from polysem import aside
+from polysem import atomic_write
 from polysem.data.collection import Collection
 from polysem.errors import InputError
 from polysem.evaluation import metrics
 from polysem.evaluation.ranking import BothWays, rank_both_ways
-from polysem.evaluation.sources import Embedded
+from polysem.evaluation.score_matrix import Embedded
 from polysem.inspection.diagnose import page
 from polysem.inspection.diagnose.calibration import Calibration, calibration
 from polysem.inspection.diagnose.confusions import Confusions, confusions, groups_of
 from polysem.inspection.diagnose.failures import Failure, failures
+from polysem.inspection.diagnose.geometry import Hubness, Space, hubness, space
+from polysem.inspection.diagnose.label_metrics import Predicted, predicted
 from polysem.inspection.diagnose.pointing import Pointing, pointing
-from polysem.inspection.diagnose.predicted import Predicted, predicted
 from polysem.inspection.diagnose.sets import AsOne, Spread, as_one, spread
 from polysem.inspection.diagnose.slots import Usage, usage
-from polysem.inspection.diagnose.space import Hubness, Space, hubness, space
 from polysem.inspection.diagnose.verdicts import Verdict, headline, judge
 from polysem.inspection.gallery import Gallery, Progress, Store, open_gallery
 from polysem.models import Model
@@ -226,7 +226,7 @@ def checked(out: str | Path) -> Path:
 def _write(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_text(path, text)
+        atomic_write.write_text(path, text)
     except OSError as error:
         raise InputError(f"Cannot write the report to {path}: {error.strerror or error}.") from None
 

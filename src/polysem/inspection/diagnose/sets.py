@@ -10,10 +10,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from polysem import masked
-from polysem.evaluation.best import Best
+from polysem import masked_ops
 from polysem.evaluation.ranking import rank_both_ways
-from polysem.evaluation.sources import Floats, Rows, Scores
+from polysem.evaluation.score_matrix import Floats, Rows, Scores
+from polysem.evaluation.top_k import Best
 
 FIRST = 10
 """Answers of a query that are compared."""
@@ -41,7 +41,7 @@ class Spread:
 
 def spread(vectors: Tensor) -> Spread:
     """vectors: (n, K, D), K at least 2."""
-    unit = masked.unit(vectors.float())
+    unit = masked_ops.unit(vectors.float())
     middle = unit.mean(1)
     variances = (1 - middle.norm(dim=-1)).clamp(min=0)
     apart = (unit - middle[:, None]).square().sum(-1).mean()

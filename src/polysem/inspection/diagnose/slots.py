@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from polysem import masked
+from polysem import masked_ops
 from polysem.similarity import Similarity
 
 _BATCH = 2048
@@ -42,7 +42,7 @@ def usage(
     for first in range(0, len(texts), _BATCH):
         own, other = images[rows[first : first + _BATCH]], texts[first : first + _BATCH]
         pull += _pull(own, other, similarity)
-        cosines = masked.unit(own.float()) @ masked.unit(other.float()).transpose(1, 2)
+        cosines = masked_ops.unit(own.float()) @ masked_ops.unit(other.float()).transpose(1, 2)
         wins += torch.bincount(cosines.flatten(1).argmax(1), minlength=k * size).view(k, size)
     return (
         _usage(pull.sum(1), wins.sum(1), images),
@@ -64,7 +64,7 @@ def _pull(own: Tensor, other: Tensor, similarity: Similarity) -> Tensor:
 def _usage(pull: Tensor, wins: Tensor, vectors: Tensor) -> Usage:
     shares = pull / pull.sum().clamp(min=1e-300)
     entropy = -sum(share * math.log(share) for share in shares.tolist() if share > 0)
-    constancy = masked.unit(vectors.float()).mean(0).square().sum(-1)
+    constancy = masked_ops.unit(vectors.float()).mean(0).square().sum(-1)
     return Usage(
         tuple(shares.tolist()), tuple((wins / wins.sum()).tolist()), tuple(constancy.tolist()), math.exp(entropy)
     )

@@ -8,7 +8,7 @@ from html import escape
 
 from polysem.data.collection import Collection
 from polysem.data.images import is_image
-from polysem.data.stills import still
+from polysem.data.thumbnails import still
 from polysem.data.video import is_video
 from polysem.errors import PolysemError
 

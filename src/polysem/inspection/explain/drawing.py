@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from polysem.aside import replacing
+from polysem.atomic_write import replacing
 from polysem.errors import InputError, PolysemError, unknown
 from polysem.inspection.explain.explanation import Explanation
 from polysem.inspection.explain.theme import THEMES, ThemeName, applied

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from polysem.inspection.attention import Attention
 from polysem.inspection.contributions import Contributions
-from polysem.inspection.places import Places
+from polysem.inspection.token_boxes import Places
 from polysem.inspection.words import Word, word_weights
 from polysem.models.moments import Moment
 

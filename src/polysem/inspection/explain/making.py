@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from polysem.data.collection import Collection
-from polysem.data.stills import still
+from polysem.data.thumbnails import still
 from polysem.data.video import is_video, video_duration
 from polysem.encoders import Detector
 from polysem.errors import InputError
@@ -21,10 +21,10 @@ from polysem.inspection.contributions import contributions
 from polysem.inspection.explain.explanation import Explanation, Near, Said, Searched
 from polysem.inspection.explain.nearest import captions_of, nearest
 from polysem.inspection.explain.winning import winning
-from polysem.inspection.film import moment
-from polysem.inspection.places import Places, nowhere, places, regions
+from polysem.inspection.token_boxes import Places, nowhere, places, regions
+from polysem.inspection.video_timeline import moment
 from polysem.inspection.words import words
-from polysem.models import Model, encoding, load
+from polysem.models import Model, embedding, load
 from polysem.models.frames import has_frames
 from polysem.models.moments import Moment, clock
 from polysem.models.tower import Inputs
@@ -107,7 +107,7 @@ def _labels(model: Model, given: Inputs, caption: str) -> dict[str, tuple[Said, 
     if not model.labels:
         return {}
     probable = {
-        "image": encoding.run(model.image, 1, lambda _: given, 1, None, encoding.probabilities)[0],
+        "image": embedding.run(model.image, 1, lambda _: given, 1, None, embedding.probabilities)[0],
         "text": model.classify_texts([caption]),
     }
     found = {}

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from polysem.inspection.explain.explanation import Explanation
 from polysem.inspection.explain.theme import Theme
-from polysem.inspection.places import Places
+from polysem.inspection.token_boxes import Places
 
 VEIL = 0.62
 """How far the colours of a map cover the grey picture under them."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from polysem.aside import replacing
+from polysem.atomic_write import replacing
 from polysem.data.collection import Collection
 from polysem.errors import InputError
 from polysem.inspection.gallery import Progress, Store, open_gallery

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from polysem import masked, threads
+from polysem import cpu_blocks, masked_ops
 from polysem.errors import ConfigError, InputError, unknown
 from polysem.inspection.map.points import Points, Side
 from polysem.inspection.map.tsne import tsne
@@ -113,7 +113,7 @@ def lay_out(
             "dimensions. Were they made by the same model?"
         )
     sides, notes = _sampled(sides, limit, seed)
-    vectors = torch.cat([masked.unit(each.tensor.float()).flatten(0, 1) for each in sides])
+    vectors = torch.cat([masked_ops.unit(each.tensor.float()).flatten(0, 1) for each in sides])
     principal, share = _principal(vectors)
     if method == "pca":
         positions = principal[:, :2]
@@ -171,7 +171,7 @@ def _principal(vectors: Tensor) -> tuple[Tensor, Tensor]:
 
 def _alone(work: Callable[[], Tensor]) -> Tensor:
     """On one thread: a thousand small steps, at each of which torch's threads would wait for one another."""
-    pool = threads.single_threaded_pool(1)
+    pool = cpu_blocks.single_threaded_pool(1)
     try:
         return pool.submit(work).result()
     finally:

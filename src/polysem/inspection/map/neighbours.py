@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from polysem import threads
+from polysem import cpu_blocks
 
 Progress = Callable[[int, int], None]
 
@@ -38,7 +38,7 @@ def nearest(points: Tensor, k: int, progress: Progress | None = None) -> tuple[T
         if progress is not None:
             progress(done, n)
 
-    threads.run([partial(block, first) for first in range(0, n, rows)], points.device)
+    cpu_blocks.run([partial(block, first) for first in range(0, n, rows)], points.device)
     return places, squares
 
 

@@ -9,9 +9,9 @@ from typing import Any, Literal, cast
 from torch import Tensor
 
 from polysem.errors import PolysemError
+from polysem.models.build import build
 from polysem.models.importing.tensors import CheckpointError
 from polysem.models.model import Model
-from polysem.models.wiring import build
 from polysem.registry import Part
 
 Variant = Literal["paper", "official"]

@@ -6,7 +6,7 @@ a compact sketch (`sketch`), each with a slack that covers its rounding. So the 
 """
 
 from polysem.search.engine.engine import Engine, search_many
-from polysem.search.engine.hits import Hits
 from polysem.search.engine.plan import Plan
+from polysem.search.engine.top_k import Hits
 
 __all__ = ["Engine", "Hits", "Plan", "search_many"]

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from polysem.search.engine import exact, native, scan
 from polysem.search.engine.contest import PROMISING, Contest
-from polysem.search.engine.hits import Hits, best, best_of_each
-from polysem.search.engine.level import Rows
 from polysem.search.engine.native import Finalists, Native
 from polysem.search.engine.queries import Queries
 from polysem.search.engine.race import Race
+from polysem.search.engine.scan_data import Rows
 from polysem.search.engine.sharing import share
+from polysem.search.engine.top_k import Hits, best, best_of_each
 
 if TYPE_CHECKING:
     from polysem.search.engine.engine import Engine

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polysem.search.engine import scan
-from polysem.search.engine.level import Level, Probe, Rows
 from polysem.search.engine.queries import Queries
 from polysem.search.engine.race import Race
+from polysem.search.engine.scan_data import Level, Probe, Rows
 from polysem.search.engine.scoring import Scoring
 
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ from polysem.search.engine import exact, native
 from polysem.search.engine.batch import search_alone, search_block
 from polysem.search.engine.checks import checked_k, checked_mask, checked_queries, checked_vectors
 from polysem.search.engine.contest import MANY, Contest
-from polysem.search.engine.hits import Hits, best
-from polysem.search.engine.level import Level
 from polysem.search.engine.plan import FEWEST, Plan, measure
 from polysem.search.engine.queries import Queries
 from polysem.search.engine.race import Race
+from polysem.search.engine.scan_data import Level
 from polysem.search.engine.scoring import Scoring
 from polysem.search.engine.sketch import learn_rotation, sketch
+from polysem.search.engine.top_k import Hits, best
 
 # A full scan of fewer items takes a single query about as long as the steps around it.
 _FEW = 2048

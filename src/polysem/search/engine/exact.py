@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polysem.search.engine import native
-from polysem.search.engine.level import Level, Probe
 from polysem.search.engine.native import Native
+from polysem.search.engine.scan_data import Level, Probe
 from polysem.search.engine.scoring import Scoring
 from polysem.search.engine.sharing import share
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polysem.search.engine import scan
-from polysem.search.engine.level import Level, Probe
+from polysem.search.engine.scan_data import Level, Probe
 from polysem.search.engine.sketch import probes
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from polysem.search.engine import blocked, native
-from polysem.search.engine.level import Level, Probe, Rows
+from polysem.search.engine import native, torch_scan
 from polysem.search.engine.native import Native
+from polysem.search.engine.scan_data import Level, Probe, Rows
 from polysem.search.engine.scoring import FLOAT32_ROUNDING, Scoring
 from polysem.search.engine.sharing import share
 
@@ -63,7 +63,7 @@ def largest(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
 
 def rounding() -> float:
     """Of one step of the arithmetic in use."""
-    return FLOAT32_ROUNDING if native.library() is not None else blocked.rounding()
+    return FLOAT32_ROUNDING if native.library() is not None else torch_scan.rounding()
 
 
 def fixed_sides(level: Level, *, many: bool) -> int:
@@ -79,7 +79,7 @@ def _blocked(
     level: Level, probe: Probe, scoring: Scoring, rows: Rows, scores: NDArray[np.float32], first: int, last: int
 ) -> None:
     with torch.inference_mode():
-        blocked.scan(level, probe, scoring, rows, first, last, scores)
+        torch_scan.scan(level, probe, scoring, rows, first, last, scores)
 
 
 def _share(level: Level, count: int, fill: Callable[[int, int], None]) -> None:

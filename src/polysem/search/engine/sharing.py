@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 
-from polysem import threads
+from polysem import cpu_blocks
 
 _CPU = torch.device("cpu")
 
@@ -23,12 +23,12 @@ def share(
     As many parts as threads, or more if none may be larger than `largest`. run must release the interpreter for most of
     its time, or nothing is won.
     """
-    workers = max(1, threads.count(_CPU) if most is None else min(most, threads.count(_CPU)))
+    workers = max(1, cpu_blocks.count(_CPU) if most is None else min(most, cpu_blocks.count(_CPU)))
     step = max(1, -(-count // (workers * multiple))) * multiple
     step = step if largest is None else min(step, largest)
     parts = [partial(run, first, min(first + step, count)) for first in range(0, count, step)]
     if workers > 1:
-        threads.run(parts, _CPU)
+        cpu_blocks.run(parts, _CPU)
     else:
         for part in parts:
             part()

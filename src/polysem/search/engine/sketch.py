@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from polysem.search.engine.level import Level, Probe
+from polysem.search.engine.scan_data import Level, Probe
 
 # Vectors that the rotation is learned from, and vectors rotated at once.
 _SAMPLE, _BLOCK = 1 << 15, 1 << 14

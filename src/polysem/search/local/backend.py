@@ -14,11 +14,10 @@ from polysem.errors import InputError
 from polysem.search.backend import CANDIDATES, Mode, Ranked
 from polysem.search.engine import Hits
 from polysem.search.filters import Filter
-from polysem.search.local.gallery import Gallery
-from polysem.search.local.part import Part, is_attachment
-from polysem.search.local.passing import Passing
-from polysem.search.local.settling import settle
-from polysem.search.sets import check_units
+from polysem.search.local.build_accelerators import settle
+from polysem.search.local.filter_cache import Passing
+from polysem.search.local.segment_searcher import Part, is_attachment
+from polysem.search.local.side_searcher import Gallery
 from polysem.search.store import (
     Added,
     Batch,
@@ -35,6 +34,7 @@ from polysem.search.store import (
     schema,
 )
 from polysem.search.store.entries import SIDES
+from polysem.search.vector_checks import check_units
 
 Progress = Callable[[str, int, int], None]
 _DAMAGED = "damaged"

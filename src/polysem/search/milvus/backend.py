@@ -15,11 +15,11 @@ from polysem.search.milvus.address import Address
 from polysem.search.milvus.collection import Collection, chunks
 from polysem.search.milvus.connection import Connection
 from polysem.search.milvus.expressions import any_equals
-from polysem.search.milvus.notes import Notes
+from polysem.search.milvus.key_values import Notes
 from polysem.search.milvus.searching import Searching
-from polysem.search.sets import check_units
 from polysem.search.store import Added, Batch, Compacted, Damage, Item, Manifest, SearchError, Side, Stats
 from polysem.search.store.entries import SIDES, checked
+from polysem.search.vector_checks import check_units
 
 Progress = Callable[[str, int, int], None]
 MANIFEST = "manifest"

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from polysem.search.filters import And, Compare, Field, Filter, In, IsNull, Not, Or
 from polysem.search.filters.tree import Operator, Value
-from polysem.search.milvus.facts import TEXT_BYTES, Kind, Statement, fact, range_key, text_range
+from polysem.search.milvus.filter_fields import TEXT_BYTES, Kind, Statement, fact, range_key, text_range
 
 Expression = str | bool
 """A text for Milvus, or True for all items, False for none."""

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polysem.errors import InputError
-from polysem.search.milvus.facts import describe
-from polysem.search.sets import means_of
+from polysem.search.milvus.filter_fields import describe
 from polysem.search.store import Batch, Item, Manifest, Side
 from polysem.search.store.entries import as_rows
+from polysem.search.vector_checks import means_of
 
 TEXT_LIMIT = 65_535
 """Bytes of a VARCHAR or JSON value."""

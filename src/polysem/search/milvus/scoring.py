@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from polysem.search.backend import Ranked
 from polysem.search.engine import exact
 from polysem.search.engine.checks import checked_k, checked_queries
-from polysem.search.engine.level import Level
-from polysem.search.sets import bounded, plain_scores
+from polysem.search.engine.scan_data import Level
 from polysem.search.store import Item, Manifest
+from polysem.search.vector_checks import bounded, plain_scores
 
 
 class Scorer:

@@ -16,8 +16,8 @@ from polysem.search.milvus import rows
 from polysem.search.milvus.collection import MOST, Collection, chunks
 from polysem.search.milvus.expressions import all_of, certain, complement, possible
 from polysem.search.milvus.scoring import Best, Scored, Scorer
-from polysem.search.sets import means_of
 from polysem.search.store import Manifest, Side
+from polysem.search.vector_checks import means_of
 
 _MORE = 4
 """Where a filter leaves too few of the candidates, so many times as many are asked for."""

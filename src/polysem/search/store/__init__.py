@@ -12,10 +12,10 @@ needs a local disk: an index on a network file system can be copied from there, 
 from polysem.search.store.entries import Batch, Entry, Side
 from polysem.search.store.errors import IndexBusyError, SearchError
 from polysem.search.store.manifest import Manifest
+from polysem.search.store.rows import Item, Stats, View
 from polysem.search.store.segments import Damage
 from polysem.search.store.snapshot import Snapshot
 from polysem.search.store.store import Added, Compacted, Store
-from polysem.search.store.views import Item, Stats, View
 
 __all__ = [
     "Added",

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from polysem.errors import InputError
 from polysem.search.filters import Filter, to_sql
-from polysem.search.store import frames, schema, words
+from polysem.search.store import frames, fulltext, schema
 from polysem.search.store.entries import Side
 from polysem.search.store.errors import SearchError
 from polysem.search.store.manifest import Manifest
+from polysem.search.store.rows import Item, Stats, View, segment_path, unreadable
 from polysem.search.store.segments import Damage, Segment
-from polysem.search.store.views import Item, Stats, View, segment_path, unreadable
 
 _MANY = 2**16
 _SEGMENT = re.compile(r"segment-(\d+)\.seg")
@@ -214,7 +214,7 @@ class Snapshot:
 
     def with_words(self, text: str, side: Side, k: int = 10) -> list[Item]:
         """The best `k` items whose caption or id holds every word of `text`."""
-        return [self._item(row) for row in words.search(self._connection, _COLUMNS, text, side, k)]
+        return [self._item(row) for row in fulltext.search(self._connection, _COLUMNS, text, side, k)]
 
     def holds(self, side: Side) -> bool:
         """Whether there are items of a side, those too whose vectors cannot be read."""
@@ -238,7 +238,7 @@ class Snapshot:
                 size += path.stat().st_size
         query = "SELECT ifnull(max(seq), 0) FROM sqlite_sequence WHERE name = 'segments'"
         (change,) = self._connection.execute(query).fetchone()
-        return Stats(sum(sides.values()), sides, dead, segments, size, words.indexed(self._connection), change)
+        return Stats(sum(sides.values()), sides, dead, segments, size, fulltext.indexed(self._connection), change)
 
     def verify(self, progress: Callable[[str, int, int], None] | None = None) -> list[Damage]:
         """Read all that counts once; what is damaged, by segment and rows. The rest stays usable."""

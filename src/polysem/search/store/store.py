@@ -21,9 +21,9 @@ from polysem.search.store import schema
 from polysem.search.store.entries import Batch, Side
 from polysem.search.store.errors import IndexBusyError, SearchError
 from polysem.search.store.manifest import Manifest
+from polysem.search.store.rows import Stats
 from polysem.search.store.segments import Damage, Segment
 from polysem.search.store.snapshot import Snapshot
-from polysem.search.store.views import Stats
 from polysem.search.store.writer import Added, Compacted, Writer
 
 __all__ = ["Added", "Compacted", "Store"]

@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polysem.errors import InputError
-from polysem.search.store import frames, labels, schema, segments, words
+from polysem.search.store import frames, fulltext, labels, schema, segments
 from polysem.search.store.compaction import Old, crowds, gathered, groups
 from polysem.search.store.entries import SIDES, Batch, Side, as_rows, checked
 from polysem.search.store.errors import SearchError
+from polysem.search.store.rows import attached_path, live_rows, segment_path, unreadable
 from polysem.search.store.segments import Column, Damage, Segment
-from polysem.search.store.views import attached_path, live_rows, segment_path, unreadable
 
 T = TypeVar("T")
 _MANY = 1000
@@ -116,7 +116,7 @@ class Writer:
                     ((number, place, batch.side, now, *row) for place, row in enumerate(rows)),
                 )
                 labels.added(self._db, number)
-                words.added(self._db, number)
+                fulltext.added(self._db, number)
                 frames.added(self._db, number, batch.frames)
             return Added(sum(len(batch.entries) for batch in given) - replaced, replaced)
 
@@ -171,7 +171,7 @@ class Writer:
             for _, segment, row in found:
                 dead.setdefault(segment, []).append(row)
             keys = json.dumps([key for key, _, _ in found])
-            words.removed(self._db, keys)
+            fulltext.removed(self._db, keys)
             labels.removed(self._db, keys)
             self._db.execute("DELETE FROM items WHERE key IN (SELECT value FROM json_each(?))", (keys,))
             count += len(found)
@@ -194,7 +194,7 @@ class Writer:
         done, damaged = self._rewrite(
             number for (number,) in self._db.execute("SELECT number FROM segments").fetchall()
         )
-        words.tidied(self._db)
+        fulltext.tidied(self._db)
         self._db.execute("VACUUM")
         schema.shrink_log(self._db)
         dropped = sum(len(one.live) - one.count for one in done)

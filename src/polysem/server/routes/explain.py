@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from polysem.server.asking import ExplainRequest
 from polysem.server.auth import Guarded, JsonBody, Reading
 from polysem.server.errors import ApiError
 from polysem.server.explaining import explained
+from polysem.server.requests import ExplainRequest
+from polysem.server.responses import ERRORS, ExplainAnswer
 from polysem.server.routes.shared import BASE, Shared
-from polysem.server.schemas import ERRORS, ExplainAnswer
 
 router = APIRouter(
     prefix=BASE, route_class=Guarded, tags=["inspection"], dependencies=[Reading, JsonBody], responses=ERRORS

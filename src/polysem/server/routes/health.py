@@ -8,8 +8,8 @@ from fastapi import APIRouter, Response
 
 from polysem.server.auth import Reading
 from polysem.server.metrics import CONTENT_TYPE, resident_bytes
+from polysem.server.responses import ERRORS, Health, of_kind
 from polysem.server.routes.shared import Shared
-from polysem.server.schemas import ERRORS, Health, of_kind
 
 router = APIRouter(tags=["health"])
 _NARROW: dict[int | str, dict[str, Any]] = {status: ERRORS[status] for status in (400, 403, 408, 413, 500, 504)}

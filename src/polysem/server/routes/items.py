@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Form, Path, Query, Request, Response, UploadFile
 from pydantic import ValidationError
 
-from polysem.server import images, videos, writing
-from polysem.server.asking import NewItem, Side
+from polysem.server import images, item_writes, videos
 from polysem.server.auth import Guarded, Reading, Writing
 from polysem.server.errors import ApiError
+from polysem.server.requests import NewItem, Side
+from polysem.server.responses import ERRORS, Added, Caption, ItemAnswer, Removed
 from polysem.server.routes.shared import BASE, Shared, image_address, is_video, key_of, video_address
-from polysem.server.schemas import ERRORS, Added, Caption, ItemAnswer, Removed
 from polysem.server.state import State
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ async def add(
         raise ApiError(400, "This index's model reads precomputed features, not pictures.")
     said = (about.id, about.captions, about.labels, about.metadata)
     async with state.pictures:
-        done = await threads.run(writing.add, state.index, await file.read(), *said, state.settings.limits.pixels)
+        done = await threads.run(item_writes.add, state.index, await file.read(), *said, state.settings.limits.pixels)
     return Added(**done)
 
 
@@ -109,7 +109,7 @@ async def add(
 async def remove(state: Shared, id: Id, side: OfSide = None) -> Removed:  # noqa: A002
     """Remove an item, and the captions that came with it."""
     found = await item_of(state, id, side)
-    return Removed(removed=await state.encoding.beside.run(writing.remove, state.index, found.id, side))
+    return Removed(removed=await state.encoding.beside.run(item_writes.remove, state.index, found.id, side))
 
 
 async def item_of(state: State, raw: str, side: Side | None) -> Item:

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from pydantic import ValidationError
 
-from polysem.server.asking import FilterText, Key, Mode, SearchRequest, Side, Text
 from polysem.server.auth import Guarded, JsonBody, Reading
 from polysem.server.errors import ApiError
+from polysem.server.requests import FilterText, Key, Mode, SearchRequest, Side, Text
+from polysem.server.responses import ERRORS, CutInfo, Found, Milliseconds, SearchAnswer, moment_info
 from polysem.server.routes.shared import BASE, Shared, image_address, video_address
-from polysem.server.schemas import ERRORS, CutInfo, Found, Milliseconds, SearchAnswer, moment_info
 from polysem.server.searching import Answer, found
 from polysem.server.searching import Query as Asked
 from polysem.server.state import State

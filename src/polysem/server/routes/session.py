@@ -5,8 +5,8 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from polysem.server.auth import COOKIE, Gate, Given, client_of, unauthorised
+from polysem.server.responses import ERRORS
 from polysem.server.routes.shared import BASE
-from polysem.server.schemas import ERRORS
 
 router = APIRouter(prefix=BASE, tags=["session"])
 

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Response, UploadFile
 
 from polysem.server.auth import Guarded, Reading
 from polysem.server.images import decoded, thumbnail
+from polysem.server.responses import ERRORS, UploadAnswer, of_kind
 from polysem.server.routes.shared import BASE, Shared
-from polysem.server.schemas import ERRORS, UploadAnswer, of_kind
 from polysem.server.uploads import THUMBNAIL, Upload
 
 router = APIRouter(prefix=BASE, route_class=Guarded, tags=["search"], dependencies=[Reading], responses=ERRORS)

@@ -9,9 +9,9 @@ from fastapi.responses import StreamingResponse
 
 from polysem.server import videos
 from polysem.server.auth import Guarded, Reading
+from polysem.server.responses import ERRORS, Error
 from polysem.server.routes.items import Id, OfSide, item_of
 from polysem.server.routes.shared import BASE, Shared
-from polysem.server.schemas import ERRORS, Error
 
 router = APIRouter(prefix=BASE, route_class=Guarded, tags=["items"], responses=ERRORS)
 _CONTENT: dict[str, Any] = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in videos.KINDS}

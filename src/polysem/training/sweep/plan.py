@@ -11,7 +11,7 @@ from typing import Any
 from polysem.errors import ConfigError
 from polysem.recipes import Recipe, load
 from polysem.recipes.loading import written
-from polysem.training.sweep.values import Axis, axis, folder_name, name, override
+from polysem.training.sweep.parse import Axis, axis, folder_name, name, override
 
 SEED = "training.seed"
 

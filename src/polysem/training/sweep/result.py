@@ -11,7 +11,7 @@ from typing import Any
 from polysem.errors import unknown
 from polysem.recipes import Recipe
 from polysem.training.labels import learns_labels
-from polysem.training.sweep.values import canonical
+from polysem.training.sweep.parse import canonical
 from polysem.training.validation import CUT
 
 _RECALLS = [f"{way}.r{k}" for way in ("i2t", "t2i") for k in (1, 5, 10)]

@@ -10,7 +10,7 @@ from typing import Any
 
 from polysem.errors import InputError
 from polysem.training.folder import differences
-from polysem.training.records import finite
+from polysem.training.metrics_log import finite
 from polysem.training.sweep.plan import Plan
 
 STATE, PICTURE = "sweep.json", "sweep.png"

@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from polysem.search.engine.level import Level, Probe, Rows, address
+from polysem.search.engine.scan_data import Level, Probe, Rows, address
 from polysem.search.engine.scoring import Scoring
 
 _SIMILARITIES = {"smooth_chamfer": 0, "chamfer": 1, "mil": 2, "cosine": 2}

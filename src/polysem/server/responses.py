@@ -1,0 +1,237 @@
+"""What the server answers, and its errors. The OpenAPI document is made from these and from what is sent (`asking`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, Field
+
+from polysem.server.requests import Mode, SearchRequest, Side
+
+if TYPE_CHECKING:
+    from polysem.models.moments import Moment
+
+
+class ErrorInfo(BaseModel):
+    code: str = Field(description="For programs, e.g. bad_request.")
+    message: str = Field(description="For people.")
+
+
+class Error(BaseModel):
+    error: ErrorInfo
+
+
+class MomentInfo(BaseModel):
+    """The part of a video that matches best. Seconds are null where nobody knows how long the video is."""
+
+    time: float | None = Field(description="Of the best frame: where to look.")
+    start: float | None = Field(description="Where to begin to play.")
+    end: float | None
+    score: float = Field(description="Of the best frame alone.")
+    frame: int = Field(description="The best of those looked at, from 0.")
+    first: int
+    last: int = Field(description="Belongs to it.")
+    curve: list[float] = Field(description="The score of each frame that was looked at, at even distances in time.")
+    text: str = Field(description="0:04–0:06, for people.")
+
+
+class Found(BaseModel):
+    rank: int
+    id: str
+    side: Side
+    score: float
+    caption: str | None
+    labels: list[str]
+    metadata: dict[str, Any]
+    relevant: bool | None = Field(description="null where nobody asked.")
+    duplicates: list[str] = Field(description="Ids of near-duplicates that were folded into this one.")
+    image: str | None = Field(description="Where its picture is; of a video, a frame (`at`).")
+    video: str | None = Field(description="Where its video is; null if it is none.")
+    moment: MomentInfo | None = Field(description="Of a video: the part that matches best.")
+
+
+class CutInfo(BaseModel):
+    count: int = Field(description="The first so many results are relevant, counted from rank 1.")
+    threshold: float | None
+    reliable: bool
+    complete: bool = Field(description="False: more relevant ones may follow.")
+    doubtful: bool = Field(description="Perhaps nothing is relevant, not even the best.")
+    explained: str
+
+
+class Milliseconds(BaseModel):
+    encode: float
+    search: float
+
+
+class SearchAnswer(BaseModel):
+    results: list[Found]
+    cut: CutInfo | None
+    mode: Mode
+    scored: int = Field(description="How many items were compared in full.")
+    of: int = Field(description="How many there are that pass the filter.")
+    unreadable: int = Field(description="How many could not be searched, because their file is damaged.")
+    milliseconds: Milliseconds
+    query: SearchRequest
+
+
+class UploadAnswer(BaseModel):
+    image: str = Field(description="The token to search with.")
+    expires: float = Field(description="Seconds until it is forgotten.")
+
+
+class Caption(BaseModel):
+    id: str
+    caption: str | None
+
+
+class ItemAnswer(BaseModel):
+    id: str
+    side: Side
+    caption: str | None
+    labels: list[str]
+    metadata: dict[str, Any]
+    image: str | None
+    video: str | None
+    captions: list[Caption] = Field(description="Of an image: the texts that came with it.")
+
+
+class Added(BaseModel):
+    id: str
+    new: int
+    replaced: int
+    unchanged: int
+    removed: int = Field(description="Captions that the picture no longer has.")
+
+
+class Removed(BaseModel):
+    removed: int
+
+
+class Health(BaseModel):
+    status: Literal["ready", "starting", "stopping"]
+
+
+class ModelInfo(BaseModel):
+    name: str
+    fingerprint: str
+    sets: dict[str, int]
+    dim: int
+    similarity: dict[str, Any]
+    provenance: dict[str, Any]
+
+
+class Filters(BaseModel):
+    labels: list[tuple[str, int]]
+    metadata: list[dict[str, Any]]
+    of: int = Field(description="Items looked at.")
+    sampled: bool = Field(description="Whether these are only some of all.")
+
+
+class Stats(BaseModel):
+    items: dict[str, int]
+    model: ModelInfo
+    audit: dict[str, Any] | None = Field(description="Recall of the fast mode, as last measured by `polysem verify`.")
+    audit_outdated: bool
+    modes: list[Mode]
+    writable: bool
+    token: Literal["none", "writes", "all"] = Field(description="What needs the token.")
+    filters: dict[str, Filters] = Field(description="Of each side, what one can filter its items by.")
+    bytes: int | None
+    credits: list[str] = Field(description="Whom to name, and which licence, wherever the items are shown.")
+    version: str
+
+
+class Point(BaseModel):
+    x: float
+    y: float
+    side: Side
+    slot: int
+    id: str
+    label: str | None
+    caption: str
+
+
+class MapAnswer(BaseModel):
+    ready: bool
+    progress: float = Field(description="0 to 1. Ask again until it is ready.")
+    points: list[Point]
+    slots: int
+    labels: list[str]
+    note: str
+
+
+class ExplainAnswer(BaseModel):
+    score: float
+    similarity: str
+    caption: str
+    how: str = Field(description="What the weights are: attention, pooling or omission.")
+    elements: list[dict[str, Any]]
+    text: dict[str, Any]
+    contributions: list[list[float]]
+    closeness: list[list[float]]
+    scale: dict[str, float]
+    width: int
+    height: int
+    film: FilmInfo | None = Field(description="Of a video: its frames, one after the other.")
+
+
+class FilmInfo(BaseModel):
+    times: list[float] | None = Field(description="When each frame is, in seconds; null where nobody knows.")
+    scores: list[float] = Field(description="What each scores with the text alone.")
+    adds: list[float] | None = Field(description="What each adds to the score, where it is such a sum.")
+    moment: MomentInfo
+
+
+class ModelAnswer(BaseModel):
+    sets: dict[str, dict[str, float] | None] = Field(description="How diverse; null for single vectors.")
+    slots: dict[str, dict[str, Any] | None]
+    sample: dict[str, int] = Field(description="On how many items and pairs this was measured.")
+    figures: dict[str, Any] = Field(description="Retrieval figures with the protocol they were measured under.")
+    data: dict[str, Any]
+    model: ModelInfo
+    items: dict[str, int]
+    bytes: int | None
+    audit: dict[str, Any] | None
+    audit_outdated: bool
+
+
+def moment_info(found: Moment | None) -> MomentInfo | None:
+    """A moment of the library as it goes over the wire."""
+    if found is None:
+        return None
+    return MomentInfo(
+        time=found.time,
+        start=found.start,
+        end=found.end,
+        score=found.score,
+        frame=found.frame,
+        first=found.first,
+        last=found.last,
+        curve=list(found.curve),
+        text=found.text,
+    )
+
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Error, "description": about}
+    for status, about in {
+        400: "The request cannot be understood or done.",
+        401: "The token is missing or wrong.",
+        403: "Not allowed: another site, a read-only server, or one without a token.",
+        404: "There is nothing here.",
+        408: "The body came in too slowly.",
+        413: "Too large.",
+        415: "Of a kind that is not read here.",
+        429: "Too many requests; Retry-After says when to come back.",
+        500: "A defect of the server.",
+        503: "Busy or still starting; Retry-After says when to come back.",
+        504: "It took too long.",
+    }.items()
+}
+
+
+def of_kind(kind: str, about: str) -> dict[int | str, dict[str, Any]]:
+    """A 200 that is no JSON."""
+    form = {"type": "string"} if kind.startswith("text/") else {"type": "string", "format": "binary"}
+    return {200: {"description": about, "content": {kind: {"schema": form}}}}

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from polysem import masked_ops
+from polysem.features import LocalFeatures
+from polysem.pooling import build as build_pooling
+from polysem.sets.base import SetPrediction, SetPredictor, registry
+
+
+@registry.register("common")
+class Common(SetPredictor):
+    """DSCMR's common space: a shared linear map of the pooled item, and a linear classifier of what comes out.
+
+    u = W ReLU(pool(x)); the vector is unit(u), and P u says which labels the item has, by regression on 0 and 1.
+    Made to be shared: text["sets"] = "shared". `pooling` names the pooling and `knobs` are its own.
+    """
+
+    needs_global = False
+
+    def __init__(
+        self,
+        dim: PositiveInt,
+        input_dim: PositiveInt,
+        labels: list[str] | None = None,
+        pooling: str = "mean",
+        knobs: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(dim, 1, input_dim)
+        self.labels = None if labels is None else tuple(labels)
+        self.pooling = build_pooling(pooling, **{"dim": input_dim, **(knobs or {})})
+        self.space = nn.Linear(input_dim, dim)
+        self.predict_classes = None if labels is None else nn.Linear(dim, len(labels))
+
+    def predict(self, features: LocalFeatures, global_feature: Tensor | None) -> SetPrediction:
+        point = self.space(self.pooling(features).relu())
+        logits = None if self.predict_classes is None else self.predict_classes(point)
+        return SetPrediction(masked_ops.unit(point[:, None]), None, point[:, None], logits=logits)
+
+    @torch.no_grad()
+    def start_at(self, frequencies: Tensor) -> None:
+        if self.predict_classes is not None:
+            self.predict_classes.bias.copy_(frequencies)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """The regression's outcome, cut off at 0 and 1."""
+        return torch.clamp(logits, 0.0, 1.0)

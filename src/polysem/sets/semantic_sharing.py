@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field, PositiveInt
+from torch import Tensor, nn
+
+from polysem import masked_ops
+from polysem.errors import unknown
+from polysem.features import LocalFeatures
+from polysem.registry import Config
+from polysem.sets import hf_encoder
+from polysem.sets.base import SetPrediction, SetPredictor, TokenSum, registry
+from polysem.sets.slots import Dropout
+from polysem.sets.token_layers import Layer, SpreadNorm
+
+LAYERS, HEADS, FF = 6, 8, 2048
+"""The paper's encoder, where neither the recipe nor a model to start from says otherwise."""
+
+# The released code's names inside one layer, and ours; then those of tensors that no embedding depends on: the heads of
+# its masked-word and masked-region tasks, and a second classifier that it builds and never calls.
+_LAYER_KEYS = {
+    "self_attn.linears.0": "query",
+    "self_attn.linears.1": "key",
+    "self_attn.linears.2": "value",
+    "self_attn.linears.3": "out",
+    "feed_forward.w_1": "expand",
+    "feed_forward.w_2": "contract",
+    "sublayer.0.norm": "attention_norm",
+    "sublayer.1.norm": "feed_norm",
+}
+_UNUSED = ("head.fc_MLM.", "head.fc_MOC.", "transformer.fc_predict.")
+_LEAVES = {"a_2": "weight", "b_2": "bias"}
+
+
+@registry.register("classes")
+class Classes(SetPredictor):
+    """Label-wise semantic sharing: an item as the mean of what its tokens say of each class. `dim` counts the classes.
+
+    h = ReLU(norm(transformer(x))); p = sigmoid(W h) for each token; vector = unit(mean of p over the tokens).
+    Made to be shared: both towers end in it, text["sets"] = "shared", and read it at width `input_dim`. A part of its
+    own in each tower is the baseline of independent classifiers.
+
+    labels     the names of the classes, in order; training takes them from the data
+    read       what speaks for the item: all its "tokens", averaged, or a learned "cls" token before them
+    embed      the vector: the "classes" as the paper has it, or the encoder's "state" (dim = input_dim)
+    scaled     each token's p is scaled to length 1 before the mean, as the released head does; without it the mean is
+               the class-probability vector
+    normalise  the vector has length 1 like any other set element; without it embeddings are those of the released
+               code, which compares them by cosine, or on COCO by their plain product
+    start      a text model (minilm, a folder, a name on the hub) whose first `layers` the encoder is and starts from;
+               its width must be `input_dim`, and it brings `heads` and `ff`
+    variant    "official" has no padding mask, as the released code: padded tokens attend, are attended to and counted
+    """
+
+    needs_global = False
+
+    def __init__(
+        self,
+        dim: PositiveInt,
+        input_dim: Annotated[int, Field(ge=2)],
+        layers: PositiveInt | None = None,
+        heads: PositiveInt | None = None,
+        ff: PositiveInt | None = None,
+        dropout: Dropout = 0.0,
+        labels: list[str] | None = None,
+        read: Literal["tokens", "cls"] = "tokens",
+        embed: Literal["classes", "state"] = "classes",
+        scaled: bool = True,
+        normalise: bool = True,
+        start: str | None = None,
+        backbone_config: dict[str, Any] | None = None,
+        variant: Literal["paper", "official"] = "paper",
+    ) -> None:
+        super().__init__(dim, 1, input_dim)
+        self._check(dim, input_dim, labels, embed)
+        self.labels = None if labels is None else tuple(labels)
+        self.read, self.embed, self.scaled, self.normalise, self.variant = read, embed, scaled, normalise, variant
+        self.borrowed: hf_encoder.Borrowed | None = None
+        if start is not None or backbone_config is not None:
+            self.borrowed = hf_encoder.Borrowed(start, backbone_config, input_dim, layers, heads, ff, dropout)
+        else:
+            if input_dim % (heads or HEADS):
+                self.reject_knobs(f"input_dim={input_dim} does not divide into heads={heads or HEADS}.")
+            sizes = input_dim, heads or HEADS, ff or FF, dropout
+            self.layers = nn.ModuleList(Layer(*sizes) for _ in range(layers or LAYERS))
+            self.norm = SpreadNorm(input_dim)
+        self.predict_classes = nn.Linear(input_dim, dim if labels is None else len(labels))
+        self.cls = nn.Parameter(0.02 * torch.randn(input_dim)) if read == "cls" else None
+        for name, module in self.named_modules():
+            if isinstance(module, nn.Linear) and not name.startswith("borrowed."):
+                nn.init.xavier_uniform_(module.weight)
+
+    def _check(self, dim: int, input_dim: int, labels: list[str] | None, embed: str) -> None:
+        if labels is not None and len(set(labels)) != len(labels):
+            self.reject_knobs("a name stands twice among the labels.")
+        if embed == "classes" and labels is not None and len(labels) != dim:
+            self.reject_knobs(f"dim={dim} counts the classes, and there are {len(labels)} labels.")
+        if embed == "state" and labels is None:
+            self.reject_knobs("embed='state' leaves dim to the encoder's state: name the classes with labels=[…].")
+        if embed == "state" and dim != input_dim:
+            self.reject_knobs(f"embed='state' gives vectors of width input_dim={input_dim}, not dim={dim}.")
+
+    @property
+    def dimensions(self) -> tuple[str, ...] | None:
+        return self.labels if self.embed == "classes" else None
+
+    # A model folder has to be built again where the model it started from does not exist.
+    @property
+    def config(self) -> Config:
+        return self._config
+
+    @config.setter
+    def config(self, knobs: Config) -> None:
+        self._config = Config({**knobs, **({} if self.borrowed is None else self.borrowed.settled())})
+
+    # ------------------------------------------------------------------------------------------------ what it computes
+
+    def predict(self, features: LocalFeatures, global_feature: Tensor | None) -> SetPrediction:
+        states, summary = self._encode(features)
+        if summary is not None:
+            logits = self.predict_classes(summary)
+            said, weights = self._token_vector(logits), None
+            residual = (said if self.embed == "classes" else summary)[:, None]
+        else:
+            weights = self._weights(features)
+            of_tokens = self.predict_classes(states)
+            said = self._token_vector(of_tokens) if self.embed == "classes" else states
+            residual = weights[:, None] @ said
+            logits = None if self.labels is None else _mean_logits(of_tokens, weights)
+        return SetPrediction(
+            masked_ops.unit(residual) if self.normalise else residual,
+            None if weights is None else weights[:, None],
+            residual,
+            logits=None if self.labels is None else logits,
+            states=states,
+        )
+
+    def as_sum(self, features: LocalFeatures) -> TokenSum | None:
+        if self.read == "cls":
+            return None
+        states, weights = self._encode(features)[0], self._weights(features)
+        said = self._token_vector(self.predict_classes(states)) if self.embed == "classes" else states
+        return TokenSum(weights[..., None] * said, weights)
+
+    def token_classes(self, features: LocalFeatures) -> Tensor:
+        """(B, N, C): how much each token speaks for each class."""
+        return self._token_vector(self.predict_classes(self._encode(features)[0]))
+
+    def _token_vector(self, logits: Tensor) -> Tensor:
+        return masked_ops.unit(logits.sigmoid()) if self.scaled else logits.sigmoid()
+
+    def _weights(self, features: LocalFeatures) -> Tensor:
+        """(B, N): the say of each token."""
+        counted = torch.ones_like(features.mask) if self.variant == "official" else features.mask
+        return counted.to(features.values.dtype) / counted.sum(1, keepdim=True)
+
+    def _encode(self, features: LocalFeatures) -> tuple[Tensor, Tensor | None]:
+        """The state of each token (B, N, D), and of the cls token (B, D) if that is what speaks."""
+        x, real = features.values, features.mask
+        if self.variant == "paper":
+            x = features.zero_padded().values
+        if self.cls is not None:
+            x = torch.cat([self.cls.expand(len(x), 1, -1), x], 1)
+            real = torch.cat([real.new_ones(len(x), 1), real], 1)
+        # Without padding no mask is needed, and attention without one is faster.
+        plain = self.variant == "official" or bool(real.all())
+        if self.borrowed is not None:
+            states = self.borrowed(x, None if plain else real)
+        else:
+            for layer in self.layers:
+                x = layer(x, None if plain else real[:, None, None])
+            states = self.norm(x).relu()
+        return (states, None) if self.cls is None else (states[:, 1:], states[:, 0])
+
+    @torch.no_grad()
+    def start_at(self, frequencies: Tensor) -> None:
+        self.predict_classes.bias.copy_(torch.logit(frequencies, eps=1e-4))
+
+    # ------------------------------------------------------------------------------------------- the released weights
+
+    def translate_official(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The names of the released transformer and head, as `transformer.*` and `head.*`. Other heads are dropped."""
+        return {
+            self._rename(name): torch.as_tensor(tensor)
+            for name, tensor in state.items()
+            if not name.startswith(_UNUSED)
+        }
+
+    def _rename(self, name: str) -> str:
+        module, _, leaf = name.rpartition(".")
+        leaf = _LEAVES.get(leaf, leaf)
+        known = {"transformer.encoder.norm": "norm", "head.fc_predict": "predict_classes"}
+        if module in known:
+            return f"{known[module]}.{leaf}"
+        match = re.fullmatch(r"transformer\.encoder\.layers\.(\d+)\.(.+)", module)
+        if match is None or match[2] not in _LAYER_KEYS:
+            raise unknown("tensor of the released label-wise model", name, [*known, "transformer.encoder.layers.<i>.*"])
+        return f"layers.{match[1]}.{_LAYER_KEYS[match[2]]}.{leaf}"
+
+
+def _mean_logits(of_tokens: Tensor, weights: Tensor) -> Tensor:
+    """(B, N, C), (B, N) -> (B, C): the logit of the mean probability. Both tails are summed: 1 - p would round to 0."""
+    with torch.autocast(of_tokens.device.type, enabled=False):
+        precise = of_tokens if of_tokens.dtype == torch.float64 else of_tokens.float()
+        yes, no = (weights[:, None].to(precise) @ side.sigmoid() for side in (precise, -precise))
+        return (yes.clamp(min=1e-30).log() - no.clamp(min=1e-30).log())[:, 0]

@@ -1,0 +1,134 @@
+"""Five captions for a scene: claims chosen to say different things, worded in different ways."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from polysem.synthetic.scenes.backdrops import Backdrop
+from polysem.synthetic.scenes.caption_facts import Claim, Mention, Topic, claims
+from polysem.synthetic.scenes.english import UNIQUE, listed, sentence, some, the
+from polysem.synthetic.scenes.scene import Scene
+from polysem.synthetic.scenes.templates import RELATIONS, TEMPLATES
+
+CAPTIONS = 5
+
+# What the captions of one picture talk about, in turn; whatever is left over fills the gaps.
+_TURNS: tuple[tuple[Topic, ...], ...] = (
+    ("list",),
+    ("relation",),
+    ("alone",),
+    ("detail", "relation"),
+    ("relation", "detail", "list", "alone"),
+)
+
+
+# Seldom possible, so taken gladly where they are.
+_RARE = frozenset({"between", "row", "front", "behind", "peek", "under", "beside"})
+
+
+@dataclass(frozen=True)
+class Caption:
+    text: str
+    template: str
+    claim: Claim
+
+
+def captions(scene: Scene, rng: Random) -> list[Caption]:
+    """Five captions, all true, no two of which say the same."""
+    left = claims(scene)
+    rng.shuffle(left)
+    chosen: list[Caption] = []
+    for topics in _TURNS:
+        claim = _next_claim(left, topics, chosen, rng)
+        chosen.append(_worded(claim, scene.backdrop, chosen, rng))
+        left = [other for other in left if other.content != claim.content]
+    rng.shuffle(chosen)
+    return chosen
+
+
+def _next_claim(left: Sequence[Claim], topics: Sequence[Topic], chosen: Sequence[Caption], rng: Random) -> Claim:
+    """A claim on one of the topics that names kinds the captions so far have named least."""
+    possible = list(dict.fromkeys(claim.topic for claim in left))
+    topic = rng.choice([each for each in topics if each in possible] or possible)
+    named = [mention.kind for caption in chosen for mention in caption.claim.mentions]
+    subsets = [caption.claim.content[1] for caption in chosen]
+    forms = [caption.claim.form for caption in chosen]
+
+    def staleness(claim: Claim) -> float:
+        bare = {"presence": 1, "total": 3}.get(claim.about, 0)
+        repeated = sum(named.count(mention.kind) for mention in claim.mentions) / len(claim.mentions)
+        return (
+            bare
+            - (claim.form in _RARE)
+            + repeated
+            + 2 * subsets.count(claim.content[1])
+            + forms.count(claim.form)
+            + 1.5 * rng.random()
+        )
+
+    return min((claim for claim in left if claim.topic == topic), key=staleness)
+
+
+def _worded(claim: Claim, backdrop: Backdrop, chosen: Sequence[Caption], rng: Random) -> Caption:
+    where = _where(claim.mentions, backdrop)
+    place = rng.choice(where) if where else ""
+    mentions = list(claim.mentions)
+    if claim.topic == "list":
+        rng.shuffle(mentions)
+    templates = [each for each in TEMPLATES[claim.form] if _suits(each, mentions, bool(place))]
+    fresh = [each for each in templates if each not in {caption.template for caption in chosen}]
+    template = rng.choice(fresh or templates)
+    # The place is said in about half of the captions that could say it.
+    slots = {**claim.words, **_phrases(mentions, rng), "P": place, "S": place if rng.random() < 0.5 else ""}
+    if claim.form in RELATIONS:
+        slots["rel"] = rng.choice(RELATIONS[claim.form])
+    return Caption(sentence(_comma_after_place(template, place).format_map(slots)), template, claim)
+
+
+def _phrases(mentions: Sequence[Mention], rng: Random) -> dict[str, str]:
+    """The noun phrases of a template. Whether a colour is mentioned is drawn anew for every mention."""
+    slots: dict[str, str] = {}
+    said = []
+    for letter, mention in zip("ABCDE", mentions, strict=False):
+        name, count = mention.kind.name, mention.count
+        colour = mention.colour if rng.random() < 0.6 else None
+        said.append(some(name, count, colour))
+        slots[letter] = said[-1]
+        slots[letter.lower()] = the(name, count, colour)
+        slots[f"{letter}_coloured"] = some(name, count, mention.colour)
+        slots[f"{letter}_plain"], slots[f"{letter.lower()}_plain"] = some(name, count), the(name, count)
+        slots[f"{letter}_bare"] = the(name, count, colour).removeprefix("the ")
+    first, last = mentions[0].count > 1, mentions[-1].count > 1
+    return slots | {
+        "L": listed(said),
+        "rest": listed(said[1:] or said),
+        "Z": said[-1],
+        "is": "are" if first else "is",
+        "isZ": "are" if last else "is",
+        "hides": "hide" if first else "hides",
+        "peeks": "peek" if first else "peeks",
+    }
+
+
+def _where(mentions: Sequence[Mention], backdrop: Backdrop) -> tuple[str, ...]:
+    """The ways to say where these things are."""
+    footings = {mention.footing for mention in mentions}
+    if len(footings) > 1:
+        return backdrop.scenery
+    return {"air": backdrop.skies, "water": backdrop.waters}.get(footings.pop(), backdrop.places)
+
+
+def _suits(template: str, mentions: Sequence[Mention], placed: bool) -> bool:
+    if "{P}" in template and not placed:
+        return False
+    unique = any(mention.kind.name in UNIQUE for mention in mentions)
+    existential = re.search(r"\b(there|here) \{is|picture of|_bare|I count|_coloured", template)
+    return not (unique and existential)
+
+
+def _comma_after_place(template: str, place: str) -> str:
+    """A sentence that begins with its place pauses after it."""
+    return template.replace("{P} ", "{P}, ", 1) if place and template.startswith("{P} ") else template

@@ -1,0 +1,94 @@
+"""From a recipe and a collection to a model: its vocabulary, the width of its features, its first weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from polysem.data.collection import Collection
+from polysem.data.feature_files import load_features
+from polysem.data.glove import glove
+from polysem.data.vocabulary import Vocabulary
+from polysem.encoders import BiGRU, encoder_kind, encoder_takes
+from polysem.errors import ConfigError, InputError
+from polysem.models import Model
+from polysem.models import build as build_model
+from polysem.recipes import Recipe
+from polysem.sets import describe as describe_sets
+from polysem.training.labels import label_flags, label_names, learns_labels
+
+
+def assemble(recipe: Recipe, train: Collection) -> Model:
+    """An untrained model as the recipe asks for it; the same weights for the same seed."""
+    image, text = recipe.image.tower(), recipe.text.tower()
+    _check_kind(recipe, train)
+    if encoder_takes(image["encoder"]["name"]) == "features":
+        width = load_features(train[0].media).shape[1]
+        if image["encoder"].setdefault("input_dim", width) != width:
+            raise ConfigError(
+                f"image.encoder.input_dim={image['encoder']['input_dim']}, but the features of {train.name} have width "
+                f"{width}. Leave it out: it is read from the data."
+            )
+    dim = recipe.dim
+    classifying = [side["sets"] for side in (image, text) if side["sets"] != "shared" and _classifies(side["sets"])]
+    if classifying:
+        names = classifying[0].get("labels") or label_names(train)
+        for sets in classifying:
+            sets.setdefault("labels", names)
+        dim = len(names) if dim == "labels" else dim
+    vocabulary = None
+    if text["encoder"]["name"] == "bigru":
+        vocabulary = Vocabulary.build(train.captions, recipe.data.min_count)
+        text["encoder"].setdefault("vocab_size", len(vocabulary))
+    torch.manual_seed(recipe.training.seed)
+    model = build_model(int(dim), image, text, recipe.similarity)
+    if learns_labels(recipe) and recipe.objective.get("variant", "paper") == "paper" and model.labels:
+        # Labels are rare: from even odds, the first epochs would teach that and nothing else.
+        for tower in (model.image, model.text):
+            tower.sets.start_at(label_flags(train, model.labels).mean(0))
+    encoder = model.text.encoder
+    if vocabulary is not None and isinstance(encoder, BiGRU):
+        encoder.vocabulary = vocabulary
+        if recipe.data.glove is not None:
+            start_from_glove(encoder, vocabulary, recipe.data.glove)
+    return model
+
+
+def _classifies(sets: dict[str, Any]) -> bool:
+    return any(knob.name == "labels" for knob in describe_sets(sets["name"]).knobs)
+
+
+def start_from_glove(encoder: BiGRU, vocabulary: Vocabulary, source: str) -> None:
+    """Rows of known words from GloVe; the others keep their random start."""
+    found = glove(vocabulary, None if source == "package" else Path(source))
+    width = encoder.embedding.embedding_dim
+    if found.dim != width:
+        raise ConfigError(
+            f"data.glove={source} has {found.dim} dimensions, text.encoder.word_dim is {width}. "
+            f"Say text.encoder.word_dim={found.dim}, or give another GloVe file."
+        )
+    known = torch.from_numpy(found.found)
+    with torch.no_grad():
+        encoder.embedding.weight[known] = torch.from_numpy(found.vectors)[known]
+
+
+def _check_kind(recipe: Recipe, train: Collection) -> None:
+    name = recipe.image.encoder["name"]
+    takes = "features" if encoder_takes(name) == "features" else f"{encoder_kind(name)}s".replace("images", "pictures")
+    if takes != train.content:
+        of_frames = name == "frames"
+        made = "a .npy of frames for each video" if of_frames else "SCAN's *_ims.npy"
+        needs = f"precomputed features ({made})" if takes == "features" else takes
+        fitting = "semantic-sharing" if learns_labels(recipe) else "vse-infty"
+        if of_frames and train.content == "videos":
+            raise InputError(
+                f"The recipe {recipe.name} takes {needs}, and {train.name} is a collection of video files. Add --set "
+                "image.encoder.name=video_frames to read them as they are, or choose small-vse-infty-video."
+            )
+        raise InputError(
+            f"The recipe {recipe.name} takes {needs}, and {train.name} is a collection of {train.content}. "
+            f"Choose a recipe that fits (`polysem recipes`), e.g. small-{fitting} for pictures, {fitting} for regions, "
+            "small-vse-infty-video for videos."
+        )

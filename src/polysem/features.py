@@ -18,6 +18,13 @@ class LocalFeatures:
     values: (B, N, D) floating point.
     mask: (B, N) bool, True where a token is real. Padding is *nothing*: no part reads what stands there.
     summary: (B, G), a global feature that the encoder made on its way (the final state of a GRU), where it has one.
+
+    Example:
+        >>> import torch
+        >>> from polysem.features import LocalFeatures
+        >>> features = LocalFeatures.from_lengths(torch.ones(2, 5, 8), lengths=[5, 3])
+        >>> len(features), features.dim, features.lengths.tolist()
+        (2, 8, [5, 3])
     """
 
     values: Tensor

@@ -1,4 +1,15 @@
-"""Poolings: local features to one vector per item."""
+"""Poolings: local features to one vector per item.
+
+Example:
+    >>> import torch
+    >>> from polysem import pooling
+    >>> from polysem.features import LocalFeatures
+    >>> part = pooling.build("kmax", k=2)
+    >>> part(LocalFeatures.from_list([torch.tensor([[1.0], [4.0], [2.0]])])).tolist()
+    [[3.0]]
+    >>> pooling.build(**part.config).config["k"]  # a part is rebuilt from its config
+    2
+"""
 
 from polysem.pooling.adapool import AdaPool
 from polysem.pooling.adpool import AdPool

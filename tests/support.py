@@ -13,7 +13,7 @@ from torch import Tensor
 
 from polysem import LocalFeatures
 
-DATA = Path(__file__).parent / "data"
+FIXTURES = Path(__file__).parent / "fixtures"
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Case:
 
 def load_case(name: str) -> Case:
     groups: dict[str, dict[str, Tensor]] = {"weight": {}, "input": {}, "output": {}, "grad": {}}
-    with np.load(DATA / f"{name}.npz", allow_pickle=False) as archive:
+    with np.load(FIXTURES / f"{name}.npz", allow_pickle=False) as archive:
         meta = json.loads(str(archive["meta"]))
         for key in archive.files:
             if key != "meta":
@@ -43,7 +43,7 @@ def load_case(name: str) -> Case:
 
 
 def cases(prefix: str) -> list[str]:
-    found = sorted(path.stem for path in DATA.glob(f"{prefix}*.npz"))
+    found = sorted(path.stem for path in FIXTURES.glob(f"{prefix}*.npz"))
     if not found:
         raise FileNotFoundError(f"no reference case starts with {prefix!r}")
     return found

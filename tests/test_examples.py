@@ -8,7 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from polysem.errors import InputError
-from support import DATA
+from support import FIXTURES
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SCRIPTS = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem not in ("tiny", "new_pooling"))
@@ -44,7 +44,7 @@ def test_a_checkpoint_with_two_towers_gives_frozen_patches(example, family, caps
 
 
 def test_an_authors_checkpoint_becomes_a_model(example, tmp_path):
-    checkpoint = str(DATA / "checkpoint_vse_infty_bigru.pth")
+    checkpoint = str(FIXTURES / "checkpoint_vse_infty_bigru.pth")
     scores = example("import_checkpoint").main([checkpoint, "--from", "vse-infty", "--out", str(tmp_path / "model")])
     assert scores.shape == (2, 2)
     assert (tmp_path / "model" / "config.json").is_file()

@@ -3,7 +3,8 @@ import subprocess
 import sys
 
 import pytest
-from making import karpathy
+
+from sample_data import karpathy
 
 
 def run(*arguments, cwd=None):

@@ -228,7 +228,7 @@ def test_ctrl_c_while_it_works_and_while_it_shows(out, monkeypatch):
 @pytest.mark.skipif(os.name != "posix", reason="sends a signal")
 def test_a_real_ctrl_c_then_the_same_command(tmp_path, encoders, out):
     def begin(**more: str) -> subprocess.Popen[str]:
-        paths = os.pathsep.join([str(TESTS), str(TESTS / "data_")])
+        paths = str(TESTS)
         command = [sys.executable, "-u", str(RUN_TINY), str(encoders), "demo", "--out", "demo", "--no-serve"]
         environment = {**os.environ, "PYTHONPATH": paths, "PYTHONWARNINGS": "error", **more}
         pipe = subprocess.PIPE

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data_.emoji.fakes import fake_art, fake_kinds
 from encoders import tiny_models
 from polysem.environment.shipped import PHOTO_SMALL, SHIPPED
 from polysem.synthetic.scenes import make
 from search.photos import tiny_model
+from synthetic.fake_art import fake_art, fake_kinds
 
 SCENES = 40
 KINDS = {"dog": (220, 30, 30), "cat": (30, 200, 40), "ball": (40, 40, 230), "grass": (230, 220, 40)}

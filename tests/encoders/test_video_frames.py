@@ -1,11 +1,11 @@
 import json
 
-import clips_made as made
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+import sample_videos
 from polysem import encoders
 from polysem.data import FeatureStore, open_collection
 from polysem.data.images import load_image
@@ -30,8 +30,8 @@ def video(grid):
 def clips(tmp_path):
     """Three clips, of which one is cut short."""
     for number, frames in enumerate((6, 20, 40)):
-        made.noise(tmp_path / "videos" / f"v{number}.mp4", number, frames, options={"movflags": "+faststart"})
-    made.cut(tmp_path / "videos" / "v3.mp4", tmp_path / "videos" / "v2.mp4", 0.4)
+        sample_videos.noise(tmp_path / "videos" / f"v{number}.mp4", number, frames, options={"movflags": "+faststart"})
+    sample_videos.cut(tmp_path / "videos" / "v3.mp4", tmp_path / "videos" / "v2.mp4", 0.4)
     captions = {f"v{number}": [f"clip number {number}"] for number in range(4)}
     (tmp_path / "captions.json").write_text(json.dumps(captions))
     return open_collection(tmp_path)
@@ -75,7 +75,7 @@ def test_a_picture_is_a_video_of_one_frame(video, tmp_path):
 
 
 def test_all_frames_of_a_video_are_augmented_alike(video, tmp_path):
-    path = made.write(tmp_path / "still.mp4", [Image.radial_gradient("L").resize((64, 48)).convert("RGB")] * 8)
+    path = sample_videos.write(tmp_path / "still.mp4", [Image.radial_gradient("L").resize((64, 48)).convert("RGB")] * 8)
     one = video.read(path, torch.Generator().manual_seed(3))
     assert torch.allclose(one, one[:1].expand_as(one), atol=0.15)
     assert not torch.allclose(one, video.read(path), atol=0.15)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from making import karpathy
 from typer.testing import CliRunner, Result
 
 from inspection import made_up_galleries as made_up
@@ -17,6 +16,7 @@ from polysem.cli import app
 from polysem.data.collection import Collection
 from polysem.errors import InputError
 from polysem.inspection.diagnose import Diagnosis, diagnose, examine
+from sample_data import karpathy
 from training.small import make_data
 
 

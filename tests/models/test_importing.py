@@ -11,7 +11,7 @@ import polysem
 from polysem import LocalFeatures, PolysemError
 from polysem.encoders import Tokens
 from polysem.models import import_checkpoint
-from support import DATA, assert_close, load_case
+from support import FIXTURES, assert_close, load_case
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Released:
         return found if found.ndim == 3 else found[:, None]
 
     def read(self, **knobs):
-        return import_checkpoint(DATA / self.file, self.source, **{**self.knobs, **knobs})
+        return import_checkpoint(FIXTURES / self.file, self.source, **{**self.knobs, **knobs})
 
 
 EMBEDDING = ("img_embedding", "txt_embedding")
@@ -133,7 +133,7 @@ def test_data_parallel_prefixes_make_no_difference(name, wrapped, tmp_path):
 
 def content(released):
     with torch.serialization.safe_globals([argparse.Namespace]):
-        return torch.load(DATA / released.file, map_location="cpu", weights_only=True)
+        return torch.load(FIXTURES / released.file, map_location="cpu", weights_only=True)
 
 
 def changed(name, tmp_path, change):

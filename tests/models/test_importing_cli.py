@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 import polysem
 from polysem import PolysemError
 from polysem.cli.import_checkpoint import import_command
-from support import DATA
+from support import FIXTURES
 
 app = typer.Typer()
 app.command()(import_command)
@@ -23,7 +23,7 @@ FILES = {
 
 
 def run(source, out, *options, file=None):
-    arguments = [str(DATA / (file or FILES[source])), "--from", source, "--out", str(out), *options]
+    arguments = [str(FIXTURES / (file or FILES[source])), "--from", source, "--out", str(out), *options]
     return CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
 
 

@@ -14,15 +14,15 @@ import polysem
 from polysem import PolysemError
 from polysem.data import Vocabulary
 from polysem.models import CheckpointError, import_checkpoint
-from support import DATA
+from support import FIXTURES
 
 FILES = {
-    "vse-infty": DATA / "checkpoint_vse_infty_bigru.pth",
-    "vse-2ad": DATA / "checkpoint_vse_2ad_bigru.pth",
-    "dive": DATA / "checkpoint_dive_bigru.pth.tar",
-    "labelwise": DATA / "checkpoint_labelwise.pth.tar",
+    "vse-infty": FIXTURES / "checkpoint_vse_infty_bigru.pth",
+    "vse-2ad": FIXTURES / "checkpoint_vse_2ad_bigru.pth",
+    "dive": FIXTURES / "checkpoint_dive_bigru.pth.tar",
+    "labelwise": FIXTURES / "checkpoint_labelwise.pth.tar",
 }
-BERT = DATA / "checkpoint_vse_infty_bert.pth"
+BERT = FIXTURES / "checkpoint_vse_infty_bert.pth"
 every_source = pytest.mark.parametrize("source", FILES)
 
 

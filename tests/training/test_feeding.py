@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from making import karpathy
 
 from polysem import recipes
 from polysem.data import open_collection
@@ -16,6 +15,7 @@ from polysem.features import LocalFeatures
 from polysem.training import train
 from polysem.training.data import split
 from polysem.training.loading import Captions, Fed, Pictures, Precomputed
+from sample_data import karpathy
 from training.small import assembled, make_data, tiny
 
 PICTURES = [

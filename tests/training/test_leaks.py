@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from making import noise
 
 from polysem.data.collection import Collection, Item, Media
 from polysem.training.split_leakage import CAPTIONS_AT_LEAST, leaks
+from sample_data import noise
 
 
 def pictures(folder, split, seeds, captions="a picture of {}"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import clips_made as made
 import numpy as np
 import pytest
 import torch
@@ -13,6 +12,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import polysem
+import sample_videos
 from encoders import tiny_models
 from polysem import recipes
 from polysem.cli import app
@@ -35,7 +35,7 @@ def clips(tmp_path_factory) -> Path:
     for number, (a, b) in enumerate(pairs):
         name = f"{a}-{b}"
         pictures = [Image.new("RGB", (32, 32), COLOURS[a])] * 4 + [Image.new("RGB", (32, 32), COLOURS[b])] * 4
-        made.write(folder / "videos" / f"{name}.mp4", pictures)
+        sample_videos.write(folder / "videos" / f"{name}.mp4", pictures)
         captions[name] = [f"first {a} then {b}", f"{a} before {b}"]
         splits["val" if number % 4 == 3 else "test" if number % 6 == 4 else "train"].append(name)
     (folder / "videos" / "bad.mp4").write_bytes(b"no video")

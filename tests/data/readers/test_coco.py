@@ -1,9 +1,9 @@
 import json
 
 import pytest
-from making import noise
 
 from polysem.data import DataError, open_collection
+from sample_data import noise
 
 
 @pytest.fixture

@@ -1,11 +1,11 @@
 import json
 import sys
 
-import clips_made as made
-import making
 import numpy as np
 import pytest
 
+import sample_data
+import sample_videos
 from polysem.data import DataError, load_features, open_collection
 
 SHAPES = {
@@ -69,8 +69,8 @@ def test_an_unknown_layout_names_the_known_ones(videos):
 
 @pytest.fixture
 def raw(tmp_path):
-    made.ramp(tmp_path / "videos" / "v1.mp4", frames=16)
-    made.ramp(tmp_path / "videos" / "more" / "v2.mkv", frames=8)
+    sample_videos.ramp(tmp_path / "videos" / "v1.mp4", frames=16)
+    sample_videos.ramp(tmp_path / "videos" / "more" / "v2.mkv", frames=8)
     return tmp_path
 
 
@@ -93,7 +93,7 @@ def test_raw_videos_are_found_by_name_in_their_folder(raw):
 
 
 def test_raw_videos_may_lie_beside_the_captions_or_be_named(tmp_path, raw):
-    made.ramp(tmp_path / "flat" / "v1.webm", codec="libvpx-vp9", frames=8)
+    sample_videos.ramp(tmp_path / "flat" / "v1.webm", codec="libvpx-vp9", frames=8)
     (tmp_path / "flat" / "captions.json").write_text('{"v1": ["a man runs"]}')
     assert open_collection(tmp_path / "flat")[0].media.name == "v1.webm"
     (tmp_path / "elsewhere").mkdir()
@@ -114,7 +114,7 @@ def test_the_folder_of_videos_may_be_a_link(raw, tmp_path):
 
 
 def test_features_come_before_raw_videos(videos):
-    made.ramp(videos / "videos" / "v1.mp4", frames=4)
+    sample_videos.ramp(videos / "videos" / "v1.mp4", frames=4)
     (videos / "captions.json").write_text(json.dumps(SHAPES["plain"]))
     assert open_collection(videos).content == "features"
 
@@ -124,7 +124,7 @@ def test_a_plain_folder_of_videos_is_a_collection_without_captions(raw):
     assert (collection.kind, collection.content) == ("video", "videos")
     assert [item.id for item in collection] == ["videos/v1.mp4", "videos/more/v2.mkv"]
     assert not collection.captions
-    making.picture(raw / "photo.png")
+    sample_data.picture(raw / "photo.png")
     assert [item.id for item in open_collection(raw)] == ["photo.png"]  # pictures come first
 
 

@@ -3,9 +3,9 @@ from itertools import combinations
 
 import pytest
 
-from data_.emoji.fakes import fake_kinds
 from polysem.synthetic.scenes.splits import castings, split_of
 from polysem.synthetic.scenes.vocabulary import confusable
+from synthetic.fake_art import fake_kinds
 
 
 def pairs(casting):

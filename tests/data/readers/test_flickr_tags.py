@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from making import noise
 
 from polysem.data import DataError, open_collection
+from sample_data import noise
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
-from making import precomp
 
 from polysem.data import DataError, load_features, open_collection
+from sample_data import precomp
 
 
 def test_train_has_each_image_once_and_five_captions(tmp_path):

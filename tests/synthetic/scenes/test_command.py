@@ -4,9 +4,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from data_.emoji.fakes import fake_art, fake_kinds
 from polysem.cli.make_data import make_emoji_scenes_command
 from polysem.synthetic.scenes import make
+from synthetic.fake_art import fake_art, fake_kinds
 
 app = typer.Typer()
 app.command()(make_emoji_scenes_command)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from data_.emoji.fakes import fake_art, fake_kinds
-from data_.emoji.truth import untruths
 from polysem.errors import ConfigError, InputError
 from polysem.synthetic.scenes import make
 from polysem.synthetic.scenes.make import build, make_emoji_scenes
+from synthetic.caption_truth import untruths
+from synthetic.fake_art import fake_art, fake_kinds
 
 ITEMS = 60
 

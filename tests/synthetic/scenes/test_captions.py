@@ -2,13 +2,13 @@ from random import Random
 
 import pytest
 
-from data_.emoji.fakes import disc, fake_art, fake_kinds
-from data_.emoji.truth import named, relations, untruths
 from polysem.synthetic.scenes.captions import Caption, captions
 from polysem.synthetic.scenes.make import build
 from polysem.synthetic.scenes.scene import Scene, compose
 from polysem.synthetic.scenes.splits import castings
 from polysem.synthetic.scenes.templates import TEMPLATES
+from synthetic.caption_truth import named, relations, untruths
+from synthetic.fake_art import disc, fake_art, fake_kinds
 
 ITEMS = 150
 NAMES = [kind.name for kind in fake_kinds()]

@@ -3,12 +3,12 @@ from random import Random
 import numpy as np
 import pytest
 
-from data_.emoji.fakes import fake_art, fake_kinds
 from polysem.synthetic.scenes import box_geometry
 from polysem.synthetic.scenes.backdrops import BACKDROPS
 from polysem.synthetic.scenes.painting import picture, pixel_box
 from polysem.synthetic.scenes.scene import UNIT, Scene, compose
 from polysem.synthetic.scenes.splits import castings
+from synthetic.fake_art import fake_art, fake_kinds
 
 
 @pytest.fixture(scope="module")

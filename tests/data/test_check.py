@@ -1,13 +1,13 @@
 import json
 from collections import Counter
 
-import clips_made
 import numpy as np
 import pytest
-from making import karpathy, noise, picture, precomp
 from PIL import Image
 
+import sample_videos
 from polysem.data.check import check
+from sample_data import karpathy, noise, picture, precomp
 
 
 def kinds(report):
@@ -110,9 +110,9 @@ def test_what_cannot_be_read_at_all_is_one_error(tmp_path):
 
 def test_raw_videos_are_decoded_and_compared(tmp_path):
     for name, seed in (("a", 1), ("b", 2), ("twin", 1), ("leak", 2)):
-        clips_made.noise(tmp_path / "videos" / f"{name}.mp4", seed)
+        sample_videos.noise(tmp_path / "videos" / f"{name}.mp4", seed)
     (tmp_path / "videos" / "zero.mp4").write_bytes(b"")
-    clips_made.cut(tmp_path / "videos" / "cut.mp4", tmp_path / "videos" / "a.mp4", 0.5)
+    sample_videos.cut(tmp_path / "videos" / "cut.mp4", tmp_path / "videos" / "a.mp4", 0.5)
     captions = {name: [f"this is {name}"] for name in ("a", "b", "twin", "leak", "zero", "cut", "lost")}
     (tmp_path / "captions.json").write_text(json.dumps(captions))
     (tmp_path / "splits.json").write_text(json.dumps({"train": ["a", "b", "twin", "zero", "cut"], "test": ["leak"]}))

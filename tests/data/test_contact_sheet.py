@@ -1,10 +1,10 @@
 import pytest
-from making import karpathy, precomp
 from PIL import Image
 
 from polysem.data import DataError, open_collection
 from polysem.data.contact_sheet import contact_sheet
 from polysem.data.statistics import statistics
+from sample_data import karpathy, precomp
 
 
 def test_statistics_count_what_is_there(tmp_path):

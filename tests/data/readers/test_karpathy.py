@@ -1,9 +1,9 @@
 import json
 
 import pytest
-from making import karpathy
 
 from polysem.data import DataError, open_collection
+from sample_data import karpathy
 
 
 def test_a_folder_with_one_split_is_recognised_without_options(tmp_path):

@@ -3,9 +3,9 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from data_.emoji.fakes import fake_art, fake_kinds
 from polysem.cli import app
 from polysem.synthetic.clips import make
+from synthetic.fake_art import fake_art, fake_kinds
 
 COMMAND = ["data", "make", "emoji-clips"]
 

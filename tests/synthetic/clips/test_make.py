@@ -10,7 +10,6 @@ import av
 import numpy as np
 import pytest
 
-from data_.emoji.fakes import fake_art, fake_kinds
 from polysem.data import open_collection
 from polysem.data.video import frame_at, frame_times, sample_frames, video_duration
 from polysem.errors import ConfigError, InputError
@@ -20,6 +19,7 @@ from polysem.synthetic.clips.captions import clip_captions, moment_captions
 from polysem.synthetic.clips.make import make_emoji_clips
 from polysem.synthetic.clips.painting import frames
 from polysem.synthetic.clips.storyboard import FPS, casts
+from synthetic.fake_art import fake_art, fake_kinds
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@ import zlib
 
 import numpy as np
 import pytest
-from making import noise, picture
 from PIL import Image
 
 from polysem.data import ImageError, load_image
+from sample_data import noise, picture
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ import time
 import pytest
 from rich.console import Console
 
-from polysem.training import progress as module
 from polysem.training.diagnosis import Finding
-from polysem.training.progress import Live
+from polysem.training.monitoring import display as module
+from polysem.training.monitoring.display import Live
 
 
 def step(i, **more):

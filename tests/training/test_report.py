@@ -3,7 +3,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from polysem.training import curves, report
+from polysem.training import charts
+from polysem.training.monitoring import report
 
 
 def step(i, **more):
@@ -39,7 +40,7 @@ def written(folder, records, run=RUN, tail=""):
     (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records) + tail)
     if run is not None:
         (folder / "run.json").write_text(json.dumps(run))
-    return report.write(folder).read_text(encoding="utf-8")
+    return report.write_report(folder).read_text(encoding="utf-8")
 
 
 class Page(HTMLParser):
@@ -57,7 +58,7 @@ class Page(HTMLParser):
         self.addresses += [attributes[name] for name in ("href", "src") if name in attributes]
         if tag == "svg":
             self.labels.append(attributes["aria-label"])
-        if tag == "path" and attributes.get("fill") == "none":
+        if tag == "path" and "stroke" in attributes["class"]:
             self.paths.append(attributes["d"])
 
     def handle_startendtag(self, tag, attributes):
@@ -68,7 +69,7 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        if self.open and self.open[-1] == "h2":
+        if self.open and self.open[-1] == "h3":
             self.titles.append(data)
 
 
@@ -149,18 +150,20 @@ def test_a_long_run_is_thinned_and_keeps_its_peaks(tmp_path):
     points = [(float(i), 1.0) for i in range(100_000)]
     points[77_777] = (77_777.0, 9.0)
     points[33_333] = (33_333.0, -9.0)
-    thin = curves.thinned(points)
-    assert len(thin) <= curves.POINTS
+    thin = report.downsample(points)
+    assert len(thin) <= report.POINTS
     assert {points[0], points[-1], points[77_777], points[33_333]} <= set(thin)
     assert thin == sorted(thin)
     html = written(tmp_path, [step(i) for i in range(1, 5001)])
-    assert max(path.count("L") for path in Page(html).paths) <= curves.POINTS
+    assert max(path.count("L") for path in Page(html).paths) <= report.POINTS
     assert len(html) < 400_000
 
 
 def test_ticks_are_round_and_inside():
-    for low, high in [(0, 1), (0.1234, 0.1239), (-3.2, 900), (5, 5), (0, 0), (1e-9, 3e-9)]:
-        scale = curves._scale([low, high], log=False)
-        assert 2 <= len(scale.ticks) <= 8
-        assert all(-1e-6 <= scale(tick) <= 1 + 1e-6 for tick in scale.ticks)
-    assert curves._scale([2e-6, 5e-4], log=True).ticks == pytest.approx((1e-6, 1e-5, 1e-4, 1e-3))
+    for values in [(0, 1), (0.1234, 0.1239), (-3.2, 900), (5, 5), (0, 0), (1e-9, 3e-9)]:
+        low, high = charts.data_range(values)
+        ticks = charts.ticks(low, high)
+        slack = 1e-6 * (high - low)
+        assert 2 <= len(ticks) <= 8
+        assert all(low - slack <= tick <= high + slack for tick in ticks)
+    assert charts.ticks(*charts.data_range([2e-6, 5e-4], log=True), log=True) == pytest.approx([1e-6, 1e-5, 1e-4, 1e-3])

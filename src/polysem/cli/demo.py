@@ -107,7 +107,7 @@ class Steps:
         self.progress(f"features of {what}", progress.done, progress.total)
 
     def begin(self, title: str, total: int, step: int, best: dict[str, Any] | None) -> Any:
-        from polysem.training.progress import Live
+        from polysem.training.monitoring.display import Live
 
         self._close()
         live = Live(title, total)

@@ -134,7 +134,7 @@ def _screen() -> Watcher:
     from rich.text import Text
 
     from polysem.cli.train import Screen
-    from polysem.training.report import duration
+    from polysem.training.monitoring.report import format_duration
     from polysem.training.sweep import Watcher
 
     console = Console(stderr=True, highlight=False)
@@ -165,7 +165,7 @@ def _screen() -> Watcher:
                 self._trained.append(time.monotonic() - self._began)
                 if self._left:
                     left = self._left * sum(self._trained) / len(self._trained)
-                    self._say(f"{self._left} to go, {duration(left)} at most if all take as long.", "dim")
+                    self._say(f"{self._left} to go, {format_duration(left)} at most if all take as long.", "dim")
 
         def _say(self, text: str, style: str) -> None:
             console.print(Text(text, style=style), soft_wrap=True)
@@ -178,7 +178,7 @@ def _show(found: Sweep) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from polysem.training.report import duration
+    from polysem.training.monitoring.report import format_duration
     from polysem.training.sweep.parse import shown
     from polysem.training.sweep.state import PICTURE
 
@@ -196,7 +196,7 @@ def _show(found: Sweep) -> None:
             for metric in found.metrics
         ]
         seeds = str(len(row.finished)) if len(row.finished) == len(row.runs) else f"{len(row.finished)}/{len(row.runs)}"
-        spent = duration(sum(run.seconds for run in row.runs))
+        spent = format_duration(sum(run.seconds for run in row.runs))
         table.add_row(*(shown(row.values[key]) for key in found.keys), seeds, *cells, spent)
     console = Console(highlight=False)
     console.print(table)

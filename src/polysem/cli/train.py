@@ -17,7 +17,7 @@ from polysem.errors import ConfigError
 if TYPE_CHECKING:
     from polysem.encoders.pipeline import Progress
     from polysem.training import Result
-    from polysem.training.progress import Live
+    from polysem.training.monitoring.display import Live
 
 ON_COLLAPSE = ("stop", "warn")
 
@@ -99,7 +99,7 @@ class Screen:
 
     def begin(self, title: str, total: int, step: int, best: dict[str, Any] | None) -> Live:
         from polysem import distributed
-        from polysem.training.progress import Live
+        from polysem.training.monitoring.display import Live
 
         self._close()
         live = Live(title, total, enabled=distributed.rank() == 0)

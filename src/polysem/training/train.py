@@ -27,7 +27,7 @@ from polysem.evaluation import Stamp
 from polysem.malloc_tuning import freed_memory_kept
 from polysem.models import Model, Tower
 from polysem.recipes import Recipe, Side
-from polysem.training import checkpoints, folder, loading, precompute, report
+from polysem.training import checkpoints, folder, loading, precompute
 from polysem.training.build import assemble
 from polysem.training.checkpoints import Checkpoints
 from polysem.training.data import Splits, digest, split, unread, with_features
@@ -37,6 +37,7 @@ from polysem.training.hiding import hiding
 from polysem.training.labels import label_flags, learns_labels
 from polysem.training.loop import Loop, OnCollapse, StoppedError, Watcher
 from polysem.training.metrics_log import Records
+from polysem.training.monitoring.report import write_report
 from polysem.training.split_leakage import leaks
 from polysem.training.validation import CUT, validate
 
@@ -143,7 +144,7 @@ def train(
             content["error"] = str(end)
             if accelerator.is_main_process:
                 folder.write(run, {**content, "best": loop.best, "seconds": loop.seconds, "step": loop.step})
-                report.write(run)
+                write_report(run)
             raise
         finally:
             loop.records.close()
@@ -292,7 +293,7 @@ def _finish(loop: Loop, run: Path, content: dict[str, Any], taught_from: list[st
     }
     loop.model.cpu().eval().save(run)
     folder.write(run, content)
-    report.write(run)
+    write_report(run)
     (run / TEACHER).unlink(missing_ok=True)
 
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from polysem.training.diagnosis import Finding
-from polysem.training.report import duration
+from polysem.training.monitoring.report import format_duration
 
 REFRESH = 4
 """Drawings per second, in a thread of their own: a step only hands its record over."""
@@ -112,7 +112,7 @@ class Live:
         done = step - self._start
         facts = [f"Step {step:,} of {self.total:,}", *(f"{name} {value}" for name, value in self._facts())]
         if done > 0 and step < self.total:
-            facts.append(f"left {duration((self.total - step) * (time.monotonic() - self._began) / done)}")
+            facts.append(f"left {format_duration((self.total - step) * (time.monotonic() - self._began) / done)}")
         return "; ".join(facts) + "."
 
     def _facts(self) -> Iterator[tuple[str, str]]:

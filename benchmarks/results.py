@@ -1,4 +1,4 @@
-"""The methods of the papers side by side on one collection: the runs behind docs/results.md and docs/defects.md.
+"""The methods of the papers side by side on one collection: the runs behind docs/benchmarks/results.md.
 
 Every row (`results_rows.py`) is trained on train and measured on val, with the same frozen features, batches, steps,
 width, optimiser and schedule, once for each seed. The weights of the last step are measured, never the best on val.

@@ -1,4 +1,4 @@
-"""The figures of docs/results.md, drawn from results.json."""
+"""The figures of docs/benchmarks/results.md, drawn from results.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of docs/results.md and docs/defects.md, written from results.json between `<!-- NAME -->` and
+"""The tables of docs/benchmarks/results.md, written from results.json between `<!-- NAME -->` and
 `<!-- /NAME -->`. What stands outside the marks was written by hand and stays."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from results_claims import FAILED, HELD, NOISE, OPEN
 from results_rows import TABLES
 
 Entry = Mapping[str, Any]
-PAGES = ("results.md", "defects.md")
+PAGE = Path("benchmarks", "results.md")
 BOLD = {HELD: f"**{HELD}**", FAILED: f"**{FAILED}**"}
 WORTH = {HELD: "**worth it**", FAILED: "**the defect helps**", NOISE: NOISE, OPEN: OPEN}
 ALT = {
@@ -27,7 +27,7 @@ METRICS = {"area": "mean RSUM", "log_variance": "log variance", "negatives": "ne
 
 
 def write(entry: Entry, docs: Path, drawn: Mapping[str, str]) -> None:
-    """Fill whichever of the two pages is there. drawn: files of figures by name."""
+    """Fill the page, where it is there. drawn: files of figures by name."""
     parts: dict[str, Callable[[], Iterator[str]]] = {
         "state": lambda: state(entry),
         "claims": lambda: claims(entry),
@@ -39,14 +39,13 @@ def write(entry: Entry, docs: Path, drawn: Mapping[str, str]) -> None:
         **{name: (lambda name=name: table(entry, name)) for name in TABLES},
         **{f"figure-{name}": (lambda name=name: picture(name, drawn)) for name in ALT},
     }
-    for page in PAGES:
-        path = docs / page
-        if not path.exists():
-            continue
-        text = path.read_text(encoding="utf-8")
-        for name, lines in parts.items():
-            text = filled(text, name, lines)
-        path.write_text(text, encoding="utf-8")
+    path = docs / PAGE
+    if not path.exists():
+        return
+    text = path.read_text(encoding="utf-8")
+    for name, lines in parts.items():
+        text = filled(text, name, lines)
+    path.write_text(text, encoding="utf-8")
 
 
 def filled(text: str, name: str, lines: Callable[[], Iterator[str]]) -> str:
@@ -233,7 +232,7 @@ def defects(entry: Entry) -> Iterator[str]:
 
 def picture(name: str, drawn: Mapping[str, str]) -> Iterator[str]:
     if name in drawn:
-        yield f"![{ALT[name]}](images/{drawn[name]})"
+        yield f"![{ALT[name]}](../images/{drawn[name]})"
 
 
 # ------------------------------------------------------------------------------------------------------------- numbers

@@ -1,4 +1,4 @@
-"""The rows of docs/results.md and docs/defects.md: which recipe, with which settings, in which table.
+"""The rows of docs/benchmarks/results.md: which recipe, with which settings, in which table.
 
 Everything that is not the method is the same for all: data, features, batches, steps, width, optimiser and schedule.
 """

@@ -1,4 +1,4 @@
-"""One run of docs/results.md: train a row with a seed, measure its last weights on val, keep what pages need."""
+"""One run of docs/benchmarks/results.md: train a row with a seed, measure its last weights on val, keep its figures."""
 
 from __future__ import annotations
 

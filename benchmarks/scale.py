@@ -1,4 +1,4 @@
-"""What docs/scale.md claims of many shards, checked at a small scale.
+"""What docs/benchmarks/search.md claims of many shards, checked at a small scale.
 
 Synthetic sets are cut into shards, at random or by topic. Each shard gives its own list, the lists are merged:
 

@@ -49,7 +49,7 @@ from polysem.training.metrics_log import METRICS, read
 
 RESULTS = Path(__file__).parent / "results" / "semantic_sharing.json"
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
-PAGE = Path(__file__).parent.parent / "docs" / "label-wise.md"
+PAGE = Path(__file__).parent.parent / "docs" / "benchmarks" / "label-wise.md"
 RECIPES = {
     "independent": "small-semantic-sharing-independent",
     "DSCMR": "small-dscmr",

@@ -1,4 +1,4 @@
-"""The tables of docs/label-wise.md, written from the results: between `<!-- NAME -->` and `<!-- /NAME -->`."""
+"""The tables of docs/benchmarks/label-wise.md, written from the results between `<!-- NAME -->` marks."""
 
 from __future__ import annotations
 

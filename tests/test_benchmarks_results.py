@@ -1,4 +1,4 @@
-"""The experiment behind docs/results.md: it runs whole, goes on where it stopped, and its pages say what it found."""
+"""The experiment behind docs/benchmarks/results.md: it runs whole, resumes, and its page says what it measured."""
 
 import importlib
 import json
@@ -52,9 +52,9 @@ def finished(part, tmp_path_factory):
     place = tmp_path_factory.mktemp("results")
     make_data(place / "data")
     (place / "rows.json").write_text(json.dumps(ROWS))
-    (place / "docs").mkdir()
-    for page in ("results.md", "defects.md"):
-        (place / "docs" / page).write_text((ROOT / "docs" / page).read_text(encoding="utf-8"), encoding="utf-8")
+    page = place / "docs" / part("page").PAGE
+    page.parent.mkdir(parents=True)
+    page.write_text((ROOT / "docs" / part("page").PAGE).read_text(encoding="utf-8"), encoding="utf-8")
     told = [go(part, place, "--only", "objectives", "--seeds", "1", "--jobs", "2"), go(part, place)]
     return place, told
 
@@ -89,10 +89,10 @@ def test_seed_0_of_everything_comes_first(part, finished, tmp_path):
     assert jobs == [(name, seed) for seed in range(2) for name in names]
 
 
-def test_the_pages_say_what_the_json_says(finished):
+def test_the_pages_say_what_the_json_says(part, finished):
     place, _ = finished
     entry = json.loads((place / "results.json").read_text())
-    page = (place / "docs" / "results.md").read_text(encoding="utf-8")
+    page = (place / "docs" / part("page").PAGE).read_text(encoding="utf-8")
     assert "**8 of 8 runs** (4 rows × 2 seeds)" in page
     for name in ("vse-infty", "vse-2ad"):
         row = entry["rows"][name]
@@ -106,7 +106,7 @@ def test_the_pages_say_what_the_json_says(finished):
     assert claim["verdict"] == ("held" if low > 0 else "did not hold" if high < 0 else "within noise")
     assert f"{claim['mean']:+.1f} [{low:+.1f}, {high:+.1f}] | 2 |" in page
     assert "VSE+2AD, first grid, two seeds | 1 |" in page  # of two seeds there is one pair
-    by_hand = re.search(r"## What surprised us\n.*?\n## ", (ROOT / "docs" / "results.md").read_text(), re.DOTALL)
+    by_hand = re.search(r"## What surprised us\n.*?\n## ", (ROOT / "docs" / part("page").PAGE).read_text(), re.DOTALL)
     assert by_hand is not None
     assert by_hand[0] in page
     assert "(images/results-differences.png)" in page
@@ -115,7 +115,7 @@ def test_the_pages_say_what_the_json_says(finished):
     assert "at most (2 runs)" in page  # of those that were validated more than once
 
 
-def test_the_page_of_defects_says_what_correcting_is_worth(finished):
+def test_the_page_of_defects_says_what_correcting_is_worth(part, finished):
     place, _ = finished
     entry = json.loads((place / "results.json").read_text())
     (defect,) = entry["defects"]
@@ -124,7 +124,7 @@ def test_the_page_of_defects_says_what_correcting_is_worth(finished):
     assert defect["worth"]["each"] == pytest.approx(each, abs=1e-3)
     read = np.mean([cell["read_as"]["rsum"] - cell["figures"]["rsum"] for cell in wrong])
     assert defect["at_test_alone"][0] == pytest.approx(read)
-    page = (place / "docs" / "defects.md").read_text(encoding="utf-8")
+    page = (place / "docs" / part("page").PAGE).read_text(encoding="utf-8")
     assert f"| {np.mean(each):+.1f} [" in page
     assert f"| {read:+.1f} |" in page
 
@@ -166,7 +166,7 @@ def test_another_rate_stands_beside(part, finished):
         row["mean"]["rsum"][0] = float(number)
     (place / "slow.json").write_text(json.dumps(slow))
     go(part, place, "--seeds", "2", "--pages-only", "--beside", str(place / "slow.json"))
-    page = (place / "docs" / "results.md").read_text(encoding="utf-8")
+    page = (place / "docs" / part("page").PAGE).read_text(encoding="utf-8")
     entry = json.loads((place / "results.json").read_text())
     first = entry["rows"]["vse-infty"]["runs"][0]["figures"]["rsum"]  # the seed that both have
     assert f"| VSE∞ | 1.0 | {first:.1f} | {first - 1:+.1f} |" in page
@@ -207,7 +207,7 @@ def test_tables_claims_and_defects_name_rows_that_are_there(part):
 
 
 def test_every_part_of_the_pages_has_its_marks(part):
-    text = "".join((ROOT / "docs" / page).read_text(encoding="utf-8") for page in part("page").PAGES)
+    text = (ROOT / "docs" / part("page").PAGE).read_text(encoding="utf-8")
     parts = [*part("rows").TABLES, "state", "claims", "cost", "defects", "flattery", "convergence-negatives", "rates"]
     for name in [*parts, *(f"figure-{name}" for name in part("page").ALT)]:
         assert f"<!-- {name} -->\n" in text

@@ -30,7 +30,7 @@ def write(graph: Graph, path: Path) -> None:
     with torch.no_grad(), settled_positions(graph, example), traceable(), _quiet():
         try:
             # The exporter that traces: the newer one, by torch.export, fixed lengths where GRUs were, and took about
-            # ten times as long (docs/dependencies.md).
+            # ten times as long (docs/decisions.md).
             torch.onnx.export(
                 graph,
                 example,

@@ -1,7 +1,7 @@
 """VSE∞'s synthetic experiment (supplement, section 2.3): which designs of GPO can learn which pooling?
 
 A GPO sees random sets and what a known pooling makes of them. Its loss is on the pooled vectors; what is measured are
-its coefficients against the true ones. docs/gpo-synthetic.md says what the paper leaves open and what we chose.
+its coefficients against the true ones. docs/reproduce.md says what the paper leaves open and what we chose.
 """
 
 from __future__ import annotations

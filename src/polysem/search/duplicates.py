@@ -5,7 +5,7 @@ Two sets are near-duplicates if every vector of each has a partner in the other 
     min( min over x of max over y of ⟨x, y⟩,  min over y of max over x of ⟨x, y⟩ )  >=  threshold
 
 It is the same both ways, does not hang on the scale of the model's similarity, and for single vectors it is the cosine.
-One vector without a partner tells two pictures apart. `docs/relevance.md` says how the default was measured.
+One vector without a partner tells two pictures apart. `docs/benchmarks/search.md` says how the default was measured.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a model costs, beside what one vector per item costs in the same run.
 
-docs/cost.md says how each figure is taken: FLOPs and latency as in DivE's supplement B.1, items per second as VSE+2AD's
-#OIPs.
+docs/evaluation.md says how each figure is taken: FLOPs and latency as in DivE's supplement B.1, items per second as
+VSE+2AD's #OIPs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """CxC, Crisscrossed Captions: people's ratings of image-text, text-text and image-image pairs of COCO.
 
 Parekh et al. (EACL 2021). A pair rated 3 or more (images: 2.5) is right, and so is what COCO paired, unless CxC rated
-it lower. docs/protocols-annotated.md says where the figures of others may differ.
+it lower. docs/evaluation.md says where the figures of others may differ.
 """
 
 from __future__ import annotations

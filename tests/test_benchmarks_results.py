@@ -109,7 +109,7 @@ def test_the_pages_say_what_the_json_says(part, finished):
     by_hand = re.search(r"## What surprised us\n.*?\n## ", (ROOT / "docs" / part("page").PAGE).read_text(), re.DOTALL)
     assert by_hand is not None
     assert by_hand[0] in page
-    assert "(images/results-differences.png)" in page
+    assert "(../images/results-differences.png)" in page
     assert (place / "docs" / "images" / "results-differences.png").stat().st_size > 5000
     assert "1.00 ×" in page
     assert "at most (2 runs)" in page  # of those that were validated more than once

@@ -144,7 +144,7 @@ def _measure(bench: Bench, row: Row, model: Model, place: Path) -> Cell:
     found = measured(scores, bench.data)
     ranks(found, place.with_suffix(".npz"))
     if row.keeps_scores:
-        with atomic_write.replacing(place.with_suffix(".npy")) as file:
+        with atomic_write.replace_file(place.with_suffix(".npy")) as file:
             np.save(file, scores.tile(slice(None), slice(None)))
     cell: Cell = {"figures": figures(found), "protocol": str(found.stamp)}
     if row.read_as is not None:
@@ -194,7 +194,7 @@ def ranks(found: Evaluation, file: Path) -> None:
     for way, each in found.per_query.items():
         kept[way] = (np.rint(100 / each.values["mrr"]) - 1).astype(np.uint16)
         kept[f"{way}.items"] = each.clusters.astype(np.uint32)
-    with atomic_write.replacing(file) as path:
+    with atomic_write.replace_file(file) as path:
         np.savez_compressed(path, **kept)
 
 

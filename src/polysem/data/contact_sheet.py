@@ -9,7 +9,7 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from polysem.atomic_write import replacing
+from polysem.atomic_write import replace_file
 from polysem.data.collection import Collection, Item
 from polysem.data.images import ImageError
 from polysem.data.reader_errors import DataError
@@ -50,7 +50,7 @@ def contact_sheet(
             for line, (text, colour) in enumerate(texts[i]):
                 draw.text((left, top + _PICTURE + _MARGIN + line * _LINE), text, fill=colour, font=font)
         top += height
-    with replacing(out) as aside:
+    with replace_file(out) as aside:
         sheet.save(aside, format="PNG")
     return out
 

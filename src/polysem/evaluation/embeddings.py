@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from polysem.atomic_write import replacing
+from polysem.atomic_write import replace_file
 from polysem.data.collection import Collection
 from polysem.data.feature_files import load_features
 from polysem.data.store import FeatureStore
@@ -187,7 +187,7 @@ def _write(path: Path, found: Embeddings, key: dict[str, str]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         tensors = {"images": found.images, "texts": found.texts}
         tensors |= {f"{side}_classes": held for side, held in found.predictions.items()}
-        with replacing(path) as aside:
+        with replace_file(path) as aside:
             save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, aside, metadata=key)
     except OSError as error:
         raise InputError(f"Cannot write the embeddings to {path}: {error.strerror or error}.") from None

@@ -10,8 +10,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from polysem.atomic_write import create_file
 from polysem.data.store.errors import StoreError, failed
-from polysem.data.store.files import publish
 from polysem.errors import ConfigError
 
 NAME = "manifest.json"
@@ -67,7 +67,7 @@ def settle(folder: Path, wanted: Manifest) -> None:
     """Make `wanted` the manifest of a new store; refuse a store that holds something else."""
     content = (json.dumps(asdict(wanted), indent=2) + "\n").encode()
     try:
-        if publish(folder / NAME, content):
+        if create_file(folder / NAME, content):
             return
     except OSError as error:
         raise failed("write", folder / NAME, error) from None

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from polysem.atomic_write import sync_folder, try_lock, write_all
 from polysem.data.collection import Skipped
 from polysem.data.store import index, journal, manifest
 from polysem.data.store.errors import StoreError, failed
-from polysem.data.store.files import lock, sync_folder, write_all
 from polysem.data.store.manifest import Manifest
 from polysem.errors import InputError
 
@@ -66,7 +66,11 @@ class StoreWriter:
     def _open_journal(self) -> None:
         path = journal.path_of(self.folder, self.rank)
         self._journal = os.open(path, _FLAGS, 0o666)
-        lock(self._journal, path)
+        if not try_lock(self._journal):
+            raise StoreError(
+                f"{path} is being written by another process. Wait for it or stop it, then run this again; to extract "
+                "with several processes start them together with `accelerate launch` or `torchrun`."
+            )
         sync_folder(self.folder)
 
     def _recover(self) -> None:

@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from polysem.atomic_write import replacing
+from polysem.atomic_write import replace_file
 from polysem.data.collection import Collection
 from polysem.errors import InputError
 from polysem.evaluation.ranking import Ranking
@@ -157,7 +157,7 @@ def _apart(scores: Floats) -> Floats:
 def _write(path: Path, lines: Iterable[str]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as aside, aside.open("w", encoding="utf-8", newline="\n") as file:
+        with replace_file(path) as aside, aside.open("w", encoding="utf-8", newline="\n") as file:
             file.writelines(lines)
     except OSError as error:
         raise InputError(f"Cannot write {path}: {error.strerror or error}.") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from polysem.atomic_write import replacing
+from polysem.atomic_write import replace_file
 from polysem.errors import InputError, PolysemError, unknown
 from polysem.inspection.explain.explanation import Explanation
 from polysem.inspection.explain.theme import THEMES, ThemeName, applied
@@ -25,7 +25,7 @@ def draw(explanation: Explanation, out: str | Path, theme: str = "light") -> Pat
     with applied(chosen):
         figure = make_figure(explanation, theme)
         try:
-            with replacing(path) as aside:
+            with replace_file(path) as aside:
                 figure.savefig(aside, dpi=DPI)
         except OSError as error:
             raise PolysemError(f"Cannot write {path}: {error.strerror or error}.") from None

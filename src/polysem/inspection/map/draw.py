@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from polysem.atomic_write import replacing
+from polysem.atomic_write import replace_file
 from polysem.data.collection import Collection
 from polysem.errors import InputError
 from polysem.inspection.gallery import Progress, Store, open_gallery
@@ -67,7 +67,7 @@ def write(found: Map, out: str | Path, *, title: str = "The joint space", colour
         raise InputError("These items have no labels to colour by. Leave --colour out: colours then tell the slots.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as aside:
+        with replace_file(path) as aside:
             if path.suffix.lower() == ".html":
                 aside.write_text(page.html(found, title, colour), encoding="utf-8")
             else:

@@ -25,7 +25,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from polysem.data.store.files import sync_folder, write_all
+from polysem.atomic_write import sync_folder, write_all
 from polysem.search.store.errors import SearchError, failed
 
 _MAGIC, _VERSION = b"polysem\0", 1

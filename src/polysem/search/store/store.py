@@ -15,8 +15,7 @@ from typing import Any, Self
 
 from numpy.typing import NDArray
 
-from polysem.data.store.errors import StoreError
-from polysem.data.store.files import lock
+from polysem.atomic_write import try_lock
 from polysem.search.store import schema
 from polysem.search.store.entries import Batch, Side
 from polysem.search.store.errors import IndexBusyError, SearchError
@@ -219,14 +218,12 @@ def _locked(folder: Path) -> int:
     path = folder / _LOCK
     with schema.explained("write to", folder):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
-    try:
-        lock(descriptor, path)
-    except StoreError:
+    if not try_lock(descriptor):
         os.close(descriptor)
         raise IndexBusyError(
             f"{folder} is being written by another process. Wait for it or stop it, then run this again; reading is "
             "possible meanwhile."
-        ) from None
+        )
     return descriptor
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from polysem.atomic_write import hold_lock
 from polysem.errors import InputError
 
 LIST = "dataset_emoji.json"
@@ -96,7 +97,8 @@ def under_construction(out: Path, manifest: Mapping[str, Any], layout: Layout = 
     created = not out.exists()
     try:
         partial.mkdir(parents=True, exist_ok=True)
-        with _held(partial):
+        busy = InputError(f"Another run is writing to {out}. Wait for it, or give another folder.")
+        with hold_lock(partial, busy):
             for leftover in (*(out / name for name in layout.in_order), *partial.iterdir()):
                 _remove(leftover)
             write(partial / MANIFEST, json.dumps(manifest, indent=2) + "\n")
@@ -117,27 +119,6 @@ def under_construction(out: Path, manifest: Mapping[str, Any], layout: Layout = 
 
 def write(path: Path, text: str) -> None:
     path.write_bytes(text.encode())
-
-
-@contextmanager
-def _held(partial: Path) -> Iterator[None]:
-    """Keep a second run out of the same folder. The lock goes with the process, also when that is killed."""
-    try:
-        import fcntl
-    except ImportError:  # a system without such locks
-        yield
-        return
-    handle = os.open(partial, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InputError(
-                f"Another run is writing to {partial.parent}. Wait for it, or give another folder."
-            ) from error
-        yield
-    finally:
-        os.close(handle)
 
 
 def _remove(path: Path) -> None:

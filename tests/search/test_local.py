@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -250,19 +251,16 @@ def test_threads_search_while_one_adds(filled):
             if len(found.items) != 5 or not np.all(np.diff(found.scores) <= 0):
                 wrong.append(str(found))
 
-    threads = [threading.Thread(target=look, args=(number,)) for number in range(2)]
+    def all_went_on(before: list[int]) -> bool:
+        return all(now > then for now, then in zip(looked, before, strict=True))
+
+    threads = [threading.Thread(target=look, args=(number,), daemon=True) for number in range(2)]
     for thread in threads:
         thread.start()
     for i in range(5):
         filled.add(batch(30, seed=20 + i, name=f"new {i}"))
         filled.remove([f"item {i}"])
-        before = list(looked)
-        wait_until(
-            lambda before=before: (
-                all(now > then for now, then in zip(looked, before, strict=True))
-                or not all(thread.is_alive() for thread in threads)
-            )
-        )
+        wait_until(partial(all_went_on, list(looked)), "both search on")
     filled.compact()
     filled.settle()
     done.set()

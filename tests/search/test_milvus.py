@@ -138,7 +138,7 @@ class TestMilvusServer(BackendChecks):
         index = place.new(manifest())
         versions = [batch(["a", "b"], seed=seed, caption=str(seed)) for seed in range(8)]
         index.add(versions[0])
-        done, wrong = threading.Event(), list[str]()
+        done, wrong, reads = threading.Event(), list[str](), [0]
         reader = place.again()
 
         def read() -> None:
@@ -150,15 +150,19 @@ class TestMilvusServer(BackendChecks):
                     version = versions[int(item.caption or 0)]
                     if not (own == version.vectors["ab".index(item.id)]).all():
                         wrong.append(f"{item.id} has the set of another version than {item.caption}")
+                reads[0] += 1
 
         thread = threading.Thread(target=read)
         thread.start()
         try:
             for version in versions[1:]:
+                before = reads[0]
                 index.add(version)
+                wait_until(lambda before=before: reads[0] > before or not thread.is_alive())
         finally:
             done.set()
             thread.join()
+        assert reads[0] >= 7
         assert wrong == []
         assert [item.caption for item in index.find(["a", "b"])] == ["7", "7"]
 

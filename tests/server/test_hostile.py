@@ -327,10 +327,8 @@ def test_where_every_connection_is_being_answered_a_new_one_is_told_to_come_back
         return real(*given)
 
     monkeypatch.setattr("polysem.server.routes.search.found", slow)
-    with server(place, model, Settings(port=0, limits=Limits(rate=0, connections=3, request_seconds=LONG))) as (
-        running,
-        port,
-    ):
+    limits = Limits(rate=0, connections=3, request_seconds=LONG)
+    with server(place, model, Settings(port=0, limits=limits)) as (running, port):
         answers: list[bytes] = []
         threads = [
             threading.Thread(target=lambda: answers.append(answer(port, "GET /api/v1/search?q=red"))) for _ in range(3)

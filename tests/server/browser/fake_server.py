@@ -121,7 +121,10 @@ def draw(item: Item, size: int) -> bytes:
 
 @dataclass
 class Collection:
-    """What is served, what was asked (`asked`), and what goes wrong (`faults`: path → (status, code, message))."""
+    """What is served, what was asked (`asked`), and what goes wrong (`faults`: path → (status, code, message)).
+
+    held: the answer to a query of these words waits for the event.
+    """
 
     items: list[Item] = field(default_factory=lambda: make_items(240))
     points: int = 5000
@@ -390,7 +393,7 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(sent) if is_json else None
         self.collection.asked.append((path, body))
         if isinstance(body, dict) and body.get("text") in self.collection.held:  # the answer to one query alone
-            wait_for(self.collection.held[body["text"]])
+            self.collection.held[body["text"]].wait()
         fault = self.collection.faults.get(first)
         if fault:
             self._error(*fault)

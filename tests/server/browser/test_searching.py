@@ -75,8 +75,7 @@ def test_an_answer_that_comes_too_late_is_dropped(page: Page, collection: Collec
 def test_the_relevance_cut_is_a_line_and_duplicates_are_folded(page: Page, collection: Collection) -> None:
     page.open("/?q=blue+ring")
     page.results(24)
-    while not page.all(".cut"):
-        page.js("scrollTo(0, document.body.scrollHeight)")
+    page.until(lambda: page.js("scrollTo(0, document.body.scrollHeight)") or page.all(".cut"), "the cut")
     assert page.text(".cut").startswith("33 relevant above")
     above = page.js(
         "return [...document.querySelector('.cut').parentNode.children].indexOf(document.querySelector('.cut'))"

@@ -1,18 +1,23 @@
-"""How a part is named, configured and rebuilt.
+"""The registry of parts: how a part is named, configured, rebuilt and found in other packages.
 
 A part is its constructor's knobs and its forward. Registering it under a name gives `build(name, **knobs)`, typed
 validation of the knobs, and `part.config`: a frozen, JSON-able mapping from which `build(**part.config)` makes the
-part again.
+part again. Other packages register parts through entry points of the group `polysem.parts`.
 """
 
 from __future__ import annotations
 
 import inspect
 import keyword
+import logging
+import threading
 from abc import ABC
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, wraps
+from importlib import import_module
+from importlib.metadata import entry_points
+from pkgutil import iter_modules
 from types import UnionType
 from typing import (
     Annotated,
@@ -34,21 +39,25 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic_core import PydanticSerializationError
 from torch import Tensor, nn
 
-from polysem.errors import ConfigError, InputError, unknown
+from polysem.errors import ConfigError, InputError, UnknownNameError, unknown
 
 PartT = TypeVar("PartT", bound="Part")
 P = TypeVar("P", bound="Part")
 
+ENTRY_POINTS = "polysem.parts"
+"""The entry-point group of other packages' parts. An entry point names a module, or a function without arguments; the
+parts are registered when it is imported or called."""
 
-def _refuse(*_: object, **__: object) -> NoReturn:
+
+def _raise_frozen(*_: object, **__: object) -> NoReturn:
     raise TypeError("A part's config is frozen. Build a new part: build(**{**part.config, 'knob': value}).")
 
 
 class FrozenList(list[Any]):
     """A list that cannot be changed."""
 
-    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
-    append = extend = insert = pop = remove = clear = sort = reverse = _refuse
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _raise_frozen
+    append = extend = insert = pop = remove = clear = sort = reverse = _raise_frozen
 
     def __reduce__(self) -> tuple[type[FrozenList], tuple[list[Any]]]:
         return FrozenList, (list(self),)
@@ -61,10 +70,10 @@ class Config(dict[str, Any]):
     """A dict that cannot be changed, nor anything in it: what a part was built from, its registry name included."""
 
     def __init__(self, knobs: Mapping[str, Any]) -> None:
-        super().__init__({name: _frozen(value) for name, value in knobs.items()})
+        super().__init__({name: _freeze(value) for name, value in knobs.items()})
 
-    __setitem__ = __delitem__ = __ior__ = _refuse
-    update = pop = popitem = clear = setdefault = _refuse
+    __setitem__ = __delitem__ = __ior__ = _raise_frozen
+    update = pop = popitem = clear = setdefault = _raise_frozen
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(repr(sorted(self.items())))
@@ -76,22 +85,47 @@ class Config(dict[str, Any]):
         return self
 
 
-def _frozen(value: Any) -> Any:
+def _freeze(value: Any) -> Any:
     if isinstance(value, dict):
         return Config(value)
-    return FrozenList(_frozen(entry) for entry in value) if isinstance(value, list) else value
+    return FrozenList(_freeze(entry) for entry in value) if isinstance(value, list) else value
 
 
 class Part(nn.Module, ABC):
-    """A swappable piece of the system: weights, a frozen config and a forward."""
+    """A swappable piece of the system: weights, a frozen config and a forward.
 
-    config: Config
+    What others have to know of a part before it is built (how many vectors it makes, what it needs) is declared by its
+    class, in attributes and class methods of the folder's base class: no other module lists parts by name.
+    """
 
     official_keys: ClassVar[Mapping[str, str]] = {}
     """Released code's tensor name -> ours, for `load_official`; empty where no author released the part."""
 
     def __init__(self) -> None:
         super().__init__()
+
+    @property
+    def config(self) -> Config:
+        """Its registry name and knobs; `build(**part.config)` makes the part again, without its weights."""
+        return self._config
+
+    @config.setter
+    def config(self, knobs: Config) -> None:
+        self._config = Config({**knobs, **self.resolved_knobs()})
+
+    def resolved_knobs(self) -> Mapping[str, Any]:
+        """Knobs whose value was found while building: `build(**part.config)` must not need the files they came from."""
+        return {}
+
+    @classmethod
+    def knob(cls, knobs: Mapping[str, Any], name: str, otherwise: Any = None) -> Any:
+        """The value of a knob among those given, else its default; `otherwise` where the part has no such knob."""
+        field = _schema(cls, partial=True).model_fields.get(name)
+        return otherwise if field is None else knobs.get(name, field.default)
+
+    @classmethod
+    def check_knobs(cls, knobs: Mapping[str, Any]) -> None:
+        """Raise for given knobs that name other parts wrongly; nothing is built. For parts made of parts."""
 
     def load_official(self, state: Mapping[str, Tensor]) -> Self:
         """Take the tensors of the authors' released code under its own names; returns the part itself."""
@@ -146,21 +180,41 @@ class PartInfo:
 
 
 class Registry(Generic[PartT]):
-    """The parts of one folder by name."""
+    """The parts of one folder by name, those of installed packages included."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._parts: dict[str, type[PartT]] = {}
+        self._aliases: dict[str, str] = {}
 
-    def register(self, name: str) -> Callable[[type[P]], type[P]]:
-        """Class decorator: make the part buildable as `name` and validate its knobs however it is constructed."""
+    def register(self, name: str, stored_as: str | None = None) -> Callable[[type[P]], type[P]]:
+        """Class decorator: make the part buildable as `name` and validate its knobs however it is constructed.
+
+        Args:
+            name: what recipes and `build` call it.
+            stored_as: its former name, which `build` goes on taking. Configs keep it: a model's fingerprint hashes
+                them, and must not change because a part was renamed.
+        """
 
         def decorate(cls: type[P]) -> type[P]:
-            _validate_knobs_on_construction(cls, name)
+            known = self._parts.get(name)
+            if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+                raise ConfigError(
+                    f"{cls.__module__}.{cls.__qualname__} cannot be registered as the {self.kind} {name!r}: "
+                    f"{known.__module__}.{known.__qualname__} has that name. Choose another."
+                )
+            _validate_knobs_on_construction(cls, name, stored_as or name)
             self._parts[name] = cls  # type: ignore[assignment]
+            if stored_as is not None:
+                self._aliases[stored_as] = name
             return cls
 
         return decorate
+
+    def import_folder(self, package: str, paths: Iterable[str]) -> None:
+        """Import every module of a package, so that a new part is one new file: no list has to name it."""
+        for module in iter_modules(paths):
+            import_module(f"{package}.{module.name}")
 
     def build(self, name: str, **knobs: Any) -> PartT:
         """The part called `name` with these knobs; `build(**part.config)` rebuilds a part."""
@@ -168,17 +222,20 @@ class Registry(Generic[PartT]):
 
     def check(self, name: str, **knobs: Any) -> None:
         """Raise as `build` would for the knobs given, without building: those left out may still come."""
-        schema = _schema(self.find(name), partial=True)
-        knobs = {_spoken(knob): value for knob, value in knobs.items()}
+        cls = self.find(name)
+        schema = _schema(cls, partial=True)
+        knobs = {_knob_name(parameter): value for parameter, value in knobs.items()}
         for knob in knobs.keys() - schema.model_fields.keys():
             raise unknown(f"knob of {name!r}", knob, schema.model_fields)
         try:
             schema(**knobs)
         except ValidationError as error:
             raise ConfigError(_explain(name, error)) from None
+        cls.check_knobs(knobs)
 
     def names(self) -> tuple[str, ...]:
-        """Every name that `build` knows, in alphabetical order."""
+        """Every name that `build` knows, in alphabetical order, without former names."""
+        _load_plugins()
         return tuple(sorted(self._parts))
 
     def describe(self, name: str) -> PartInfo:
@@ -188,19 +245,62 @@ class Registry(Generic[PartT]):
         hints = get_type_hints(cls.__init__, include_extras=True)
         knobs = tuple(
             Knob(
-                _spoken(parameter.name),
+                _knob_name(parameter.name),
                 type_name(hints[parameter.name]),
                 "required" if parameter.default is parameter.empty else repr(parameter.default),
             )
-            for parameter in _knobs(cls)
+            for parameter in _parameters(cls)
         )
-        return PartInfo(name, summary, knobs)
+        return PartInfo(self.current_name(name), summary, knobs)
 
     def find(self, name: str) -> type[PartT]:
-        """The class behind a name."""
-        if name not in self._parts:
-            raise unknown(self.kind, str(name), self._parts)
-        return self._parts[name]
+        """The class behind a name, be it a former one."""
+        current = self.current_name(name)
+        if current not in self._parts:
+            _load_plugins()
+        if current not in self._parts:
+            broken = "".join(f" {problem}" for problem in _plugin_problems)
+            raise UnknownNameError(f"{unknown(self.kind, str(name), self._parts)}{broken}")
+        return self._parts[current]
+
+    def current_name(self, name: str) -> str:
+        """The name a part goes by now; any other name unchanged."""
+        return self._aliases.get(name, name)
+
+
+# ---------------------------------------------------------------------------------------------- parts of other packages
+
+_plugin_lock = threading.RLock()
+_plugin_problems: list[str] = []
+_plugins_loaded = False
+
+
+def _load_plugins() -> None:
+    """Import the entry points of installed packages, once in a process. What cannot be imported is named and left out:
+    a broken package must not take the others with it."""
+    global _plugins_loaded
+    if _plugins_loaded:
+        return
+    with _plugin_lock:
+        if _plugins_loaded:
+            return
+        _plugins_loaded = True  # before loading: a plugin may itself look up parts
+        for entry in entry_points(group=ENTRY_POINTS):
+            try:
+                loaded = entry.load()
+                if callable(loaded) and not isinstance(loaded, type):
+                    loaded()
+            except Exception as error:
+                package = "an unknown package" if entry.dist is None else f"the package {entry.dist.name!r}"
+                problem = (
+                    f"The parts of {package} could not be loaded: its entry point {entry.name} = {entry.value} raised "
+                    f"{type(error).__name__}: {error}. Update or uninstall it."
+                )
+                _plugin_problems.append(problem)
+                logging.getLogger("polysem").warning(problem)
+
+
+# ---------------------------------------------------------------------------------------------------- knobs and schemas
 
 
 def type_name(hint: Any) -> str:
@@ -227,17 +327,16 @@ def _bounds(constraints: tuple[Any, ...]) -> Iterator[str]:
                 yield f" {sign} {bound}"
 
 
-def _knobs(cls: type[Part]) -> list[inspect.Parameter]:
+def _parameters(cls: type[Part]) -> list[inspect.Parameter]:
     return list(inspect.signature(cls.__init__).parameters.values())[1:]
 
 
-def _spoken(parameter: str) -> str:
-    """What users and configs call a knob: `lambda`, which Python only allows as `lambda_`."""
+def _knob_name(parameter: str) -> str:
+    """What users and configs call a constructor's parameter: `lambda`, which Python only allows as `lambda_`."""
     return parameter[:-1] if parameter.endswith("_") and keyword.iskeyword(parameter[:-1]) else parameter
 
 
-def _written(knob: str) -> str:
-    """The parameter behind a knob."""
+def _parameter_name(knob: str) -> str:
     return f"{knob}_" if keyword.iskeyword(knob) else knob
 
 
@@ -247,42 +346,43 @@ def _schema(cls: type[Part], partial: bool = False) -> type[BaseModel]:
     hints = get_type_hints(cls.__init__, include_extras=True)
     required = None if partial else ...
     fields: dict[str, Any] = {
-        _spoken(knob.name): (hints[knob.name], required if knob.default is knob.empty else knob.default)
-        for knob in _knobs(cls)
+        _knob_name(parameter.name): (
+            hints[parameter.name],
+            required if parameter.default is parameter.empty else parameter.default,
+        )
+        for parameter in _parameters(cls)
     }
     return create_model(cls.__name__, __config__=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False), **fields)
 
 
-def _validate_knobs_on_construction(cls: type[Part], name: str) -> None:
+def _validate_knobs_on_construction(cls: type[Part], name: str, stored_name: str) -> None:
     construct, schema = cls.__init__, _schema(cls)
-
     signature = inspect.signature(construct)
 
     @wraps(construct)
-    def validated(self: Part, *args: Any, **given: Any) -> None:
-        for knob in {_spoken(knob) for knob in given} - schema.model_fields.keys():
+    def validated(self: Part, *args: Any, **knobs: Any) -> None:
+        for knob in {_knob_name(knob) for knob in knobs} - schema.model_fields.keys():
             raise unknown(f"knob of {name!r}", knob, schema.model_fields)
         try:
-            written = {_written(knob): value for knob, value in given.items()}
-            knobs = dict(signature.bind_partial(self, *args, **written).arguments)
-            values = schema(**{_spoken(knob): value for knob, value in knobs.items() if value is not self}).model_dump(
-                mode="json"
-            )
+            named = {_parameter_name(knob): value for knob, value in knobs.items()}
+            bound = dict(signature.bind_partial(self, *args, **named).arguments)
+            inputs = {_knob_name(parameter): value for parameter, value in bound.items() if value is not self}
+            values = schema(**inputs).model_dump(mode="json")
         except ValidationError as error:
             raise ConfigError(_explain(name, error)) from None
         except (TypeError, PydanticSerializationError) as error:
             raise ConfigError(f"Cannot build {name!r}: {error}.") from None
-        construct(self, **{_written(knob): value for knob, value in values.items()})
-        self.config = Config({"name": name, **values})
+        construct(self, **{_parameter_name(knob): value for knob, value in values.items()})
+        self.config = Config({"name": stored_name, **values})
 
     cls.__init__ = validated  # type: ignore[method-assign]
 
 
 def _explain(name: str, error: ValidationError) -> str:
-    """pydantic's findings in one line each: the knob, what was given, what was expected."""
+    """pydantic's errors in one line each: the knob, what was given, what was expected."""
     problems = []
-    for found in error.errors():
-        knob = ".".join(str(step) for step in found["loc"]) or "knobs"
-        given = "" if found["type"] == "missing" else f" (given: {found['input']!r})"
-        problems.append(f"{knob}: {found['msg']}{given}")
+    for detail in error.errors():
+        knob = ".".join(str(step) for step in detail["loc"]) or "knobs"
+        value = "" if detail["type"] == "missing" else f" (given: {detail['input']!r})"
+        problems.append(f"{knob}: {detail['msg']}{value}")
     return f"Cannot build {name!r}: " + "; ".join(problems) + "."

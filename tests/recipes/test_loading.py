@@ -292,7 +292,7 @@ def test_a_missing_key_is_named(key: str, message: str) -> None:
         (
             "photo-small",
             ["image.sets={name: chorus, members: [{name: pie_net}]}", "similarity={name: mil}"],
-            "'pie_net' adds a global feature",
+            "'chorus' adds a global feature",
         ),
         ("vse-infty", ["regularisers=[{name: triplet, weight: 1}]"], "is an objective, not a regulariser"),
         ("vse-infty", ["objective={name: mmd}"], "is a regulariser"),
@@ -301,7 +301,7 @@ def test_a_missing_key_is_named(key: str, message: str) -> None:
         ("vse-infty", ["text.encoder={name: region}", "text.augment.words=false"], "encodes images"),
         ("vse-infty", ["image.augment.pixels=true"], "no pixels"),
         ("vse-infty", ["image.augment.words=true"], "no words"),
-        ("vse-infty", ["image.project={name: grid}"], "takes features: region or frames"),
+        ("vse-infty", ["image.project={name: grid}"], "takes features: frames or region"),
         ("vse-infty", ["image.frozen_epochs=25"], "outlasts training.epochs=25"),
         ("small-vse-infty", ["image.frozen_epochs=1"], "it never trains"),
         ("vse-infty", ["image.encoder={name: grid}", "image.frozen_epochs=1"], "it never trains"),

@@ -27,7 +27,7 @@ EXPLODING = {"lr": 3.0, "steps": 40, "batch": 16}
 def quiet(step: int, **changes: object) -> StepFacts:
     """A step of a sound run."""
     facts = StepFacts(
-        step=step, loss=1.0, collapsed_loss=3.0, objective_name="infonce", grad_norm=1.0, score_spread=0.1,
+        step=step, loss=1.0, collapsed_loss=3.0, collapse="chance", grad_norm=1.0, score_spread=0.1,
         norm_image=4.0, norm_text=4.0, lr=5e-4,
     )  # fmt: skip
     return replace(facts, **changes)
@@ -112,7 +112,7 @@ def test_a_finding_names_the_side_the_elements_and_the_numbers():
 
 
 def test_constant_embeddings_are_a_collapse_whatever_the_objective_makes_of_them():
-    steps = [quiet(i, objective_name="mine", loss=0.0, collapsed_loss=1.0, score_spread=0.0) for i in range(1, 200)]
+    steps = [quiet(i, collapse=None, loss=0.0, collapsed_loss=1.0, score_spread=0.0) for i in range(1, 200)]
     (found,) = diagnose(steps)
     assert (found.name, found.step) == ("score collapse", diagnosis.GRACE + diagnosis.PATIENCE)
 
@@ -172,9 +172,7 @@ def test_a_sound_run_is_left_in_peace(settings):
 
 
 def test_a_hinge_that_hovers_at_its_constant_with_its_scores_apart_is_left_in_peace():
-    steps = [
-        quiet(i, objective_name="triplet", loss=51.5, collapsed_loss=51.2, score_spread=0.02) for i in range(1, 400)
-    ]
+    steps = [quiet(i, collapse="hinge", loss=51.5, collapsed_loss=51.2, score_spread=0.02) for i in range(1, 400)]
     assert diagnose(steps) == []
 
 

@@ -85,7 +85,7 @@ def facts_of_run(
                 step=step,
                 loss=float(loss.total.detach()),
                 collapsed_loss=expected,
-                objective_name=objective,
+                collapse=part.collapse,
                 grad_norm=float(norm),
                 score_spread=float(scores.detach().std()),
                 variance_image=circular_variance(vectors[0]) if sets else None,

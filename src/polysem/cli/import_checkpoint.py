@@ -66,7 +66,7 @@ def import_command(
 
 def _summarise(model: Model, out: Path) -> Summary:
     image, text = model.image.encoder.config, model.text.encoder
-    boxes = " with their boxes" if model.image.sets.config["name"] == "classes" else ""
+    boxes = " with their boxes" if model.image.sets.classifies else ""
     can_read = getattr(text, "vocabulary", None) or getattr(text, "tokenizer", None)
     return Summary(
         out=str(out),

@@ -10,7 +10,7 @@ from pydantic import PositiveInt
 from torch import nn
 
 from polysem.encoders import fingerprints
-from polysem.registry import Config, Part, Registry
+from polysem.registry import Part, Registry
 
 registry: Registry[Encoder] = Registry("encoder")
 
@@ -29,6 +29,10 @@ class Encoder(Part):
 
     kind: ClassVar[Kind]
     takes: ClassVar[Takes]
+    makes_summary: ClassVar[bool] = False
+    """Whether it returns a global feature of each item beside the local ones."""
+    learns_vocabulary: ClassVar[bool] = False
+    """Whether its words are counted in the training captions: it is built for a `vocab_size`."""
     dim: int
 
     without_effect: ClassVar[frozenset[str]] = frozenset({"model", "pretrained", "trainable", "lr_scale", "dropout"})
@@ -38,20 +42,6 @@ class Encoder(Part):
         super().__init__()
         self._trainable: Trainable = trainable
         self.lr_scale = lr_scale
-
-    # `build(**part.config)` has to make the same architecture where the original model folder does not exist. So an
-    # encoder completes its knobs with what it found there: `settled()` replaces the None that asked for it.
-    @property
-    def config(self) -> Config:
-        return self._config
-
-    @config.setter
-    def config(self, knobs: Config) -> None:
-        self._config = Config({**knobs, **self.settled()})
-
-    def settled(self) -> Mapping[str, Any]:
-        """Knobs whose value was found while building."""
-        return {}
 
     # ------------------------------------------------------------------------------------------------ what trains
 

@@ -34,6 +34,8 @@ class BiGRU(TextEncoder):
     predictor takes it in. `dropout` acts on words, states and summary (DivE: 0.1).
     """
 
+    makes_summary = True
+    learns_vocabulary = True
     official_keys = {
         "embed.weight": "embedding.weight",
         **{

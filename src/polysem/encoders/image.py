@@ -115,7 +115,7 @@ class ImageEncoder(PixelEncoder):
                 module.eval()
         return self
 
-    def settled(self) -> Mapping[str, Any]:
+    def resolved_knobs(self) -> Mapping[str, Any]:
         seen = self.preprocessing
         return {
             "pretrained": False,

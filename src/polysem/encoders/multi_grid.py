@@ -108,8 +108,8 @@ class Grids(ImageEncoder):
             parameter for network in self.networks for parameter in parameters_from(network, find_stages(network)[-n])
         ]
 
-    def settled(self) -> dict[str, Any]:
-        return {**super().settled(), "sizes": self.sizes}
+    def resolved_knobs(self) -> dict[str, Any]:
+        return {**super().resolved_knobs(), "sizes": self.sizes}
 
 
 def averaging(cells: int, side: int) -> Tensor:

@@ -108,7 +108,7 @@ class Transformer(TextEncoder):
     def stages(self) -> list[nn.Module]:
         return backbones.find_stages(self.backbone)
 
-    def settled(self) -> Mapping[str, Any]:
+    def resolved_knobs(self) -> Mapping[str, Any]:
         return {"pretrained": False, "backbone_config": self.backbone_config, "max_length": self.max_length}
 
     # -------------------------------------------------------------------------------------------- the tokenizer

@@ -56,7 +56,12 @@ class VideoFrames(PixelEncoder):
         self.frames = self.pictures_per_item = frames
         self.dim = built.dim
 
-    def settled(self) -> Mapping[str, Any]:
+    @classmethod
+    def check_knobs(cls, knobs: Mapping[str, Any]) -> None:
+        if knobs.get("encoder") is not None:
+            registry.check(**{"name": "grid", **knobs["encoder"]})
+
+    def resolved_knobs(self) -> Mapping[str, Any]:
         return {"encoder": {name: value for name, value in self.encoder.config.items() if name not in _OURS}}
 
     # -------------------------------------------------------------------------------------------------------- input

@@ -15,7 +15,7 @@ from polysem.encoders.video_frames import VideoFrames
 from polysem.errors import ConfigError
 from polysem.features import LocalFeatures
 from polysem.models import Model, Tower
-from polysem.pooling.gpo import GPO
+from polysem.pooling import Pooling
 from polysem.similarity import Similarity
 
 LENGTHS = ((1,), (5, 2), (16, 1, 7, 4, 3))
@@ -158,7 +158,7 @@ def graphs(model: Model) -> dict[str, Graph]:
 def max_tokens(tower: Tower) -> int:
     """The longest text that a tower takes: of its tokenizer, and of a table of positions further on."""
     encoder: Any = tower.encoder
-    tables = [part.config["max_length"] for part in tower.modules() if isinstance(part, GPO)]
+    tables = [part.max_tokens for part in tower.modules() if isinstance(part, Pooling) and part.max_tokens]
     return int(min([encoder.max_length, *tables]))
 
 

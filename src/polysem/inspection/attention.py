@@ -17,7 +17,6 @@ from polysem.models import Model, Tower
 from polysem.models.embedding import move
 from polysem.models.tower import Inputs
 from polysem.pooling.base import coefficient_shares
-from polysem.sets.slots import AggregatingPredictor
 
 How = Literal["attention", "pooling", "omission"]
 
@@ -140,7 +139,7 @@ def _of_batch(tower: Tower, batch: Inputs) -> list[Attention]:
 
 
 def _compete(tower: Tower) -> bool:
-    return isinstance(tower.sets, AggregatingPredictor) and tower.sets.block.how.over == "slots"
+    return tower.sets.elements_compete
 
 
 def _common(tower: Tower, projected: LocalFeatures) -> Tensor | None:

@@ -127,7 +127,7 @@ def _without(features: LocalFeatures, keep: Tensor | None) -> LocalFeatures:
 
 def check_wiring(tower: Tower, side: str) -> None:
     """Raise where parts that are fine by themselves do not fit together."""
-    if tower.sets.needs_global and tower.pool is None and not hasattr(tower.encoder, "summary_dim"):
+    if tower.sets.needs_global and tower.pool is None and not tower.encoder.makes_summary:
         raise ConfigError(
             f"{side}.sets {tower.sets.config['name']!r} adds a global feature, and the encoder "
             f"{tower.encoder.config['name']!r} makes none. Give {side}.pool, e.g. {side}.pool.name=max."

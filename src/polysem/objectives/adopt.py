@@ -28,6 +28,8 @@ class AdOpt(Objective):
     k: "adaptive" as above; for the ablation a "random" K in each batch, or a number for a constant K.
     """
 
+    collapse = "chance"
+
     def __init__(
         self,
         variant: Literal["annealed", "paper", "official"] = "annealed",

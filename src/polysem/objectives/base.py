@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -13,6 +14,10 @@ from polysem.errors import InputError, NonFiniteError, kind
 from polysem.registry import Part, Registry
 
 registry: Registry[Part] = Registry("objective")
+
+Collapse = Literal["hinge", "chance", "labels"]
+"""Where the loss of a collapsed model stands still: at 2 * batch * margin, the hinge of scores that are all the same; at
+ln(batch), the cross-entropy of chance; or at the loss of items that are all predicted to have the same labels."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +35,9 @@ class Objective(Part):
     Positives are a mask: an image may have any number of texts and a text any number of images. What matches an anchor
     is never its negative; an anchor without a match serves only as a negative of others.
     """
+
+    collapse: ClassVar[Collapse | None] = None
+    """How this objective shows a collapsed model, for the diagnosis of a training run; None: in no known way."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,6 +60,9 @@ class Objective(Part):
 
 class Regulariser(Part):
     """Maps two collections of sets, images (I, K, D) and texts (T, L, D), to a `Loss` to add with a small weight."""
+
+    needs_sets: ClassVar[bool] = False
+    """Whether it has nothing to do where every item is a single vector."""
 
     def forward(self, images: Tensor, texts: Tensor) -> Loss:
         for side, x in (("images", images), ("texts", texts)):

@@ -19,6 +19,8 @@ class Diversity(Regulariser):
     Elements are normalised first; images and texts are added; a set of one has nothing to spread and costs 0.
     """
 
+    needs_sets = True
+
     def __init__(self, form: Literal["uniformity", "gram"] = "uniformity", t: PositiveFloat = 2.0) -> None:
         super().__init__()
         self.form, self.t = form, t

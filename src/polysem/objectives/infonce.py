@@ -16,6 +16,8 @@ class InfoNCE(Objective):
     has collapsed.
     """
 
+    collapse = "chance"
+
     def __init__(self, temperature: PositiveFloat = 0.05) -> None:
         super().__init__()
         self.temperature = temperature

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from polysem.errors import InputError, NonFiniteError, kind
-from polysem.objectives.base import Loss
+from polysem.objectives.base import Collapse, Loss
 from polysem.registry import Part
 
 
@@ -30,6 +31,7 @@ class LabelObjective(Part):
     hidden_weight: of the loss of guessing hidden tokens, which training adds; 0 hides none.
     """
 
+    collapse: ClassVar[Collapse | None] = "labels"
     hidden_weight: float = 0.0
 
     def set_epoch(self, epoch: int) -> None:

@@ -26,6 +26,8 @@ class Triplet(Objective):
     variant    "official": DivE's semi-hard, which counts negatives that outrank the match as a constant margin.
     """
 
+    collapse = "hinge"
+
     def __init__(
         self,
         margin: NonNegativeFloat = 0.2,

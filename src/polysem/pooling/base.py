@@ -27,6 +27,11 @@ class Pooling(Part):
         super().__init__()
         self.dim = dim
 
+    @property
+    def max_tokens(self) -> int | None:
+        """The most tokens an item may have; None for any number."""
+        return None
+
     def forward(self, features: LocalFeatures) -> Tensor:
         require_features(features, self).check(self.dim)
         return self.pool(*self.prepared(features))

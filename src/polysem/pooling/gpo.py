@@ -69,6 +69,10 @@ class GPO(Pooling):
         self.feature_input = feature_input
         self._memory = coefficients.Memory()
 
+    @property
+    def max_tokens(self) -> int:
+        return int(self.config["max_length"])
+
     def pool(self, x: Tensor, mask: Tensor) -> Tensor:
         ranked = masked_ops.sort_descending(x, mask, self._sentinel)
         theta = self._theta(ranked, mask)

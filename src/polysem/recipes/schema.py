@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegative
 PartConfig = dict[str, Any]
 """A part by its registry name and knobs: {"name": "gpo", "temperature": 0.1}."""
 
+SHARED = "shared"
+"""The name of `text.sets` where the text side ends in the image side's set predictor itself."""
+
 Rate = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -49,7 +52,7 @@ class Side(Section):
     def tower(self) -> dict[str, Any]:
         """Its parts as `models.build` takes them."""
         parts = self.model_dump(include={"encoder", "project", "pool", "local", "sets"})
-        return {**parts, "sets": "shared" if self.sets.get("name") == "shared" else parts["sets"]}
+        return {**parts, "sets": SHARED if self.sets.get("name") == SHARED else parts["sets"]}
 
 
 class Regulariser(Section):
@@ -153,3 +156,7 @@ class Recipe(Section):
     schedule: Schedule = Schedule()
     training: Training
     data: Data = Data()
+
+    def sides(self) -> tuple[tuple[str, Side], ...]:
+        """Both towers with their names."""
+        return ("image", self.image), ("text", self.text)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from pydantic import PositiveInt
 from torch import Tensor
@@ -51,12 +53,34 @@ class SetPredictor(Part):
     """Maps `LocalFeatures` (B, N, input_dim) and a global feature (B, dim) to a `SetPrediction` of K vectors."""
 
     needs_global = True
+    """Whether it takes a global feature of each item beside the local ones."""
     works_on_tokens = True
     """Whether most of its work is done token by token, so that padding costs as much as tokens do."""
     projects = False
     """Whether it maps tokens of any width to `dim` itself, so that an encoder before it keeps its own width."""
+    classifies: ClassVar[bool] = False
+    """Whether it predicts labels (its knob `labels`), as an objective of labels needs."""
+    predicts_tokens: ClassVar[bool] = False
+    """Whether it has a state for each token, as masked modelling needs."""
+    elements_compete = False
+    """Whether its elements share out each token among them, so that attention sums to 1 over the elements."""
     labels: tuple[str, ...] | None = None
     """The names of the classes, where it classifies."""
+
+    @classmethod
+    def set_size(cls, knobs: Mapping[str, Any]) -> int:
+        """How many vectors of an item a predictor with these knobs makes: `k`, and 1 where there is no such knob."""
+        return int(cls.knob(knobs, "k", 1))
+
+    @classmethod
+    def adds_global(cls, knobs: Mapping[str, Any]) -> bool:
+        """Whether a predictor with these knobs needs a global feature."""
+        return cls.needs_global and bool(cls.knob(knobs, "add_global", True))
+
+    @classmethod
+    def dimensions_are_labels(cls, knobs: Mapping[str, Any]) -> bool:  # noqa: ARG003
+        """Whether a vector of a predictor with these knobs has one dimension for each label."""
+        return False
 
     @property
     def dimensions(self) -> tuple[str, ...] | None:

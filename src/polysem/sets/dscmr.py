@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from polysem import masked_ops
 from polysem.features import LocalFeatures
 from polysem.pooling import build as build_pooling
+from polysem.pooling import check as check_pooling
 from polysem.sets.base import SetPrediction, SetPredictor, registry
 
 
@@ -21,6 +23,7 @@ class Common(SetPredictor):
     """
 
     needs_global = False
+    classifies = True
 
     def __init__(
         self,
@@ -35,6 +38,10 @@ class Common(SetPredictor):
         self.pooling = build_pooling(pooling, **{"dim": input_dim, **(knobs or {})})
         self.space = nn.Linear(input_dim, dim)
         self.predict_classes = None if labels is None else nn.Linear(dim, len(labels))
+
+    @classmethod
+    def check_knobs(cls, knobs: Mapping[str, Any]) -> None:
+        check_pooling(cls.knob(knobs, "pooling"), **(knobs.get("knobs") or {}))
 
     def predict(self, features: LocalFeatures, global_feature: Tensor | None) -> SetPrediction:
         point = self.space(self.pooling(features).relu())

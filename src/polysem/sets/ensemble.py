@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -30,6 +31,19 @@ class Chorus(SetPredictor):
         super().__init__(dim, sum(part.k for part in built), input_dim or dim)
         self.members = nn.ModuleList(built)
         self.needs_global = any(part.needs_global for part in built)
+
+    @classmethod
+    def check_knobs(cls, knobs: Mapping[str, Any]) -> None:
+        for member in knobs.get("members") or ():
+            registry.check(**member)
+
+    @classmethod
+    def set_size(cls, knobs: Mapping[str, Any]) -> int:
+        return sum(registry.find(member["name"]).set_size(member) for member in knobs.get("members") or ())
+
+    @classmethod
+    def adds_global(cls, knobs: Mapping[str, Any]) -> bool:
+        return any(registry.find(member["name"]).adds_global(member) for member in knobs.get("members") or ())
 
     def predict(self, features: LocalFeatures, global_feature: Tensor | None) -> SetPrediction:
         found: list[SetPrediction] = [part(features, global_feature) for part in self.members]

@@ -69,10 +69,6 @@ class Borrowed(nn.Module):
         states: Tensor = self.model(inputs_embeds=values, attention_mask=mask.long()).last_hidden_state
         return states
 
-    def settled(self) -> dict[str, Any]:
-        """Knobs with which a part is built again without the model's files."""
-        return {"backbone_config": self.stored}
-
 
 # Their positions are counted from the padding id on.
 _PADDED_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet")

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from polysem import masked_ops
 from polysem.errors import unknown
 from polysem.features import LocalFeatures
-from polysem.registry import Config
 from polysem.sets import hf_encoder
 from polysem.sets.base import SetPrediction, SetPredictor, TokenSum, registry
 from polysem.sets.slots import Dropout
@@ -57,6 +56,8 @@ class Classes(SetPredictor):
     """
 
     needs_global = False
+    classifies = True
+    predicts_tokens = True
 
     def __init__(
         self,
@@ -108,14 +109,12 @@ class Classes(SetPredictor):
     def dimensions(self) -> tuple[str, ...] | None:
         return self.labels if self.embed == "classes" else None
 
-    # A model folder has to be built again where the model it started from does not exist.
-    @property
-    def config(self) -> Config:
-        return self._config
+    @classmethod
+    def dimensions_are_labels(cls, knobs: Mapping[str, Any]) -> bool:
+        return bool(cls.knob(knobs, "embed") == "classes")
 
-    @config.setter
-    def config(self, knobs: Config) -> None:
-        self._config = Config({**knobs, **({} if self.borrowed is None else self.borrowed.settled())})
+    def resolved_knobs(self) -> Mapping[str, Any]:
+        return {} if self.borrowed is None else {"backbone_config": self.borrowed.stored}
 
     # ------------------------------------------------------------------------------------------------ what it computes
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import PositiveInt
@@ -8,6 +9,7 @@ from torch import Tensor
 from polysem import masked_ops
 from polysem.features import LocalFeatures
 from polysem.pooling import build as build_pooling
+from polysem.pooling import check as check_pooling
 from polysem.pooling.base import coefficient_shares
 from polysem.sets.base import SetPrediction, SetPredictor, TokenSum, registry
 
@@ -24,6 +26,10 @@ class Single(SetPredictor):
     def __init__(self, dim: PositiveInt, pooling: str = "gpo", knobs: dict[str, Any] | None = None) -> None:
         super().__init__(dim, 1, dim)
         self.pooling = build_pooling(pooling, **{"dim": dim, **(knobs or {})})
+
+    @classmethod
+    def check_knobs(cls, knobs: Mapping[str, Any]) -> None:
+        check_pooling(cls.knob(knobs, "pooling"), **(knobs.get("knobs") or {}))
 
     def predict(self, features: LocalFeatures, global_feature: Tensor | None) -> SetPrediction:
         pooled = self.pooling(features)[:, None]

@@ -57,6 +57,10 @@ class AggregatingPredictor(SetPredictor):
             joined = residual + self.global_norm(global_feature)[:, None]
         return SetPrediction(masked_ops.unit(joined), steps[-1].mean(1), residual, steps)
 
+    @property
+    def elements_compete(self) -> bool:  # type: ignore[override]
+        return self.block.how.over == "slots"
+
     def reading(self, prediction: SetPrediction) -> Tensor | None:
         steps = prediction.attention_steps
         return None if steps is None else self.block.how.reading(steps).mean(2)

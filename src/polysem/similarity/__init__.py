@@ -1,6 +1,6 @@
 """Similarities: sets against sets, a score for each pair."""
 
-from polysem.similarity.base import Similarity, registry
+from polysem.similarity.base import InnerProductScore, Similarity, registry
 from polysem.similarity.chamfer import Chamfer
 from polysem.similarity.cosine import Cosine
 from polysem.similarity.match_probability import MatchProbability
@@ -16,6 +16,7 @@ __all__ = [
     "MIL",
     "Chamfer",
     "Cosine",
+    "InnerProductScore",
     "MatchProbability",
     "Similarity",
     "SmoothChamfer",

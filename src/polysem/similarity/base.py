@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -22,6 +23,22 @@ from polysem.registry import Part, Registry
 registry: Registry[Similarity] = Registry("similarity")
 
 Reduce = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class InnerProductScore:
+    """A similarity as exact search uses it: monotone in every inner product of two sets, and moving by no more than
+    they do, so that bounds on inner products are bounds on the score.
+
+    alpha: of the soft maximum; infinite for a plain one.
+    both_ways: the mean over each set's elements of their maxima over the other set; else the maximum over all pairs.
+    normalises: inner products are divided by the vectors' norms first.
+    """
+
+    alpha: float = math.inf
+    both_ways: bool = False
+    normalises: bool = False
+
 
 # Values held at once for each element pair: the product, its reductions and their intermediates; with a gradient, also
 # what is kept for it and what it is made of.
@@ -39,6 +56,9 @@ class Similarity(Part):
     _cache_pairs = 1 << 19
     """Element pairs of a block: large enough for the matrix product, small enough for `reduce` to find them in a core's
     cache (measured)."""
+
+    single_vectors: ClassVar[bool] = False
+    """Whether it compares sets of one alone."""
 
     def __init__(self, budget_mb: PositiveFloat = 256.0) -> None:
         """budget_mb: memory for intermediate values; larger problems are cut into blocks that fit."""
@@ -87,6 +107,10 @@ class Similarity(Part):
     def closeness(self, x: Tensor, y: Tensor) -> Tensor:
         """(..., M, D), (..., D, N) -> (..., M, N): how close two elements are; here the cosine of unit vectors."""
         return x @ y
+
+    def inner_product_score(self) -> InnerProductScore | None:
+        """How exact search scores with it; None where inner products do not bound the score."""
+        return None
 
     @abstractmethod
     def reduce(self, c: Tensor) -> Tensor:

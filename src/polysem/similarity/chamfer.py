@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from polysem.similarity.base import Similarity, registry, split_evenly
+from polysem.similarity.base import InnerProductScore, Similarity, registry, split_evenly
 
 
 @registry.register("chamfer")
@@ -11,6 +11,9 @@ class Chamfer(Similarity):
 
     s(A, B) = (mean_x max_y c(x, y) + mean_y max_x c(x, y)) / 2
     """
+
+    def inner_product_score(self) -> InnerProductScore:
+        return InnerProductScore(both_ways=True)
 
     def reduce(self, c: Tensor) -> Tensor:
         return (c.amax(2).mean(1) + c.amax(1).mean(1)) / 2

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from polysem import masked_ops
 from polysem.errors import InputError
-from polysem.similarity.base import Similarity, registry
+from polysem.similarity.base import InnerProductScore, Similarity, registry
 
 
 @registry.register("cosine")
@@ -15,6 +15,11 @@ class Cosine(Similarity):
     """
 
     _cache_pairs = 1 << 23  # nothing is reduced: only the matrix product counts
+
+    single_vectors = True
+
+    def inner_product_score(self) -> InnerProductScore:
+        return InnerProductScore(normalises=True)
 
     def prepare(self, x: Tensor) -> Tensor:
         return masked_ops.unit(x)

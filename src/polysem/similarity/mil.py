@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from polysem.similarity.base import Similarity, registry, split_evenly
+from polysem.similarity.base import InnerProductScore, Similarity, registry, split_evenly
 
 
 @registry.register("mil")
@@ -11,6 +11,9 @@ class MIL(Similarity):
 
     s(A, B) = max_xy c(x, y)
     """
+
+    def inner_product_score(self) -> InnerProductScore:
+        return InnerProductScore()
 
     def reduce(self, c: Tensor) -> Tensor:
         return c.amax((1, 2))

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import PositiveFloat
 from torch import Tensor
 
-from polysem.similarity.base import Reduce, Similarity, registry
+from polysem.similarity.base import InnerProductScore, Reduce, Similarity, registry
 from polysem.similarity.distance import DISTANCE_FLOPS, distances
 
 # Largest exponent for which sums of exponentials are safe in float32 without subtracting the maximum first.
@@ -30,6 +30,9 @@ class SmoothChamfer(Similarity):
     ) -> None:
         super().__init__(budget_mb)
         self.alpha, self.metric = alpha, metric
+
+    def inner_product_score(self) -> InnerProductScore | None:
+        return InnerProductScore(self.alpha, both_ways=True) if self.metric == "cosine" else None
 
     def closeness(self, x: Tensor, y: Tensor) -> Tensor:
         return x @ y if self.metric == "cosine" else -distances(x, y)

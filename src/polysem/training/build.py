@@ -12,11 +12,12 @@ from polysem.data.feature_files import load_features
 from polysem.data.glove import glove
 from polysem.data.vocabulary import Vocabulary
 from polysem.encoders import BiGRU, encoder_kind, encoder_takes
+from polysem.encoders.base import registry as encoder_registry
 from polysem.errors import ConfigError, InputError
 from polysem.models import Model
 from polysem.models import build as build_model
 from polysem.recipes import Recipe
-from polysem.sets import describe as describe_sets
+from polysem.sets.base import registry as set_registry
 from polysem.training.labels import label_flags, label_names, learns_labels
 
 
@@ -39,7 +40,7 @@ def assemble(recipe: Recipe, train: Collection) -> Model:
             sets.setdefault("labels", names)
         dim = len(names) if dim == "labels" else dim
     vocabulary = None
-    if text["encoder"]["name"] == "bigru":
+    if encoder_registry.find(text["encoder"]["name"]).learns_vocabulary:
         vocabulary = Vocabulary.build(train.captions, recipe.data.min_count)
         text["encoder"].setdefault("vocab_size", len(vocabulary))
     torch.manual_seed(recipe.training.seed)
@@ -57,7 +58,7 @@ def assemble(recipe: Recipe, train: Collection) -> Model:
 
 
 def _classifies(sets: dict[str, Any]) -> bool:
-    return any(knob.name == "labels" for knob in describe_sets(sets["name"]).knobs)
+    return set_registry.find(sets["name"]).classifies
 
 
 def start_from_glove(encoder: BiGRU, vocabulary: Vocabulary, source: str) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
+from polysem.objectives.base import Collapse
 from polysem.training.collapse import circular_variance, collapsed, supervision
 
 __all__ = ["Finding", "Monitor", "StepFacts", "circular_variance", "collapsed", "supervision"]
@@ -41,8 +42,6 @@ OF_LAST steps above it are an explosion, one is an unlucky batch."""
 REARM = 50
 """Steps that a condition must have been gone before it can be named again."""
 
-_HINGES, _LOGS, _LABELS = ("triplet",), ("infonce", "adopt"), ("labels", "dscmr")
-
 
 @dataclass(frozen=True)
 class Finding:
@@ -59,7 +58,7 @@ class StepFacts:
     """What is known after an optimiser step. Leave out steps that a loss scaler skips: it expects infinities.
 
     loss: the objective's own total, without regularisers. collapsed_loss: `collapsed` of the same batch, or
-    `collapsed_labels`.
+    `collapsed_labels`. collapse: how the objective shows a collapsed model, as its class declares.
     variance: `circular_variance`; supervision: `supervision`; both None for a single vector.
     norm: mean length of the residuals, before normalisation. score_spread: standard deviation of the scores.
     lr: the highest learning rate, to name a lower one. warming: the learning rate is still rising towards it, so
@@ -69,7 +68,7 @@ class StepFacts:
     step: int
     loss: float
     collapsed_loss: float
-    objective_name: str
+    collapse: Collapse | None
     grad_norm: float
     score_spread: float
     variance_image: float | None = None
@@ -162,7 +161,7 @@ class Monitor:
     def _score_collapse(self, facts: StepFacts) -> Iterator[Finding]:
         if not all(map(math.isfinite, (facts.loss, facts.collapsed_loss, facts.score_spread))):
             return
-        log = facts.objective_name in _LOGS
+        log = facts.collapse == "chance"
         scale = max(abs(facts.collapsed_loss), 1.0 if log else 1e-12)
         off = self._push("off", (facts.loss - facts.collapsed_loss) / scale, PATIENCE)
         spread = self._push("spread", facts.score_spread, PATIENCE)
@@ -259,7 +258,7 @@ def _name_collapse(facts: StepFacts, spread: float) -> Finding:
     )
     lower = f"lower the learning rate, {_lower_lr(facts)}, and let it rise slowly, --set schedule.warmup_steps=200"
     pairs = "If it comes back, see whether the captions belong to their pictures: `polysem data show`."
-    if facts.objective_name in _HINGES:
+    if facts.collapse == "hinge":
         return Finding(
             "hinge collapse",
             f"{says} Everything is embedded at one point, where the hardest negative has no way out.",
@@ -267,14 +266,14 @@ def _name_collapse(facts: StepFacts, spread: float) -> Finding:
             f"(or take a smaller batch, whose hardest is less hard: --set training.batch=64); {lower}. {pairs}",
             facts.step,
         )
-    if facts.objective_name in _LOGS:
+    if facts.collapse == "chance":
         return Finding(
             "InfoNCE collapse",
             f"{says} The match is picked no better than by chance.",
             f"Start again: {lower}; a softer objective helps too, --set objective.temperature=0.1. {pairs}",
             facts.step,
         )
-    if facts.objective_name in _LABELS:
+    if facts.collapse == "labels":
         return Finding(
             "label collapse",
             f"The loss has stood at {facts.loss:.4g} for {PATIENCE} steps; items that are all said to have the same "

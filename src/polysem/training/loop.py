@@ -215,7 +215,7 @@ class Loop:
             step=self.step + 1,
             loss=outcome.verdict.objective,
             collapsed_loss=outcome.verdict.collapsed,
-            objective_name=self.recipe.objective["name"],
+            collapse=self.criterion.objective.collapse,
             grad_norm=norm,
             variance_image=circular_variance(outcome.images.vectors) if sets[0] else None,
             variance_text=circular_variance(outcome.texts.vectors) if sets[1] else None,

@@ -11,7 +11,7 @@ from polysem.errors import UnknownNameError, unknown
 from polysem.models import Model, build, load
 from polysem.models.folder import CONFIG
 from polysem.recipes import Recipe
-from polysem.sets import describe as describe_sets
+from polysem.sets.base import registry as set_registry
 
 FROM_DATA = {"vocab_size": 10_000, "input_dim": 2048}
 """Knobs that training reads from the data, and what is assumed without: about the words of COCO's captions that occur
@@ -48,7 +48,7 @@ def untrained(recipe: Recipe) -> Model:
         elif encoder.get("encoder") is not None:  # of a video's frames
             encoder["encoder"]["pretrained"] = False
         sets = tower["sets"]
-        if sets != "shared" and any(knob.name == "labels" for knob in describe_sets(sets["name"]).knobs):
+        if sets != "shared" and set_registry.find(sets["name"]).classifies:
             sets.setdefault("labels", [f"class {number}" for number in range(LABELS)])
             assumed[f"{side}.sets.labels"] = len(sets["labels"])
     dim = assumed["image.sets.labels"] if recipe.dim == "labels" else recipe.dim

@@ -12,10 +12,7 @@ from numpy.typing import NDArray
 
 from polysem import similarity
 from polysem.errors import ConfigError
-from polysem.similarity import Chamfer, Cosine, Similarity, SmoothChamfer
-
-# Each is monotone in every inner product and moves by no more than they do: bounds on these are bounds on the score.
-SEARCHABLE = ("chamfer", "cosine", "mil", "smooth_chamfer")
+from polysem.similarity import InnerProductScore, Similarity
 
 FLOAT32_ROUNDING = 2.0**-24
 # What 1 is in the 16 bits that the native batch multiplies: FIXED_ONE of kernels.c.
@@ -24,34 +21,35 @@ FIXED_ONE = 32000
 
 @dataclass(frozen=True)
 class Scoring:
-    """A similarity as the engine uses it. `alpha` is infinite where the similarity takes plain maxima."""
+    """A similarity as the engine uses it, and what it declares for exact search."""
 
     part: Similarity
-    alpha: float
+    declared: InnerProductScore
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Self:
         part = similarity.build(**config)
-        name = part.config["name"]
-        if name not in SEARCHABLE or part.config.get("metric", "cosine") != "cosine":
+        declared = part.inner_product_score()
+        if declared is None:
             raise ConfigError(
-                f"Exact search needs a similarity that inner products bound: one of {', '.join(SEARCHABLE)} "
-                f"(with metric 'cosine'); got {dict(part.config)}."
+                "Exact search needs a similarity that inner products bound, such as smooth_chamfer with metric "
+                f"'cosine' (`Similarity.inner_product_score`); got {dict(part.config)}."
             )
-        return cls(part, part.alpha if isinstance(part, SmoothChamfer) else math.inf)
+        return cls(part, declared)
 
     @property
-    def name(self) -> str:
-        return str(self.part.config["name"])
+    def alpha(self) -> float:
+        """Of the soft maximum; infinite where the similarity takes plain maxima."""
+        return self.declared.alpha
 
     @property
     def normalises(self) -> bool:
         """Whether inner products are still to be divided by the vectors' norms."""
-        return isinstance(self.part, Cosine)
+        return self.declared.normalises
 
     def exact(self, products: NDArray[np.float64]) -> NDArray[np.float64]:
         """(n, K, L) inner products in float64 -> (n,) scores. A pair's score does not depend on the others here."""
-        if isinstance(self.part, Chamfer | SmoothChamfer):
+        if self.declared.both_ways:
             columns = np.ascontiguousarray(products.transpose(1, 2, 0))  # what is reduced comes first, pairs last
             rows = columns.swapaxes(0, 1)
             both: NDArray[np.float64] = (_mean(self._peak(rows)) + _mean(self._peak(columns))) / 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from polysem.search.engine.scan_data import Level, Probe, Rows, address
 from polysem.search.engine.scoring import Scoring
 
-_SIMILARITIES = {"smooth_chamfer": 0, "chamfer": 1, "mil": 2, "cosine": 2}
+_SOFT_BOTH_WAYS, _BOTH_WAYS, _LARGEST = 0, 1, 2  # what kernels.c makes of inner products
 _TYPES = {np.dtype("float32"): 0, np.dtype("float16"): 1, np.dtype("int8"): 2}
 _LANES, _FOURS = 8, 4
 
@@ -80,7 +81,7 @@ class Native:
         self._library = library
         self._held = (level, query, norms)  # the pointers below do not keep their arrays alive
         self._task = _Task(
-            _SIMILARITIES[scoring.name],
+            (_BOTH_WAYS if math.isinf(scoring.alpha) else _SOFT_BOTH_WAYS) if scoring.declared.both_ways else _LARGEST,
             _TYPES[level.values.dtype],
             scoring.alpha,
             min(probe.cap, 1e30),

@@ -16,7 +16,7 @@ from polysem.registry import Part, Registry
 registry: Registry[Part] = Registry("objective")
 
 Collapse = Literal["hinge", "chance", "labels"]
-"""Where the loss of a collapsed model stands still: at 2 * batch * margin, the hinge of scores that are all the same; at
+"""Where the loss of a collapsed model stands still: at 2 * batch * margin, the hinge of scores that are all equal; at
 ln(batch), the cross-entropy of chance; or at the loss of items that are all predicted to have the same labels."""
 
 

@@ -119,7 +119,7 @@ def _check_labels(recipe: Recipe) -> None:
         embed = f" with embed={image['embed']}" if "embed" in image else ""
         raise ConfigError(
             f"dim=labels is for vectors of class probabilities, one number for each label, as semantic_sharing makes "
-            f"them; image.sets is {image['name']!r}{embed}. Give dim a number: --set dim={image.get('input_dim', 256)}."
+            f"them; image.sets is {image['name']!r}{embed}: give dim a number, --set dim={image.get('input_dim', 256)}."
         )
     part, name = objectives.build(**recipe.objective), recipe.objective["name"]
     if not isinstance(part, LabelObjective):

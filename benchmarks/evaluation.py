@@ -30,15 +30,17 @@ from typing import Any
 import numpy as np
 import torch
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress as Bar
 from rich.table import Table
 from torch import Tensor
 
 from polysem import similarity
 from polysem.data.collection import Collection, Item, Media
-from polysem.evaluation.costs.timing import Seconds, medians
-from polysem.evaluation.protocols import Pairs, Subject
-from polysem.evaluation.score_matrix import Embedded
+from polysem.evaluation.cost import Timing, median_times
+from polysem.evaluation.protocols import ModelScores
+from polysem.evaluation.protocols.pairs import PairsProtocol
+from polysem.evaluation.score_matrix import EmbeddingScores
+from polysem.progress import Progress, ignore
 
 RESULTS = Path(__file__).parent / "results" / "evaluation.json"
 PARTS = ("single", "sets", "memory")
@@ -49,7 +51,6 @@ GEMM_TILES = ((1000, 1000), (1000, 5000), (5000, 1000), (5000, 25_000))
 WANTED = {"cost_of_gemm": 1.4, "speedup_of_sets": 6.0, "peak_mb": 2048.0}
 
 Recalls = dict[str, list[float]]
-Watch = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,8 @@ def embeddings(sizes: Sizes, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 def ours(images: Tensor, texts: Tensor, sizes: Sizes, gallery: Collection) -> Recalls:
     name = {"name": "cosine"} if sizes.set_size == 1 else {"name": "smooth_chamfer", "alpha": ALPHA}
-    protocol = Pairs("benchmark", "", captions=sizes.captions, folds=sizes.folds, whole=True)
-    subject = Subject("benchmark", Embedded(images, texts, similarity.build(**name)))
+    protocol = PairsProtocol("benchmark", "", captions=sizes.captions, folds=sizes.folds, whole=True)
+    subject = ModelScores("benchmark", EmbeddingScores(images, texts, similarity.build(**name)))
     found = protocol.measure(subject, gallery, "test").metrics
     whole = found.get("whole", found)
     return {way: [whole[way][f"r{cut}"] for cut in CUTS] for way in ("i2t", "t2i")}
@@ -168,7 +169,7 @@ def check(found: Recalls, expected: Recalls) -> None:
 # ------------------------------------------------------------------------------------------------ measuring
 
 
-def measure_single(sizes: Sizes, rounds: int, watch: Watch | None = None) -> dict[str, Any]:
+def measure_single(sizes: Sizes, rounds: int, watch: Progress = ignore) -> dict[str, Any]:
     images, texts = embeddings(sizes)
     gallery, found = collection(sizes), {}
 
@@ -180,7 +181,7 @@ def measure_single(sizes: Sizes, rounds: int, watch: Watch | None = None) -> dic
     }
     tasks["ours"] = partial(run, "ours", partial(ours, images, texts, sizes, gallery))
     tasks["released"] = partial(run, "released", partial(released_single, images, texts, sizes))
-    times = medians(tasks, rounds, watch)
+    times = median_times(tasks, rounds, watch)
     check(found["ours"], found["released"])
     cheapest = min((times[name] for name in tasks if name.startswith("gemm")), key=lambda taken: taken.cpu)
     return {
@@ -195,7 +196,7 @@ def measure_single(sizes: Sizes, rounds: int, watch: Watch | None = None) -> dic
     }
 
 
-def measure_sets(sizes: Sizes, rounds: int, watch: Watch | None = None) -> dict[str, Any]:
+def measure_sets(sizes: Sizes, rounds: int, watch: Progress = ignore) -> dict[str, Any]:
     images, texts = embeddings(sizes)
     gallery, found = collection(sizes), {}
 
@@ -206,7 +207,7 @@ def measure_sets(sizes: Sizes, rounds: int, watch: Watch | None = None) -> dict[
         "ours": partial(ours, images, texts, sizes, gallery),
         "released": partial(released_sets, images, texts, sizes),
     }
-    times: dict[str, Seconds] = medians({way: partial(run, way, task) for way, task in ways.items()}, rounds, watch)
+    times: dict[str, Timing] = median_times({way: partial(run, way, task) for way, task in ways.items()}, rounds, watch)
     check(found["ours"], found["released"])
     return {
         **asdict(sizes),
@@ -307,11 +308,11 @@ def main() -> None:
         "load_before": round(os.getloadavg()[0], 1),
     }
     rounds = 1 if arguments.quick else arguments.rounds
-    with Progress(console=Console(stderr=True)) as progress:
+    with Bar(console=Console(stderr=True)) as progress:
         for part in PARTS if arguments.only is None else (arguments.only,):
             task = progress.add_task(part, total=None)
 
-            def watch(done: int, total: int, task: Any = task) -> None:
+            def watch(_: str, done: int, total: int, task: Any = task) -> None:
                 progress.update(task, completed=done, total=total)
 
             if part == "single":

@@ -8,8 +8,7 @@ from typing import Any
 from results_rows import COSTED
 from results_run import Bench
 
-from polysem.evaluation.costs.cost import cost
-from polysem.evaluation.costs.untrained import untrained
+from polysem.evaluation.cost import build_untrained, cost
 
 GALLERY = (200, 5000)
 ROUNDS = 3
@@ -20,7 +19,7 @@ def costs(bench: Bench) -> dict[str, Any]:
     rows = [bench.plan.rows[name] for name in COSTED if name in bench.plan.rows]
     if not rows:
         return {"gallery": GALLERY, "rounds": ROUNDS, "rows": {}}
-    found = cost({row.name: untrained(bench.recipe(row)) for row in rows}, GALLERY, ROUNDS)
+    found = cost({row.name: build_untrained(bench.recipe(row)) for row in rows}, GALLERY, ROUNDS)
     table = {}
     for each in found:
         row = bench.plan.rows.get(each.name)

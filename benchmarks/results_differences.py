@@ -2,8 +2,8 @@
 
 RSUM: the same seeds of both rows, query by query. Two things could have come out otherwise: which images val holds, and
 which seeds were drawn. The first part of the variance is the paired bootstrap over images of the difference averaged
-over the seeds (`polysem.evaluation.significance`), the second the spread of the seeds' differences over their number.
-Both are added, and Student's t takes as many degrees of freedom as Welch and Satterthwaite give such a sum.
+over the seeds (`polysem.evaluation.reports.significance`), the second the spread of the seeds' differences over their
+number. Both are added, and Student's t takes as many degrees of freedom as Welch and Satterthwaite give such a sum.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import numpy as np
 from results_claims import LEVEL
 from scipy.stats import norm, t
 
-from polysem.evaluation import Evaluation, Stamp, significance
+from polysem.evaluation import Evaluation, Stamp
+from polysem.evaluation.reports import significance
 from polysem.evaluation.result import PerQuery
 
 CUTS = (1, 5, 10)

@@ -22,7 +22,7 @@ from polysem.data.store import manifest
 from polysem.errors import InputError
 from polysem.evaluation import Evaluation, evaluate
 from polysem.evaluation.embeddings import embed
-from polysem.evaluation.score_matrix import Embedded, Scores
+from polysem.evaluation.score_matrix import EmbeddingScores, Scores
 from polysem.models import Model, load
 from polysem.recipes import Recipe
 from polysem.training import train
@@ -170,10 +170,10 @@ def put(model: Model, weights: Mapping[str, Any]) -> None:
         raise SystemExit(f"The last checkpoint does not fit its model: {[*strange, *absent][:3]}.")
 
 
-def _scores(bench: Bench, row: Row, model: Model) -> Embedded:
+def _scores(bench: Bench, row: Row, model: Model) -> EmbeddingScores:
     part = bench.data.split(SPLIT)
     found = embed(model, part, features=bench.features[row.store - 1], text_features=bench.text_features)
-    return Embedded(found.images, found.texts, model.similarity)
+    return EmbeddingScores(found.images, found.texts, model.similarity)
 
 
 def measured(subject: Scores | Sequence[Path], data: Collection) -> Evaluation:

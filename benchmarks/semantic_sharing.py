@@ -39,8 +39,8 @@ from polysem.cli.train import Screen
 from polysem.data import open_collection
 from polysem.data.collection import Collection
 from polysem.evaluation import evaluate, protocols
-from polysem.evaluation.ranking import rank_both_ways
-from polysem.evaluation.score_matrix import Embedded
+from polysem.evaluation.ranking import rank_bidirectional
+from polysem.evaluation.score_matrix import EmbeddingScores
 from polysem.inspection.diagnose.confusions import confusions, groups_of
 from polysem.inspection.gallery import Gallery, open_gallery
 from polysem.training import precompute, train
@@ -173,8 +173,8 @@ def failures(cells: Mapping[str, Sequence[Cell]], data: Collection, stores: Stor
 
 
 def ranking(gallery: Gallery) -> Any:
-    scores = Embedded(gallery.embeddings.images, gallery.embeddings.texts, gallery.model.similarity)
-    ranked, _ = rank_both_ways(scores, gallery.items.caption_items, keep=10)
+    scores = EmbeddingScores(gallery.embeddings.images, gallery.embeddings.texts, gallery.model.similarity)
+    ranked, _ = rank_bidirectional(scores, gallery.items.caption_items, keep=10)
     return ranked
 
 

@@ -56,7 +56,7 @@ def failures(path: Path, gallery: Gallery, ranked: Any, groups: Mapping[str, str
     owners = items.caption_items.tolist()
     found = []
     for way, ranking in (("t2i", ranked.t2i), ("i2t", ranked.i2t)):
-        best = ranking.best.ranked()[0]
+        best = ranking.top.rank()[0]
         for kind in SHOWN:
             told, chosen = set[int](), 0
             for query in range(len(best)):

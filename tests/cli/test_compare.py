@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from evaluation.made_up import from_scores
 from polysem.cli import app
 from polysem.errors import ConfigError, InputError
-from polysem.evaluation.significance import intervals
+from polysem.evaluation.reports.significance import intervals
 from sample_data import precomp
 from waiting import LONG
 

@@ -17,7 +17,7 @@ from polysem import models
 from polysem.cli import app
 from polysem.encoders import SourceError, weight_lookup
 from polysem.environment import offline_packages, packages
-from polysem.environment.shipped import PHOTO_SMALL, SHIPPED
+from polysem.environment.paths import PHOTO_SMALL, SHIPPED
 from polysem.errors import InputError
 from polysem.search import FilterError, Index, SearchError
 from search.photos import make_photos, save, tiny_model

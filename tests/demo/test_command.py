@@ -25,7 +25,7 @@ from polysem.cli import demo as command
 from polysem.demo import Demo
 from polysem.errors import InputError
 from polysem.evaluation import Stamp
-from polysem.evaluation.reports.compare import Cell, Comparison, Row
+from polysem.evaluation.reports.compare import Comparison, ComparisonCell, ComparisonRow
 from polysem.server import run as running
 from waiting import LONG, wait_until
 
@@ -101,7 +101,7 @@ def test_it_shows_the_comparison_two_searches_and_what_to_try_next(out, tmp_path
 def test_it_says_whether_the_difference_means_anything(scores, p, says):
     best = scores.index(max(scores))
     rows = [
-        Row(name, "", {"rsum": Cell(score, p=None if place == best else p)})
+        ComparisonRow(name, "", {"rsum": ComparisonCell(score, p=None if place == best else p)})
         for place, (name, score) in enumerate(zip(("single", "set", "third"), scores, strict=False))
     ]
     stamp = Stamp("pairs", "toy", "test", 10, 50)

@@ -15,7 +15,7 @@ import polysem
 from demo.tiny import SCENES, fake_packages, files, make_photos, ship_tiny, tiny_settings
 from polysem.data import open_collection, train_overlap
 from polysem.demo import RECIPES, Demo, demo
-from polysem.environment.shipped import PHOTO_SMALL, SHIPPED
+from polysem.environment.paths import PHOTO_SMALL, SHIPPED
 from polysem.errors import InputError
 from polysem.evaluation import evaluate
 from polysem.search import Index

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from encoders import tiny_models
-from polysem.environment.shipped import PHOTO_SMALL, SHIPPED
+from polysem.environment.paths import PHOTO_SMALL, SHIPPED
 from polysem.synthetic.scenes import make
 from search.photos import tiny_model
 from synthetic.fake_art import fake_art, fake_kinds

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from polysem.evaluation import metrics
-from polysem.evaluation.ranking import rank_both_ways
-from polysem.evaluation.result import Evaluation, PerQuery
-from polysem.evaluation.score_matrix import Matrix
-from polysem.evaluation.stamp import Stamp
+from polysem.evaluation.ranking import rank_bidirectional
+from polysem.evaluation.result import Evaluation, PerQuery, Stamp
+from polysem.evaluation.score_matrix import ScoreMatrix
 
 
 def stamp(images: int, texts: int, changes: Mapping[str, Any] | None = None) -> Stamp:
@@ -33,13 +32,15 @@ def from_scores(
     owners = np.repeat(np.arange(items), 1 + np.arange(items) % 3)
     scores = np.random.default_rng(seed).normal(size=(items, len(owners)))
     scores[owners, np.arange(len(owners))] += skill
-    both, _ = rank_both_ways(Matrix(scores), owners)
+    both, _ = rank_bidirectional(ScoreMatrix(scores), owners)
     assert both is not None
     per_query = {
-        "i2t": PerQuery(metrics.per_query(both.i2t), np.arange(items)),
-        "t2i": PerQuery(metrics.per_query(both.t2i), owners),
+        "i2t": PerQuery(metrics.query_metrics(both.i2t), np.arange(items)),
+        "t2i": PerQuery(metrics.query_metrics(both.t2i), owners),
     }
-    return Evaluation(name, stamp(items, len(owners), of), metrics.both_ways(both), per_query, facts=facts or {})
+    return Evaluation(
+        name, stamp(items, len(owners), of), metrics.bidirectional_metrics(both), per_query, facts=facts or {}
+    )
 
 
 def from_hits(hits: np.ndarray, clusters: np.ndarray, name: str = "toy", way: str = "t2i") -> Evaluation:

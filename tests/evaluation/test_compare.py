@@ -10,10 +10,9 @@ import pytest
 
 from evaluation.made_up import from_scores, stamp
 from polysem.errors import ConfigError, InputError, UnknownNameError
-from polysem.evaluation.reports import saved
 from polysem.evaluation.reports.compare import COLUMNS, compare, compare_separately, embedding
-from polysem.evaluation.result import Evaluation
-from polysem.evaluation.significance import holm, intervals, paired_p
+from polysem.evaluation.reports.significance import holm, intervals, paired_p
+from polysem.evaluation.result import Evaluation, read_evaluation
 
 
 def figures(name: str, rsum: float, r1: float = 50.0) -> Evaluation:
@@ -128,7 +127,7 @@ def test_an_evaluation_from_a_file_has_intervals_but_no_test(tmp_path: Path) -> 
     good = from_scores(2.0, name="good", facts={"set_sizes": (4, 4)})
     good = replace(good, intervals=intervals(good))
     (tmp_path / "good.json").write_text(json.dumps(good.as_dict()), encoding="utf-8")
-    read = saved.read(tmp_path / "good.json")
+    read = read_evaluation(tmp_path / "good.json")
     assert (read.stamp, read.metrics, read.intervals) == (good.stamp, good.metrics, good.intervals)
     first, second, third = compare([read, from_scores(1.0, name="b"), from_scores(0.5, name="c")]).rows
     assert first.embedding == "set 4"
@@ -143,9 +142,9 @@ def test_an_evaluation_from_a_file_has_intervals_but_no_test(tmp_path: Path) -> 
 def test_a_file_that_holds_no_evaluation_is_refused(content: str, tmp_path: Path) -> None:
     (tmp_path / "it.json").write_text(content, encoding="utf-8")
     with pytest.raises(InputError, match=r"it\.json is no evaluation .*polysem eval"):
-        saved.read(tmp_path / "it.json")
+        read_evaluation(tmp_path / "it.json")
     with pytest.raises(InputError, match="There is no file"):
-        saved.read(tmp_path / "absent.json")
+        read_evaluation(tmp_path / "absent.json")
 
 
 @pytest.mark.parametrize(

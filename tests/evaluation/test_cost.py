@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,10 +13,7 @@ import torch
 from polysem import models, recipes, similarity
 from polysem.encoders import SourceError
 from polysem.errors import InputError, UnknownNameError
-from polysem.evaluation.costs import timing, untrained
-from polysem.evaluation.costs.cost import Cost, cost, random_features
-from polysem.evaluation.costs.timing import Seconds, medians
-from polysem.evaluation.costs.untrained import find_model
+from polysem.evaluation.cost import Cost, Timing, build_untrained, cost, find_model, median_times, random_features
 from polysem.models import Model
 
 WORDS, WORD_DIM, REGION = 20, 6, 10
@@ -197,13 +195,13 @@ def test_medians_are_taken_round_by_round_without_the_first(monkeypatch: pytest.
 
         return run
 
-    monkeypatch.setattr(timing.time, "perf_counter", lambda: clock[0])
-    monkeypatch.setattr(timing.time, "process_time", lambda: 2 * clock[0])
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(time, "process_time", lambda: 2 * clock[0])
     seen: list[tuple[int, int]] = []
     tasks = {"a": task("a", [99.0, 1.0, 5.0, 2.0]), "b": task("b", [99.0, 4.0, 4.0, 70.0])}
-    found = medians(tasks, 3, lambda done, total: seen.append((done, total)))
+    found = median_times(tasks, 3, lambda _, done, total: seen.append((done, total)))
     assert order == ["a", "b"] * 4
-    assert found == {"a": Seconds(2, 4), "b": Seconds(4, 8)}
+    assert found == {"a": Timing(2, 4), "b": Timing(4, 8)}
     assert seen == [(done, 8) for done in range(1, 9)]
 
 
@@ -227,7 +225,7 @@ def test_a_recipe_gives_an_untrained_model_and_says_what_it_assumed(tmp_path: Pa
 
 def test_what_a_recipe_says_is_not_assumed() -> None:
     recipe = recipes.load("vse-infty", ["dim=8", "image.encoder.input_dim=12", "text.encoder.vocab_size=9"])
-    model = untrained.untrained(recipe)
+    model = build_untrained(recipe)
     assert model.provenance["assumed"] == {}
     assert model.text.encoder.config["vocab_size"] == 9
 
@@ -258,7 +256,7 @@ def test_a_recipe_whose_network_is_out_of_reach_asks_for_a_trained_model(monkeyp
     monkeypatch.setattr("huggingface_hub.constants.is_offline_mode", lambda: True)
     recipe = recipes.load("vse-infty-grid-bigru", ["image.encoder.model=nobody/no-such-network"])
     with pytest.raises(SourceError, match=r"vse-infty-grid-bigru cannot be built.*Or give a model trained by it\."):
-        untrained.untrained(recipe)
+        build_untrained(recipe)
 
 
 def test_features_have_the_shape_that_the_encoder_makes_or_takes() -> None:

@@ -7,14 +7,12 @@ import pytest
 from evaluation.coco_toy import CAPTIONS, IMAGES, caption_number, named, package, unnamed, write_csv
 from polysem.errors import InputError, UnknownNameError
 from polysem.evaluation import metrics, protocols
-from polysem.evaluation.protocols import Subject, correlation, eccv_package
-from polysem.evaluation.protocols.annotated import WithoutSelf, pair_scores, rank_asked
-from polysem.evaluation.protocols.correlation import bootstrap, spearman
-from polysem.evaluation.protocols.cxc import Cxc, siblings
-from polysem.evaluation.protocols.cxc_files import read_judged
+from polysem.evaluation.protocols import ModelScores, coco, cxc
+from polysem.evaluation.protocols.cxc import CxcProtocol, bootstrap_spearman, read_rated_pairs, siblings, spearman
+from polysem.evaluation.protocols.helpers import OffDiagonalScores, pair_scores, rank_annotated
 from polysem.evaluation.relevance import Relevance
 from polysem.evaluation.rescoring import Rescoring
-from polysem.evaluation.score_matrix import Matrix
+from polysem.evaluation.score_matrix import ScoreMatrix
 from support import load_case
 
 # ------------------------------------------------------------------------------------------------- the released figures
@@ -30,7 +28,7 @@ def released():
     alike[siblings(owners)] = True
     ways = {
         "i2t": (image @ text.T, paired),
-        "t2i": (text @ image.T, paired.transposed()),
+        "t2i": (text @ image.T, paired.transpose()),
         "i2i": (image @ image.T, Relevance.from_mask(case.input["image_image_score"].numpy() >= 2.5)),
         "t2t": (text @ text.T, Relevance.from_mask(alike)),
     }
@@ -38,7 +36,7 @@ def released():
 
 
 def recalls(scores, relevance):
-    found = metrics.one_way(rank_asked(scores, relevance))
+    found = metrics.direction_metrics(rank_annotated(scores, relevance))
     return [found[f"r{cut}"] for cut in (1, 5, 10)]
 
 
@@ -46,7 +44,7 @@ def recalls(scores, relevance):
 def test_the_released_figures(way):
     ways, expected = released()
     scores, relevance = ways[way]
-    source = Matrix(scores) if way in ("i2t", "t2i") else WithoutSelf(Matrix(scores), 0.0)
+    source = ScoreMatrix(scores) if way in ("i2t", "t2i") else OffDiagonalScores(ScoreMatrix(scores), 0.0)
     np.testing.assert_array_equal(recalls(source, relevance), expected[way])
 
 
@@ -54,9 +52,9 @@ def test_an_item_that_is_no_answer_to_itself_never_costs_a_place():
     ways, expected = released()
     for way in ("i2i", "t2t"):
         scores, relevance = ways[way]
-        assert (np.array(recalls(WithoutSelf(Matrix(scores)), relevance)) >= expected[way]).all()
-        with_itself = rank_asked(WithoutSelf(Matrix(scores), 0.0), relevance).places
-        assert (rank_asked(WithoutSelf(Matrix(scores)), relevance).places <= with_itself).all()
+        assert (np.array(recalls(OffDiagonalScores(ScoreMatrix(scores)), relevance)) >= expected[way]).all()
+        with_itself = rank_annotated(OffDiagonalScores(ScoreMatrix(scores), 0.0), relevance).ranks
+        assert (rank_annotated(OffDiagonalScores(ScoreMatrix(scores)), relevance).ranks <= with_itself).all()
 
 
 # ------------------------------------------------------------------------------------------------------ a whole toy CxC
@@ -95,8 +93,8 @@ def annotations(folder, sits=SITS, sts=STS, sis=SIS, split="test"):
 def subject(within=True, seed=0):
     rng = np.random.default_rng(seed)
     image, text = (rng.standard_normal((count, 8)) for count in (len(IMAGES), len(CAPTIONS)))
-    same = {"image": Matrix(image @ image.T), "text": Matrix(text @ text.T)} if within else {}
-    return Subject("toy", Matrix(image @ text.T), within=same)
+    same = {"image": ScoreMatrix(image @ image.T), "text": ScoreMatrix(text @ text.T)} if within else {}
+    return ModelScores("toy", ScoreMatrix(image @ text.T), within=same)
 
 
 def measured(folder, collection=None, model=None, split="test", **options):
@@ -129,7 +127,7 @@ def test_every_way_is_measured_and_stamped(tmp_path):
     assert found.per_query["i2i"].clusters.tolist() == [0, 3, 4]
     for way in ("i2t", "t2i", "t2t", "i2i"):
         assert abs(found.per_query[way].values["r1"].mean() - found.metrics[way]["r1"]) < 1e-9
-    quirky = Cxc(annotations=tmp_path, images=len(IMAGES), samples=20, quirk="zero-diagonal")
+    quirky = CxcProtocol(annotations=tmp_path, images=len(IMAGES), samples=20, quirk="zero-diagonal")
     assert "zero-diagonal" in str(quirky.measure(subject(), quirky.gallery(named()), "test").stamp)
 
 
@@ -198,11 +196,11 @@ def test_a_few_pairs_outside_the_gallery_are_left_out_and_counted(tmp_path):
 def test_a_file_that_is_not_cxcs_is_explained(tmp_path, text, message):
     (tmp_path / "sits_test.csv").write_text(text)
     with pytest.raises(InputError, match=message):
-        read_judged(tmp_path, "test")
+        read_rated_pairs(tmp_path, "test")
 
 
 def test_captions_without_ids_need_the_package(tmp_path, monkeypatch):
-    monkeypatch.setattr(eccv_package, "find_spec", lambda name: None)
+    monkeypatch.setattr(coco, "find_spec", lambda name: None)
     with pytest.raises(InputError, match="finds the ids of unnamed captions in the package eccv-caption, which is not"):
         measured(annotations(tmp_path), unnamed([str(image) for image in IMAGES]))
     with pytest.raises(InputError, match="reads its annotation from the package eccv-caption, which is not"):
@@ -216,7 +214,7 @@ def test_another_number_of_images_is_refused(tmp_path):
 
 def test_an_unknown_quirk_is_refused():
     with pytest.raises(UnknownNameError, match="zero-diagonal"):
-        replace(Cxc(), quirk="diagonal")
+        replace(CxcProtocol(), quirk="diagonal")
 
 
 def test_positives_of_the_package(tmp_path, monkeypatch):
@@ -252,9 +250,9 @@ def test_spearman_is_the_correlation_of_ranks():
 
 def test_a_bootstrap_sample_has_half_of_the_queries_and_one_pair_of_each(monkeypatch):
     seen = []
-    monkeypatch.setattr(correlation, "spearman", lambda judged, scores: seen.append(judged) or 0.0)
+    monkeypatch.setattr(cxc, "spearman", lambda judged, scores: seen.append(judged) or 0.0)
     queries = np.array([3, 1, 3, 2, 1, 3, 9])
-    bootstrap(queries, queries.astype(float), np.zeros(7), samples=50)
+    bootstrap_spearman(queries, queries.astype(float), np.zeros(7), samples=50)
     assert all(len(sample) == len(set(sample)) == 2 for sample in seen)
     assert {query for sample in seen for query in sample} == {1, 2, 3, 9}
 
@@ -263,7 +261,7 @@ def test_the_bootstrap_agrees_with_the_correlation_of_independent_pairs():
     rng = np.random.default_rng(0)
     judged = rng.standard_normal(2000)
     scores = judged + rng.standard_normal(2000)
-    found = bootstrap(np.arange(2000), judged, scores, samples=100)
+    found = bootstrap_spearman(np.arange(2000), judged, scores, samples=100)
     assert abs(found.mean() - spearman(judged, scores)) < 0.01
     assert 0 < found.std() < 0.05
 
@@ -272,4 +270,4 @@ def test_scores_of_pairs_are_those_of_the_matrix():
     rng = np.random.default_rng(0)
     values = rng.standard_normal((7, 9))
     rows, columns = rng.integers(0, 7, 30), rng.integers(0, 9, 30)
-    np.testing.assert_array_equal(pair_scores(Matrix(values), rows, columns), values[rows, columns])
+    np.testing.assert_array_equal(pair_scores(ScoreMatrix(values), rows, columns), values[rows, columns])

@@ -6,13 +6,14 @@ import pytest
 from evaluation.coco_toy import CAPTIONS, IMAGES, caption_number, named, package, unnamed
 from polysem.errors import InputError
 from polysem.evaluation import metrics, protocols
-from polysem.evaluation.protocols import Subject, annotated, coco_ids, eccv_package
-from polysem.evaluation.protocols.annotated import rank_asked, relevance_of, with_lost
-from polysem.evaluation.protocols.eccv import EccvCaption
-from polysem.evaluation.protocols.eccv_package import EccvPackage
+from polysem.evaluation.protocols import ModelScores, coco
+from polysem.evaluation.protocols.coco import EccvCaptionFiles
+from polysem.evaluation.protocols.eccv import EccvCaptionProtocol
+from polysem.evaluation.protocols.helpers import add_missing_positives, rank_annotated, relevance_from_ids
 from polysem.evaluation.ranking import Ranking, rank_rows
 from polysem.evaluation.relevance import Relevance
-from polysem.evaluation.score_matrix import Matrix
+from polysem.evaluation.score_matrix import ScoreMatrix
+from polysem.progress import section
 from support import load_case
 
 needs_package = pytest.mark.skipif(
@@ -28,14 +29,14 @@ def case():
     np.put_along_axis(scores, np.searchsorted(gallery, ranking), -np.arange(ranking.shape[1], dtype=float)[None], 1)
     lists = [[place for place in row if place >= 0] for row in given.input["positives"].tolist()]
     queries = given.input["query_ids"].numpy()
-    relevance, lost = relevance_of(dict(zip(queries.tolist(), lists, strict=True)), queries, gallery, "toy")
+    relevance, lost = relevance_from_ids(dict(zip(queries.tolist(), lists, strict=True)), queries, gallery, "toy")
     assert not lost.any()
-    return given, Matrix(scores), relevance, gallery
+    return given, ScoreMatrix(scores), relevance, gallery
 
 
 def test_the_authors_own_figures():
     given, scores, relevance, _ = case()
-    found = metrics.one_way(rank_asked(scores, relevance))
+    found = metrics.direction_metrics(rank_annotated(scores, relevance))
     for ours, theirs in {
         "map_at_r": "eccv_map_at_r",
         "r_precision": "eccv_rprecision",
@@ -51,8 +52,8 @@ def test_the_authors_own_figures_in_a_part_of_the_gallery():
     fold = np.searchsorted(gallery, given.input["fold_gallery"].numpy())
     place = {int(answer): i for i, answer in enumerate(fold)}
     inside = [[place[p] for p in relevance.of(q).tolist() if p in place] for q in range(len(relevance))]
-    part = scores.part(np.arange(scores.shape[0]), fold)
-    found = metrics.one_way(rank_asked(part, Relevance.from_lists(inside, len(fold))))
+    part = scores.subset(np.arange(scores.shape[0]), fold)
+    found = metrics.direction_metrics(rank_annotated(part, Relevance.from_lists(inside, len(fold))))
     assert abs(found["r1"] - 100 * float(given.output["fold_recall_at_1"])) < 1e-9
     assert abs(found["r5"] - 100 * float(given.output["fold_recall_at_5"])) < 1e-9
 
@@ -68,9 +69,9 @@ def test_right_answers_outside_the_gallery_make_r_larger():
     rng = np.random.default_rng(0)
     scores = rng.standard_normal((4, 12))
     lists = [[0, 3, 100], [5], [1, 2, 4, 200, 201], [300]]
-    relevance, lost = relevance_of(dict(enumerate(lists)), np.arange(4), np.arange(12), "toy")
+    relevance, lost = relevance_from_ids(dict(enumerate(lists)), np.arange(4), np.arange(12), "toy")
     assert lost.tolist() == [1, 0, 2, 1]
-    found = metrics.per_query(with_lost(rank_asked(Matrix(scores), relevance), lost))
+    found = metrics.query_metrics(add_missing_positives(rank_annotated(ScoreMatrix(scores), relevance), lost))
     for query, right in enumerate(lists):
         slow = slow_figures(np.argsort(-scores[query]).tolist(), set(right))
         np.testing.assert_allclose([found["map_at_r"][query], found["r_precision"][query]], slow, atol=1e-9)
@@ -78,11 +79,11 @@ def test_right_answers_outside_the_gallery_make_r_larger():
 
 
 def test_queries_without_right_answers_cost_nothing_and_change_nothing():
-    scores = Matrix(np.random.default_rng(1).standard_normal((6, 9)))
+    scores = ScoreMatrix(np.random.default_rng(1).standard_normal((6, 9)))
     relevance = Relevance.from_lists([[], [1, 2], [], [0], [8, 3], []], 9)
-    whole, spared = rank_rows(scores, relevance), rank_asked(scores, relevance)
-    np.testing.assert_array_equal(whole.places, spared.places)
-    assert rank_asked(scores, relevance, keep=2).best.ids.shape == (6, 2)
+    whole, spared = rank_rows(scores, relevance), rank_annotated(scores, relevance)
+    np.testing.assert_array_equal(whole.ranks, spared.ranks)
+    assert rank_annotated(scores, relevance, keep=2).top.ids.shape == (6, 2)
 
 
 POSITIVES = {
@@ -96,7 +97,7 @@ POSITIVES = {
 
 def measured(folder, collection, scores, **options):
     protocol = protocols.find("eccv-caption").with_options(annotations=package(folder, POSITIVES))
-    return protocol.measure(Subject("toy", Matrix(scores)), protocol.gallery(collection), "test", **options)
+    return protocol.measure(ModelScores("toy", ScoreMatrix(scores)), protocol.gallery(collection), "test", **options)
 
 
 def scores_of(images, seed=0):
@@ -128,7 +129,7 @@ def test_the_order_of_the_images_does_not_matter(tmp_path):
 
 
 def test_captions_that_do_not_count_leave_the_gallery(tmp_path):
-    protocol = EccvCaption(annotations=package(tmp_path, POSITIVES))
+    protocol = EccvCaptionProtocol(annotations=package(tmp_path, POSITIVES))
     gallery = protocol.gallery(named(extra=2))
     assert [len(item.captions) for item in gallery] == [5] * len(IMAGES)
     assert protocol.gallery(gallery).captions == gallery.captions
@@ -136,25 +137,25 @@ def test_captions_that_do_not_count_leave_the_gallery(tmp_path):
 
 def test_bare_numbers_are_ids_and_captions_go_by_their_order(tmp_path):
     found = measured(tmp_path, unnamed([str(image) for image in IMAGES]), scores_of(IMAGES))
-    assert found.stamp.remarks == (coco_ids.BY_CAPTION_ORDER,)
+    assert found.stamp.remarks == (coco.BY_CAPTION_ORDER,)
     assert found.metrics == measured(tmp_path, named(), scores_of(IMAGES)).metrics
 
 
 def test_features_without_ids_go_by_position_and_the_stamp_says_so(tmp_path):
     found = measured(tmp_path, unnamed([f"testall-{place}" for place in range(len(IMAGES))]), scores_of(IMAGES))
-    assert found.stamp.remarks == (coco_ids.BY_POSITION,)
-    assert coco_ids.BY_POSITION in str(found.stamp)
+    assert found.stamp.remarks == (coco.BY_POSITION,)
+    assert coco.BY_POSITION in str(found.stamp)
     assert found.metrics == measured(tmp_path, named(), scores_of(IMAGES)).metrics
 
 
 def test_file_names_of_other_images_never_go_by_position(tmp_path):
-    protocol = EccvCaption(annotations=package(tmp_path, POSITIVES))
+    protocol = EccvCaptionProtocol(annotations=package(tmp_path, POSITIVES))
     with pytest.raises(InputError, match=r"5 of them are among the 6.*image 391895.*Check --split"):
         protocol.gallery(named((999, *IMAGES[1:])))
 
 
 def test_a_part_of_the_split_is_refused(tmp_path):
-    protocol = EccvCaption(annotations=package(tmp_path, POSITIVES))
+    protocol = EccvCaptionProtocol(annotations=package(tmp_path, POSITIVES))
     with pytest.raises(InputError, match="2 of them are among the 2"):
         protocol.gallery(named(IMAGES[:2]))
     with pytest.raises(InputError, match="0 of them are among the 1"):
@@ -162,7 +163,7 @@ def test_a_part_of_the_split_is_refused(tmp_path):
 
 
 def test_captions_of_other_ids_are_refused(tmp_path):
-    protocol = EccvCaption(annotations=package(tmp_path, POSITIVES))
+    protocol = EccvCaptionProtocol(annotations=package(tmp_path, POSITIVES))
     collection = named()
     first = collection[0]
     foreign = type(first)(first.id, first.media, first.captions, (), "test", (), ("1", "2", "3", "4", "5"))
@@ -171,7 +172,7 @@ def test_captions_of_other_ids_are_refused(tmp_path):
 
 
 def test_without_the_package_the_error_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(eccv_package, "find_spec", lambda name: None)
+    monkeypatch.setattr(coco, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"eccv-caption, which is not installed. Install it: pip install.*eccv"):
         protocols.find("eccv-caption").gallery(named())
 
@@ -180,38 +181,38 @@ def test_a_damaged_file_is_named(tmp_path):
     folder = package(tmp_path, {"eccv_image_to_caption": {}})
     (folder / "eccv_caption_to_image.json").write_text("{")
     with pytest.raises(InputError, match=r"eccv_caption_to_image.json is not the file"):
-        EccvPackage(folder).annotation("eccv")
+        EccvCaptionFiles(folder).read_positives("eccv")
 
 
 def test_an_annotated_query_outside_the_gallery_is_an_error():
     with pytest.raises(InputError, match=r"1 of its 1 annotated queries are not in the gallery, e.g. 7"):
-        relevance_of({7: [1]}, np.array([1, 2]), np.array([1]), "toy")
+        relevance_from_ids({7: [1]}, np.array([1, 2]), np.array([1]), "toy")
 
 
 def test_several_passes_are_one_progress():
     seen = []
-    for step in annotated.in_turn(lambda done, total: seen.append(done / total), 2):
-        step(1, 2)
-        step(2, 2)
+    for number in range(2):
+        step = section(lambda _, done, total: seen.append(done / total), 1000 * number, 1000, 2000)
+        step("ranking", 1, 2)
+        step("ranking", 2, 2)
     assert seen == [0.25, 0.5, 0.75, 1.0]
-    assert annotated.in_turn(None, 2) == [None, None]
 
 
 @needs_package
 def test_the_real_annotation_has_its_known_counts():
-    package_ = EccvPackage.find(None, "toy")
-    test, annotation = package_.coco_test(), package_.annotation("eccv")
+    package_ = EccvCaptionFiles.find(None, "toy")
+    test, annotation = package_.read_test_split(), package_.read_positives("eccv")
     assert test.images.shape == (5000,)
     assert test.captions.shape == (5000, 5)
     assert (np.diff(test.captions, axis=1) > 0).all()
     assert (len(annotation.i2t), sum(map(len, annotation.i2t.values()))) == (1261, 22550)
     assert (len(annotation.t2i), sum(map(len, annotation.t2i.values()))) == (1332, 11279)
     captions = test.captions.ravel()
-    i2t, lost = relevance_of(annotation.i2t, test.images, captions, "toy")
+    i2t, lost = relevance_from_ids(annotation.i2t, test.images, captions, "toy")
     assert lost.sum() == 2
-    assert relevance_of(annotation.t2i, captions, test.images, "toy")[1].sum() == 0
+    assert relevance_from_ids(annotation.t2i, captions, test.images, "toy")[1].sum() == 0
     perfect = Ranking(i2t, np.arange(len(i2t.positives)) - np.repeat(i2t.starts[:-1], i2t.counts))
-    assert metrics.one_way(perfect)["map_at_r"] == 100
-    assert 99.9 < metrics.one_way(with_lost(perfect, lost))["map_at_r"] < 100
-    cxc = package_.annotation("cxc")
+    assert metrics.direction_metrics(perfect)["map_at_r"] == 100
+    assert 99.9 < metrics.direction_metrics(add_missing_positives(perfect, lost))["map_at_r"] < 100
+    cxc = package_.read_positives("cxc")
     assert (len(cxc.i2t), len(cxc.t2i), sum(map(len, cxc.i2t.values()))) == (5000, 24972, 35585)

@@ -15,7 +15,8 @@ from polysem.data.collection import Collection, Item, Media
 from polysem.errors import InputError, PolysemError
 from polysem.evaluation import evaluate, protocols
 from polysem.evaluation.embeddings import embed
-from polysem.evaluation.score_matrix import Embedded, Matrix, Mean
+from polysem.evaluation.protocols.pairs import PairsProtocol
+from polysem.evaluation.score_matrix import EmbeddingScores, EnsembleScores, ScoreMatrix
 
 
 def toy(folder, items: int = 12, captions: int = 2, splits: bool = True) -> Collection:
@@ -123,7 +124,7 @@ def test_an_ensemble_is_the_mean_of_scores(collection):
     assert found.metrics["rsum"] == evaluate((one + two) / 2, collection, split="all").metrics["rsum"]
     assert "mean of 2 models" in str(found.stamp)
     with pytest.raises(InputError, match="same pairs"):
-        Mean([Matrix(one), Matrix(one.T)])
+        EnsembleScores([ScoreMatrix(one), ScoreMatrix(one.T)])
 
 
 def test_protocols_refuse_what_is_not_theirs(collection):
@@ -138,7 +139,7 @@ def test_protocols_refuse_what_is_not_theirs(collection):
 
 
 def test_five_captions_are_five_captions(tmp_path):
-    protocol = protocols.Pairs("five", "", images=3, captions=5)
+    protocol = PairsProtocol("five", "", images=3, captions=5)
     with pytest.raises(InputError, match="5 captions of every item; 3"):
         evaluate(np.zeros((3, 6)), toy(tmp_path, items=3), protocol=protocol, split="all")
     more = toy(tmp_path, items=3, captions=6)
@@ -148,7 +149,7 @@ def test_five_captions_are_five_captions(tmp_path):
 def test_folds_are_means_over_consecutive_blocks(tmp_path):
     collection = toy(tmp_path, items=10)
     scores = np.random.default_rng(0).random((10, 20))
-    protocol = protocols.Pairs("two", "", folds=2, whole=True)
+    protocol = PairsProtocol("two", "", folds=2, whole=True)
     found = evaluate(scores, collection, protocol=protocol, split="all")
     halves = [
         evaluate(
@@ -169,7 +170,7 @@ def test_re_scoring_is_stamped(collection):
     found = evaluate(scores, collection, split="all", rescore="csls")
     assert "transductive: csls" in str(found.stamp)
     with pytest.raises(InputError, match="folds"):
-        evaluate(scores, collection, protocol=protocols.Pairs("two", "", folds=2), split="all", rescore="csls")
+        evaluate(scores, collection, protocol=PairsProtocol("two", "", folds=2), split="all", rescore="csls")
     with pytest.raises(PolysemError, match="dual-softmax"):
         evaluate(scores, collection, split="all", rescore="dual")
 
@@ -202,7 +203,7 @@ def test_sets_are_scored_in_tiles_as_in_one(tmp_path, monkeypatch):
     _speak(model, monkeypatch)
     found = embed(model, collection)
     whole = model.similarity.scores(found.images, found.texts)
-    source = Embedded(found.images, found.texts, model.similarity)
+    source = EmbeddingScores(found.images, found.texts, model.similarity)
     torch.testing.assert_close(torch.from_numpy(source.tile(slice(2, 7), np.array([5, 1, 20]))), whole[2:7, [5, 1, 20]])
 
 
@@ -289,13 +290,13 @@ def test_options_are_read_as_what_they_are(protocol, option, value):
 def test_captions_that_are_all_the_same_find_nothing(images, name):
     """Equal vectors must have equal scores, wherever they stand: a tie is not a hit."""
     from polysem import similarity
-    from polysem.evaluation.ranking import rank_both_ways
+    from polysem.evaluation.ranking import rank_bidirectional
 
     size = 1 if name == "cosine" else 4
     generator = torch.Generator().manual_seed(0)
     vectors = torch.nn.functional.normalize(torch.randn(images + 1, size, 512, generator=generator), dim=-1)
-    source = Embedded(vectors[:images], vectors[-1:].expand(2 * images, -1, -1), similarity.build(name))
-    found, _ = rank_both_ways(source, np.arange(2 * images) // 2)
+    source = EmbeddingScores(vectors[:images], vectors[-1:].expand(2 * images, -1, -1), similarity.build(name))
+    found, _ = rank_bidirectional(source, np.arange(2 * images) // 2)
     assert found.i2t.first.tolist() == [2 * images - 2] * images
 
 

@@ -7,10 +7,9 @@ import pytest
 from polysem.data.collection import Collection, Item, Media
 from polysem.errors import InputError
 from polysem.evaluation import protocols
-from polysem.evaluation.protocols import Subject
-from polysem.evaluation.protocols.judgement_files import read_judgements
-from polysem.evaluation.protocols.judgements import ndcg
-from polysem.evaluation.score_matrix import Matrix
+from polysem.evaluation.protocols import ModelScores
+from polysem.evaluation.protocols.judgements import ndcg, read_judgements
+from polysem.evaluation.score_matrix import ScoreMatrix
 
 NAMES = ["11_a.jpg", "22_b.jpg", "33_c.jpg"]
 EXPERTS = [
@@ -43,7 +42,7 @@ def measured(path, scores=None, collection=None, **options):
     protocol = protocols.find("judgements").with_options(annotations=path)
     collection = gallery() if collection is None else collection
     scores = np.random.default_rng(0).standard_normal((3, 6)) if scores is None else scores
-    return protocol.measure(Subject("toy", Matrix(scores)), protocol.gallery(collection), "test", **options)
+    return protocol.measure(ModelScores("toy", ScoreMatrix(scores)), protocol.gallery(collection), "test", **options)
 
 
 def test_marks_of_experts_become_gains(tmp_path):

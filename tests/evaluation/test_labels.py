@@ -8,17 +8,16 @@ import torch
 from evaluation.toy import collection, flagged, numbered
 from polysem.errors import InputError, UnknownNameError
 from polysem.evaluation import protocols
-from polysem.evaluation.protocols import Subject, labels
-from polysem.evaluation.protocols.graded import discounts, graded, in_order
-from polysem.evaluation.protocols.labels import Labels
-from polysem.evaluation.protocols.micro_f1 import micro_f1
+from polysem.evaluation.metrics import discounts, graded_metrics, micro_f1, sort_gains
+from polysem.evaluation.protocols import ModelScores, labels
+from polysem.evaluation.protocols.labels import LabelsProtocol
 from polysem.evaluation.rescoring import Rescoring
-from polysem.evaluation.score_matrix import Matrix
+from polysem.evaluation.score_matrix import ScoreMatrix
 from support import load_case
 
 
 def measure(protocol, scores, gallery, predictions=None, **options):
-    subject = Subject("toy", Matrix(scores), predictions=predictions or {})
+    subject = ModelScores("toy", ScoreMatrix(scores), predictions=predictions or {})
     return protocol.measure(subject, protocol.gallery(gallery), "test", **options)
 
 
@@ -95,7 +94,7 @@ def test_figures_are_those_of_the_definitions(dtype, k):
     scores[::2] *= -1
     gains = rng.integers(0, 4, (40, 12)).astype(np.uint32) * (rng.random((40, 1)) < 0.8)
     gains = gains.astype(np.uint32)
-    found = graded(scores, gains, discounts(k))
+    found = graded_metrics(scores, gains, discounts(k))
     expected = [slow_figures(s, g, k) for s, g in zip(scores.tolist(), gains.tolist(), strict=True)]
     for name in ("ndcg", "precision", "map"):
         assert found[name].tolist() == pytest.approx([each[name] for each in expected], abs=1e-9)
@@ -105,7 +104,7 @@ def test_figures_are_those_of_the_definitions(dtype, k):
 def test_ties_and_infinities_are_ordered_against_the_model(dtype):
     scores = np.array([[0.0, -0.0, np.inf, -np.inf, np.inf, -np.inf, 0.5]], dtype=dtype)
     gains = np.array([[3, 1, 7, 2, 5, 0, 4]], dtype=np.uint32)
-    assert in_order(scores, gains).tolist() == [[5, 7, 4, 1, 3, 0, 2]]
+    assert sort_gains(scores, gains).tolist() == [[5, 7, 4, 1, 3, 0, 2]]
 
 
 @pytest.mark.parametrize("unique", [False, True])
@@ -121,7 +120,7 @@ def test_the_protocol_is_the_definitions_whatever_the_blocks(monkeypatch, unique
     scores = rng.integers(0, 6, (11, len(texts))).astype(np.float32)
     kept = [t for t, text in enumerate(texts) if not unique or text not in texts[:t]]
     shared = (flags.astype(int) @ flags.T.astype(int))[:, owners][:, kept]
-    found = measure(Labels("toy", "", k=5, unique_texts=unique), scores, data)
+    found = measure(LabelsProtocol("toy", "", k=5, unique_texts=unique), scores, data)
     for way, matrix, gains in (("i2t", scores[:, kept], shared), ("t2i", scores[:, kept].T, shared.T)):
         expected = [slow_figures(s, g, 5) for s, g in zip(matrix.tolist(), gains.tolist(), strict=True)]
         for name, key in (("ndcg", "ndcg5"), ("precision", "precision5"), ("map", "map")):
@@ -144,8 +143,8 @@ def test_a_perfect_order_is_worth_100_and_equal_scores_are_worth_the_least():
     data = collection(numbered(6, 2), [["a", "b"]] * 2 + [["a"]] * 2 + [["c"]] * 2)
     names = np.array([item.labels for item in data], dtype=object)
     shared = np.array([[len(set(a) & set(b)) for b in names[data.caption_items]] for a in names])
-    best = measure(Labels("toy", "", k=2), shared.astype(np.float32), data).metrics
-    worst = measure(Labels("toy", "", k=2), np.ones((6, 12), np.float32), data).metrics
+    best = measure(LabelsProtocol("toy", "", k=2), shared.astype(np.float32), data).metrics
+    worst = measure(LabelsProtocol("toy", "", k=2), np.ones((6, 12), np.float32), data).metrics
     for way in ("i2t", "t2i"):
         assert best[way]["ndcg2"] == best[way]["map"] == pytest.approx(100)
         assert worst[way]["ndcg2"] == worst[way]["precision2"] == worst[way]["r1"] == 0
@@ -154,9 +153,9 @@ def test_a_perfect_order_is_worth_100_and_equal_scores_are_worth_the_least():
 def test_rankings_name_texts_as_the_collection_does():
     data = collection([["same", "x"], ["same"], ["y"]], [["a"]] * 3)
     scores = np.array([[5.0, 1, 5, 3], [9, 2, 9, 4], [1, 2, 1, 6]], dtype=np.float32)
-    found = measure(Labels("toy", "", unique_texts=True), scores, data, keep=2)
-    assert found.rankings["i2t"].best.ranked()[0][:, :3].tolist() == [[0, 3, 1], [0, 3, 1], [3, 1, 0]]
-    ids = found.rankings["t2i"].best.ranked()[0][:, :3].tolist()
+    found = measure(LabelsProtocol("toy", "", unique_texts=True), scores, data, keep=2)
+    assert found.rankings["i2t"].top.rank()[0][:, :3].tolist() == [[0, 3, 1], [0, 3, 1], [3, 1, 0]]
+    ids = found.rankings["t2i"].top.rank()[0][:, :3].tolist()
     assert ids == [[1, 0, 2], [1, 2, 0], [-1, -1, -1], [2, 1, 0]]
     assert found.rankings["t2i"].relevance.counts.tolist() == [2, 1, 0, 1]
 
@@ -171,7 +170,7 @@ def test_rescoring_is_stamped():
 def test_progress_reaches_its_end():
     data = collection(numbered(4, 2), [["a"]] * 4)
     steps = []
-    measure(protocols.find("labels"), np.ones((4, 8), np.float32), data, progress=lambda *step: steps.append(step))
+    measure(protocols.find("labels"), np.ones((4, 8), np.float32), data, progress=lambda _, *step: steps.append(step))
     assert steps == sorted(steps)
     assert steps[-1] == (24, 24)
 
@@ -215,9 +214,9 @@ def test_a_collection_without_labels_is_told_where_they_come_from():
 
 def test_options_that_mean_nothing_are_refused():
     with pytest.raises(InputError, match="k = 0"):
-        Labels("toy", "", k=0)
+        LabelsProtocol("toy", "", k=0)
     with pytest.raises(UnknownNameError, match="flattened-discount"):
-        Labels("toy", "", quirk="flat")
+        LabelsProtocol("toy", "", quirk="flat")
 
 
 def test_scores_of_another_collection_are_refused():

@@ -14,9 +14,9 @@ from sklearn.metrics import average_precision_score, label_ranking_average_preci
 
 from evaluation.toy import sorted_places
 from polysem.evaluation import metrics
-from polysem.evaluation.ranking import Ranking, rank_both_ways, rank_rows
+from polysem.evaluation.ranking import Ranking, rank_bidirectional, rank_rows
 from polysem.evaluation.relevance import Relevance
-from polysem.evaluation.score_matrix import Matrix
+from polysem.evaluation.score_matrix import ScoreMatrix
 
 TOLERANCE = 1e-9
 
@@ -39,9 +39,9 @@ def with_captions() -> tuple[np.ndarray, np.ndarray]:
 
 def rankings() -> Iterator[tuple[str, np.ndarray, Ranking]]:
     scores, relevance = with_several_positives()
-    yield "several positives", scores, rank_rows(Matrix(scores), relevance)
+    yield "several positives", scores, rank_rows(ScoreMatrix(scores), relevance)
     scores, owners = with_captions()
-    both, _ = rank_both_ways(Matrix(scores), owners)
+    both, _ = rank_bidirectional(ScoreMatrix(scores), owners)
     assert both is not None
     yield "image to text", scores, both.i2t
     yield "text to image", scores.T, both.t2i
@@ -75,7 +75,7 @@ def test_the_cases_have_ties_and_queries_without_a_right_answer(case: str) -> No
     for query in np.flatnonzero(relevance.counts):
         own, right = scores[query], relevance.of(query)
         places = sorted_places(list(own), list(right))
-        np.testing.assert_array_equal(ranking.places[relevance.starts[query] : relevance.starts[query + 1]], places)
+        np.testing.assert_array_equal(ranking.ranks[relevance.starts[query] : relevance.starts[query + 1]], places)
         moved += places[0] != np.count_nonzero(own > own[right].max())
     assert moved > 5, "ties decide nothing here"
     assert case == "text to image" or (relevance.counts == 0).any()
@@ -96,7 +96,7 @@ def test_metrics_are_those_of_trec_eval(case: str) -> None:
     found: dict[str, dict[str, float]] = {}
     for each in iter_calc(list(theirs.values()), qrels, run):
         found.setdefault(str(each.measure), {})[each.query_id] = each.value
-    ours = metrics.per_query(ranking)
+    ours = metrics.query_metrics(ranking)
     for name, measure in theirs.items():
         expected = [found[str(measure)][query] for query in sorted(qrels)]
         np.testing.assert_allclose(ours[name], 100 * np.array(expected), rtol=0, atol=100 * TOLERANCE, err_msg=name)
@@ -106,7 +106,7 @@ def test_metrics_are_those_of_trec_eval(case: str) -> None:
 def test_average_precision_and_ndcg_are_those_of_scikit_learn(case: str) -> None:
     scores, ranking = CASES[case]
     untied, right = oracle_runs(scores, ranking.relevance)
-    ours = metrics.per_query(ranking)
+    ours = metrics.query_metrics(ranking)
     for query in range(len(right)):
         truth, given = right[query : query + 1], untied[query : query + 1]
         average = average_precision_score(truth[0], given[0])
@@ -123,7 +123,7 @@ def test_map_at_r_is_average_precision_among_the_first_r(case: str) -> None:
         first = truth[np.argsort(-given)][: truth.sum()]
         precision = [first[: n + 1].mean() for n in range(len(first)) if first[n]]
         expected.append(100 * sum(precision) / len(first))
-    np.testing.assert_allclose(metrics.per_query(ranking)["map_at_r"], expected, rtol=0, atol=100 * TOLERANCE)
+    np.testing.assert_allclose(metrics.query_metrics(ranking)["map_at_r"], expected, rtol=0, atol=100 * TOLERANCE)
 
 
 def test_scikit_learn_agrees_on_ties_where_it_is_pessimistic_too() -> None:
@@ -132,4 +132,4 @@ def test_scikit_learn_agrees_on_ties_where_it_is_pessimistic_too() -> None:
     right = np.zeros(scores.shape, dtype=bool)
     right[ranking.relevance.queries, ranking.relevance.positives] = True
     expected = label_ranking_average_precision_score(right, scores)
-    assert metrics.per_query(ranking)["mrr"].mean() == pytest.approx(100 * expected, abs=100 * TOLERANCE)
+    assert metrics.query_metrics(ranking)["mrr"].mean() == pytest.approx(100 * expected, abs=100 * TOLERANCE)

@@ -7,9 +7,9 @@ import pytest
 
 from evaluation.made_up import from_hits, from_scores, stamp
 from polysem.errors import ConfigError, InputError, UnknownNameError
-from polysem.evaluation import significance
+from polysem.evaluation.reports import significance
+from polysem.evaluation.reports.significance import RSUM, holm, intervals, paired_p
 from polysem.evaluation.result import Evaluation
-from polysem.evaluation.significance import RSUM, holm, intervals, paired_p
 
 
 def test_the_intervals_hold_every_mean_and_are_the_same_each_time() -> None:

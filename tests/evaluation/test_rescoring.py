@@ -6,9 +6,10 @@ import pytest
 from evaluation.toy import collection, numbered
 from polysem.errors import InputError, UnknownNameError
 from polysem.evaluation import protocols, rescoring
-from polysem.evaluation.protocols import Subject
+from polysem.evaluation.protocols import ModelScores
+from polysem.evaluation.protocols.pairs import PairsProtocol
 from polysem.evaluation.rescoring import Rescoring
-from polysem.evaluation.score_matrix import Matrix
+from polysem.evaluation.score_matrix import ScoreMatrix
 
 
 def softmax(x, axis):
@@ -43,7 +44,7 @@ def assert_same_order(given, expected, axis):
 def test_the_order_is_that_of_the_published_formula(monkeypatch, method, rows):
     monkeypatch.setattr(rescoring, "_ROWS", rows)
     scores = np.random.default_rng(0).uniform(-1, 1, (17, 40)).astype(np.float32)
-    forward, backward = Rescoring(method).both_ways(Matrix(scores))
+    forward, backward = Rescoring(method).both_ways(ScoreMatrix(scores))
     assert forward.shape == backward.shape == scores.shape
     assert_same_order(whole(forward), dense(method, scores), 1)
     assert_same_order(whole(backward), dense(method, scores.T).T, 0)
@@ -58,22 +59,22 @@ def test_values_are_the_published_ones_up_to_the_query(monkeypatch, rows):
         return x - x.mean(1, keepdims=True)
 
     for method in ("dual-softmax", "query-bank"):
-        given = whole(Rescoring(method, temperature=0.2).rows(Matrix(scores))) / 0.2
+        given = whole(Rescoring(method, temperature=0.2).rescore(ScoreMatrix(scores))) / 0.2
         assert centred(given) == pytest.approx(centred(np.log(dense(method, scores, 0.2))), abs=1e-6)
-    given = whole(Rescoring("csls", neighbours=4).rows(Matrix(scores)))
+    given = whole(Rescoring("csls", neighbours=4).rescore(ScoreMatrix(scores)))
     assert centred(given) == pytest.approx(centred(dense("csls", scores, neighbours=4)), abs=1e-6)
 
 
 def test_more_neighbours_than_queries_are_all_of_them():
     scores = np.random.default_rng(2).random((4, 9)).astype(np.float32)
-    given = whole(Rescoring("csls", neighbours=50).rows(Matrix(scores)))
+    given = whole(Rescoring("csls", neighbours=50).rescore(ScoreMatrix(scores)))
     assert given == pytest.approx(2 * scores - scores.mean(0), abs=1e-6)
 
 
 @pytest.mark.parametrize("method", ["dual-softmax", "query-bank"])
 def test_a_cold_softmax_does_not_overflow(method):
     scores = np.random.default_rng(3).uniform(-1, 1, (6, 8)).astype(np.float32)
-    assert np.isfinite(whole(Rescoring(method, temperature=1e-4).rows(Matrix(scores)))).all()
+    assert np.isfinite(whole(Rescoring(method, temperature=1e-4).rescore(ScoreMatrix(scores)))).all()
 
 
 @pytest.mark.parametrize("method", rescoring.METHODS)
@@ -81,7 +82,7 @@ def test_a_hub_is_demoted(method):
     """An answer that is everybody's second choice by a little more than chance is nobody's first."""
     scores = np.eye(12, dtype=np.float32) * 0.5
     scores[:, 0] = 0.6
-    rescored = whole(Rescoring(method).rows(Matrix(scores)))
+    rescored = whole(Rescoring(method).rescore(ScoreMatrix(scores)))
     assert (scores.argmax(1) == 0).all()
     assert (rescored.argmax(1)[1:] == np.arange(1, 12)).all()
 
@@ -90,10 +91,12 @@ def test_a_hub_is_demoted(method):
 def test_the_stamp_says_transductive(method):
     data = collection(numbered(12, 2))
     scores = np.random.default_rng(4).random((12, 24)).astype(np.float32)
-    found = protocols.find("pairs").measure(Subject("toy", Matrix(scores)), data, "test", rescoring=Rescoring(method))
+    found = protocols.find("pairs").measure(
+        ModelScores("toy", ScoreMatrix(scores)), data, "test", rescoring=Rescoring(method)
+    )
     assert found.stamp.scoring.startswith(f"transductive: {method}")
     assert "transductive" in str(found.stamp)
-    plain = protocols.find("pairs").measure(Subject("toy", Matrix(scores)), data, "test")
+    plain = protocols.find("pairs").measure(ModelScores("toy", ScoreMatrix(scores)), data, "test")
     assert plain.stamp.scoring == "inductive"
     assert "inductive" in str(plain.stamp)
 
@@ -102,7 +105,7 @@ def test_figures_are_those_of_the_rescored_matrix():
     data = collection(numbered(15, 2))
     scores = np.random.default_rng(5).random((15, 30)).astype(np.float32)
     found = protocols.find("pairs").measure(
-        Subject("toy", Matrix(scores)), data, "test", rescoring=Rescoring("query-bank")
+        ModelScores("toy", ScoreMatrix(scores)), data, "test", rescoring=Rescoring("query-bank")
     )
     owners = data.caption_items
     i2t = (owners[dense("query-bank", scores).argmax(1)] == np.arange(15)).mean()
@@ -112,11 +115,11 @@ def test_figures_are_those_of_the_rescored_matrix():
 
 
 def test_folds_are_refused():
-    protocol = protocols.Pairs("toy", "", folds=3)
+    protocol = PairsProtocol("toy", "", folds=3)
     scores = np.random.default_rng(6).random((6, 12)).astype(np.float32)
     with pytest.raises(InputError, match="3 folds"):
         protocol.measure(
-            Subject("toy", Matrix(scores)), collection(numbered(6, 2)), "test", rescoring=Rescoring("csls")
+            ModelScores("toy", ScoreMatrix(scores)), collection(numbered(6, 2)), "test", rescoring=Rescoring("csls")
         )
 
 
@@ -132,4 +135,4 @@ def test_a_score_that_is_no_number_is_named():
     scores = np.zeros((4, 5), np.float32)
     scores[2, 3] = np.nan
     with pytest.raises(InputError, match="image 2 and text 3"):
-        Rescoring("csls").rows(Matrix(scores))
+        Rescoring("csls").rescore(ScoreMatrix(scores))

@@ -10,24 +10,29 @@ import pytest
 from rich.console import Console
 
 from evaluation.made_up import stamp
-from polysem.evaluation.reports.compare import Cell, Comparison, Row
+from polysem.evaluation.reports.compare import Comparison, ComparisonCell, ComparisonRow
 from polysem.evaluation.reports.tables import as_dict, as_latex, as_markdown, as_plain, as_rich, metric_name
 
 COLUMNS = ("i2t.r1", "i2t.r5", "t2i.r1", "rsum")
 
 
-def row(name: str, embedding: str, cells: tuple[Cell, ...]) -> Row:
-    return Row(name, embedding, dict(zip(COLUMNS, cells, strict=True)))
+def row(name: str, embedding: str, cells: tuple[ComparisonCell, ...]) -> ComparisonRow:
+    return ComparisonRow(name, embedding, dict(zip(COLUMNS, cells, strict=True)))
 
 
-FIRST = (Cell(52.31, (50.0, 54.0), 1), Cell(80, place=1), Cell(40, place=1), Cell(400.06, (390.0, 410.5), 1))
-SECOND = (
-    Cell(47.1, None, 2, 0.2),
-    Cell(70, None, 2, 0.01, True),
-    Cell(None),
-    Cell(300, (290.0, 310.0), 2, 0.0001, True),
+FIRST = (
+    ComparisonCell(52.31, (50.0, 54.0), 1),
+    ComparisonCell(80, place=1),
+    ComparisonCell(40, place=1),
+    ComparisonCell(400.06, (390.0, 410.5), 1),
 )
-THIRD = (Cell(1.0), Cell(2.0), Cell(3.0), Cell(4.0))
+SECOND = (
+    ComparisonCell(47.1, None, 2, 0.2),
+    ComparisonCell(70, None, 2, 0.01, True),
+    ComparisonCell(None),
+    ComparisonCell(300, (290.0, 310.0), 2, 0.0001, True),
+)
+THIRD = (ComparisonCell(1.0), ComparisonCell(2.0), ComparisonCell(3.0), ComparisonCell(4.0))
 TABLE = Comparison(
     stamp(10, 50, {"dataset": "toy_set"}),
     COLUMNS,

@@ -13,10 +13,10 @@ from ir_measures import RR, R, Success, iter_calc, nDCG, read_trec_qrels, read_t
 from evaluation.toy import collection, numbered
 from polysem.errors import InputError
 from polysem.evaluation import metrics
-from polysem.evaluation.ranking import Ranking, rank_both_ways, rank_rows
+from polysem.evaluation.ranking import Ranking, rank_bidirectional, rank_rows
 from polysem.evaluation.relevance import Relevance
 from polysem.evaluation.reports import trec
-from polysem.evaluation.score_matrix import Matrix
+from polysem.evaluation.score_matrix import ScoreMatrix
 
 MEASURES = {"r1": Success @ 1, "r5": Success @ 5, "r10": Success @ 10, "recall10": R @ 10, "ndcg10": nDCG @ 10}
 
@@ -33,7 +33,7 @@ def tied(kind: str, keep: int = 30) -> Ranking:
         "all different": random.normal(size=(40, 60)),
     }[kind].astype(np.float32)
     positives = Relevance.from_lists([random.permutation(60)[: query % 9] for query in range(40)], 60)
-    return rank_rows(Matrix(scores), positives, keep=keep)
+    return rank_rows(ScoreMatrix(scores), positives, keep=keep)
 
 
 def names(prefix: str, count: int) -> list[str]:
@@ -56,7 +56,7 @@ def measured(qrels: object, run: object, measure: object) -> list[float]:
 def test_trec_eval_finds_our_figures_in_the_files(kind: str, tmp_path: Path) -> None:
     ranking = tied(kind, keep=60)
     qrels, run = (str(path) for path in write(ranking, tmp_path))
-    ours = metrics.per_query(ranking)
+    ours = metrics.query_metrics(ranking)
     for name, measure in {**MEASURES, "mrr": RR}.items():
         theirs = measured(list(read_trec_qrels(qrels)), list(read_trec_run(run)), measure)
         np.testing.assert_allclose(ours[name], theirs, rtol=0, atol=1e-7, err_msg=name)
@@ -68,7 +68,7 @@ def test_a_run_cut_off_amid_equal_scores_never_flatters(kind: str, keep: int) ->
     ranking = tied(kind, keep)
     qrels, run = trec.as_ranx(ranking, names("q", 40), names("d", 60))
     assert run.keys() == qrels.keys()
-    ours = metrics.per_query(ranking)
+    ours = metrics.query_metrics(ranking)
     for name, measure in MEASURES.items():
         theirs = np.array(measured(qrels, run, measure))
         assert (theirs <= ours[name] + 1e-7).all(), name
@@ -79,8 +79,8 @@ def test_a_run_cut_off_amid_equal_scores_never_flatters(kind: str, keep: int) ->
 def test_a_run_has_ranks_and_strictly_falling_scores_close_to_the_models(tmp_path: Path) -> None:
     ranking = tied("whole numbers")
     _, path = write(ranking, tmp_path)
-    assert ranking.best is not None
-    ids, values = ranking.best.ranked()
+    assert ranking.top is not None
+    ids, values = ranking.top.rank()
     rows: dict[str, list[list[str]]] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         query, zero, answer, rank, score, tag = line.split(" ")
@@ -99,8 +99,8 @@ def test_a_run_has_ranks_and_strictly_falling_scores_close_to_the_models(tmp_pat
 def test_scores_that_differ_are_written_as_they_are() -> None:
     ranking = tied("all different", keep=60)
     _, run = trec.as_ranx(ranking, names("q", 40), names("d", 60))
-    assert ranking.best is not None
-    _, values = ranking.best.ranked()
+    assert ranking.top is not None
+    _, values = ranking.top.rank()
     for query in np.flatnonzero(ranking.relevance.counts):
         assert list(run[trec.escaped(names("q", 40)[query])].values()) == values[query].tolist()
 
@@ -117,7 +117,7 @@ def test_qrels_list_what_is_right(tmp_path: Path) -> None:
 def test_both_directions_of_a_collection_are_exported_by_its_ids(tmp_path: Path) -> None:
     gallery = collection(numbered(6, 2))
     scores = np.random.default_rng(0).normal(size=(6, 12))
-    both, _ = rank_both_ways(Matrix(scores), gallery.caption_items, keep=4)
+    both, _ = rank_bidirectional(ScoreMatrix(scores), gallery.caption_items, keep=4)
     assert both is not None
     written = trec.export({"i2t": both.i2t, "t2i": both.t2i}, gallery, tmp_path / "new", tag="toy")
     assert [path.name for path in written] == ["i2t.qrels", "i2t.run", "t2i.qrels", "t2i.run"]
@@ -132,7 +132,7 @@ def test_both_directions_of_a_collection_are_exported_by_its_ids(tmp_path: Path)
     for way, ranking in (("i2t", both.i2t), ("t2i", both.t2i)):
         qrels = list(read_trec_qrels(str(tmp_path / "new" / f"{way}.qrels")))
         run = list(read_trec_run(str(tmp_path / "new" / f"{way}.run")))
-        assert np.mean(measured(qrels, run, Success @ 1)) == pytest.approx(metrics.one_way(ranking)["r1"])
+        assert np.mean(measured(qrels, run, Success @ 1)) == pytest.approx(metrics.direction_metrics(ranking)["r1"])
 
 
 def test_captions_keep_the_names_that_the_data_set_gives_them() -> None:
@@ -170,9 +170,9 @@ def test_a_ranking_that_kept_nothing_makes_no_run(tmp_path: Path) -> None:
 
 
 def test_a_query_that_no_answer_can_be_shown_for_is_not_dropped_in_silence() -> None:
-    everything_equal = rank_rows(Matrix(np.zeros((1, 5))), Relevance.from_lists([[0, 1, 2, 3]], 5), keep=1)
-    assert everything_equal.best is not None
-    everything_equal.best.ids[:] = 0  # of equal scores any may have been kept
+    everything_equal = rank_rows(ScoreMatrix(np.zeros((1, 5))), Relevance.from_lists([[0, 1, 2, 3]], 5), keep=1)
+    assert everything_equal.top is not None
+    everything_equal.top.ids[:] = 0  # of equal scores any may have been kept
     with pytest.raises(InputError, match="Keep more answers"):
         trec.as_ranx(everything_equal, ["q"], list("abcde"))
 
@@ -186,7 +186,7 @@ def test_ranx_finds_our_figures_in_the_dicts(kind: str) -> None:
     qrels, run = trec.as_ranx(ranking, names("q", 40), names("d", 60))
     theirs = {"r1": "hit_rate@1", "r5": "hit_rate@5", "recall10": "recall@10", "mrr": "mrr", "map": "map"}
     theirs |= {"r_precision": "r-precision", "ndcg10": "ndcg@10"}
-    ours = metrics.per_query(ranking)
+    ours = metrics.query_metrics(ranking)
     for name, metric in theirs.items():
         found = ranx.evaluate(ranx.Qrels(qrels), ranx.Run(run), metric, return_mean=False)
         assert np.mean(found) == pytest.approx(ours[name].mean() / 100, abs=1e-9), name

@@ -4,14 +4,14 @@ import pytest
 from evaluation.toy import collection, numbered, sorted_places
 from polysem.errors import InputError
 from polysem.evaluation import metrics, protocols
-from polysem.evaluation.protocols import Subject, video
+from polysem.evaluation.protocols import ModelScores, video
 from polysem.evaluation.rescoring import Rescoring
-from polysem.evaluation.score_matrix import Matrix
+from polysem.evaluation.score_matrix import ScoreMatrix
 
 
 def measure(scores, data, **options):
     protocol = protocols.find("video")
-    return protocol.measure(Subject("toy", Matrix(scores)), protocol.gallery(data), "test", **options)
+    return protocol.measure(ModelScores("toy", ScoreMatrix(scores)), protocol.gallery(data), "test", **options)
 
 
 def test_equal_captions_stand_once_and_are_right_for_all_their_videos():
@@ -27,7 +27,7 @@ def test_equal_captions_stand_once_and_are_right_for_all_their_videos():
     assert (right.sum(0) > 1).any()
     for way, matrix, answers in (("i2t", scores[:, kept], right), ("t2i", scores[:, kept].T, right.T)):
         places = [sorted_places(s, np.flatnonzero(r)) for s, r in zip(matrix.tolist(), answers, strict=True)]
-        assert found.rankings[way].places.tolist() == [place for each in places for place in each]
+        assert found.rankings[way].ranks.tolist() == [place for each in places for place in each]
         first = np.array([each[0] for each in places])
         for cut in (1, 5, 10):
             assert found.metrics[way][f"r{cut}"] == pytest.approx(100 * (first < cut).mean(), abs=1e-9)
@@ -45,12 +45,12 @@ def test_without_repetitions_it_is_the_protocol_of_pairs():
     data = collection(numbered(9, 3))
     scores = np.random.default_rng(1).random((9, 27)).astype(np.float32)
     pairs = protocols.find("pairs")
-    plain = pairs.measure(Subject("toy", Matrix(scores)), data, "test")
+    plain = pairs.measure(ModelScores("toy", ScoreMatrix(scores)), data, "test")
     found = measure(scores, data)
     assert found.metrics == plain.metrics
     for way in ("i2t", "t2i"):
         assert found.per_query[way].clusters.tolist() == plain.per_query[way].clusters.tolist()
-        for name in metrics.NAMES:
+        for name in metrics.METRICS:
             assert np.array_equal(found.per_query[way].values[name], plain.per_query[way].values[name])
 
 
@@ -78,4 +78,4 @@ def test_videos_without_captions_are_left_out_and_scores_must_fit():
 
 
 def test_it_is_registered():
-    assert isinstance(protocols.catalogue()["video"], video.Video)
+    assert isinstance(protocols.catalogue()["video"], video.VideoProtocol)

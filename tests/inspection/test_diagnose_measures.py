@@ -11,8 +11,8 @@ import torch
 from inspection import made_up_galleries as made_up
 from polysem import similarity
 from polysem.evaluation.metrics import hubness as plain_hubness
-from polysem.evaluation.ranking import BothWays, rank_both_ways
-from polysem.evaluation.score_matrix import Embedded, Matrix
+from polysem.evaluation.ranking import BidirectionalRanking, rank_bidirectional
+from polysem.evaluation.score_matrix import EmbeddingScores, ScoreMatrix
 from polysem.inspection.diagnose.calibration import calibration
 from polysem.inspection.diagnose.caption_objects import Names
 from polysem.inspection.diagnose.confusions import classify, confusions, groups_of
@@ -24,9 +24,9 @@ from polysem.inspection.gallery import Gallery
 from polysem.training.collapse import circular_variance
 
 
-def ranked(gallery: Gallery) -> BothWays:
-    found, _ = rank_both_ways(
-        Embedded(gallery.embeddings.images, gallery.embeddings.texts, gallery.model.similarity),
+def ranked(gallery: Gallery) -> BidirectionalRanking:
+    found, _ = rank_bidirectional(
+        EmbeddingScores(gallery.embeddings.images, gallery.embeddings.texts, gallery.model.similarity),
         gallery.items.caption_items,
         keep=10,
     )
@@ -73,7 +73,7 @@ def test_constancy_tells_elements_that_say_the_same_of_everything() -> None:
 def test_one_vector_does_as_well_where_sets_collapsed_and_not_where_they_did_not() -> None:
     for gallery, low, high in ((made_up.collapsed(), 0.99, 1.0), (made_up.sound(noise=1.0), 0.3, 0.97)):
         both = ranked(gallery)
-        best = {"i2t": both.i2t.best, "t2i": both.t2i.best}
+        best = {"i2t": both.i2t.top, "t2i": both.t2i.top}
         vectors = gallery.embeddings
         found = as_one(best, vectors.images, vectors.texts, gallery.items.caption_items)  # type: ignore[arg-type]
         assert low <= found.i2t <= high
@@ -101,7 +101,7 @@ def test_auroc_counts_pairs_and_half_of_ties() -> None:
 
 def test_hubness_is_that_of_the_evaluation_with_a_histogram() -> None:
     both = ranked(made_up.sound())
-    best = both.t2i.best
+    best = both.t2i.top
     assert best is not None
     found = hubness(best, 40)
     plain = plain_hubness(best, 40)
@@ -110,8 +110,8 @@ def test_hubness_is_that_of_the_evaluation_with_a_histogram() -> None:
     assert found.expected == pytest.approx(10 * 80 / 40)
 
 
-def scored(scores: np.ndarray) -> BothWays:
-    found, _ = rank_both_ways(Matrix(scores), np.arange(scores.shape[1]), keep=10)
+def scored(scores: np.ndarray) -> BidirectionalRanking:
+    found, _ = rank_bidirectional(ScoreMatrix(scores), np.arange(scores.shape[1]), keep=10)
     assert found is not None
     return found
 
@@ -185,8 +185,8 @@ def test_failures_come_worst_first_with_their_best_right_answer() -> None:
     scores[0] = [0.1, 0.3, 0.5, 0.6, 0.4, 0.0]  # its captions are 0 and 1: the second is the better, at place 4
     scores[1] = [0.9, 0.0, 0.5, 0.2, 0.0, 0.0]
     scores[2] = [0.0, 0.0, 0.0, 0.0, 0.9, 0.8]
-    matrix = Matrix(scores)
-    both, _ = rank_both_ways(matrix, owners, keep=10)
+    matrix = ScoreMatrix(scores)
+    both, _ = rank_bidirectional(matrix, owners, keep=10)
     assert both is not None
     found = failures(both.i2t, matrix, [0, 1, 2], owners.tolist())
     assert [(each.query, each.right, each.rank) for each in found] == [(0, 1, 4), (1, 2, 2)]

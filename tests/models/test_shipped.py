@@ -13,7 +13,7 @@ from PIL import Image
 
 import polysem
 from polysem.encoders import weight_lookup
-from polysem.environment.shipped import PHOTO_SMALL, SHIPPED
+from polysem.environment.paths import PHOTO_SMALL, SHIPPED
 from polysem.models import fp16_saving
 from polysem.models.folder import CARD, CONFIG, WEIGHTS, read_config
 

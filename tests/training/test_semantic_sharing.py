@@ -15,7 +15,7 @@ from polysem import recipes
 from polysem.data import open_collection
 from polysem.errors import ConfigError, InputError
 from polysem.evaluation import evaluate
-from polysem.evaluation.protocols.micro_f1 import micro_f1
+from polysem.evaluation.metrics import micro_f1
 from polysem.features import LocalFeatures
 from polysem.training import backward, train
 from polysem.training.blanks import RATE

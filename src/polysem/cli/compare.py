@@ -103,7 +103,7 @@ def _evaluations(
 ) -> list[Evaluation]:
     from polysem.cli.progress import stages
     from polysem.evaluation import evaluate
-    from polysem.evaluation.reports import saved
+    from polysem.evaluation.result import read_evaluation
 
     measured = [run for run in runs if not run.endswith(".json")]
     if collection is None and measured:
@@ -112,7 +112,7 @@ def _evaluations(
     with stages(quiet=quiet) as progress:
         for run, features, text_features in zip(runs, *stores, strict=True):
             if collection is None or run.endswith(".json"):
-                found.append(saved.read(run))
+                found.append(read_evaluation(run))
             else:
                 measure = partial(evaluate, protocol=protocol, split=split, rescore=rescore, progress=progress)
                 found.append(measure(run, collection, features=features, text_features=text_features, intervals=False))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from polysem.evaluation.costs.cost import Cost
+    from polysem.evaluation.cost import Cost
 
 
 def cost_command(
@@ -29,7 +29,7 @@ def cost_command(
     """
     import torch
 
-    from polysem.evaluation.costs.cost import TOP
+    from polysem.evaluation.cost import TOP
 
     costs = _measure(models, (queries, gallery), repeats)
     threads = torch.get_num_threads()
@@ -45,15 +45,14 @@ def _measure(names: list[str], gallery: tuple[int, int], repeats: int) -> list[C
     from rich.console import Console
     from rich.progress import Progress
 
-    from polysem.evaluation.costs.cost import cost
-    from polysem.evaluation.costs.untrained import find_model
+    from polysem.evaluation.cost import cost, find_model
 
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("Building", total=None)
         models = {name: find_model(name) for name in names}
 
-        def update(done: int, total: int) -> None:
+        def update(_: str, done: int, total: int) -> None:
             bar.update(task, description="Measuring", completed=done, total=total)
 
         return cost(models, gallery, repeats, progress=update)

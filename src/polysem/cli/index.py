@@ -69,7 +69,7 @@ def index_command(
     as_json: AsJson = False,
 ) -> None:
     """Make an index of a collection. Stopped at any moment, the same command goes on from there."""
-    from polysem.environment.shipped import PHOTO_SMALL
+    from polysem.environment.paths import PHOTO_SMALL
     from polysem.search import SearchError
 
     found = _collection(collection, split, folder_labels)

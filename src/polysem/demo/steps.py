@@ -15,7 +15,7 @@ from polysem.data.store import FeatureStore
 from polysem.demo.questions import Found, ask
 from polysem.demo.scale_recipe import paced
 from polysem.demo.user_data import opened
-from polysem.environment.shipped import PHOTO_SMALL
+from polysem.environment.paths import PHOTO_SMALL
 from polysem.errors import InputError
 from polysem.evaluation import evaluate
 from polysem.evaluation.reports.compare import Comparison, compare_separately

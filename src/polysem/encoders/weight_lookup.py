@@ -11,7 +11,7 @@ from pathlib import Path
 
 from polysem.environment.offline import OfflinePackage, offline_packages
 from polysem.environment.packages import install_command
-from polysem.environment.shipped import SHIPPED
+from polysem.environment.paths import SHIPPED
 from polysem.errors import PolysemError
 
 HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "pytorch_model*.bin"]

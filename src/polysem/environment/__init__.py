@@ -19,9 +19,9 @@ from polysem.environment.hardware import (
     machine,
     torch_build,
 )
-from polysem.environment.native import search_kernels
 from polysem.environment.offline import Asset, OfflinePackage, offline_packages
 from polysem.environment.packages import Package, install_command, required_packages
+from polysem.environment.paths import search_kernels
 from polysem.environment.precision import Precision, reduced_precisions
 
 __all__ = [

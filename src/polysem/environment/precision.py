@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from polysem.atomic_write import write_text
-from polysem.environment.cache import cache_folder
 from polysem.environment.packages import installed_version
+from polysem.environment.paths import cache_folder
 
 DType = Literal["bf16", "fp16"]
 

@@ -1,13 +1,12 @@
 """Evaluation: numbers with the protocol they were measured under."""
 
-from polysem.evaluation.costs.cost import cost
+from polysem.evaluation.cost import cost
 from polysem.evaluation.evaluate import evaluate
+from polysem.evaluation.metrics import compute_recalls
 from polysem.evaluation.protocols import Protocol, catalogue
-from polysem.evaluation.recall import retrieval
 from polysem.evaluation.reports.compare import compare
-from polysem.evaluation.result import Evaluation
-from polysem.evaluation.significance import intervals, paired_p
-from polysem.evaluation.stamp import Stamp
+from polysem.evaluation.reports.significance import intervals, paired_p
+from polysem.evaluation.result import Evaluation, Stamp
 
 __all__ = [
     "Evaluation",
@@ -15,9 +14,9 @@ __all__ = [
     "Stamp",
     "catalogue",
     "compare",
+    "compute_recalls",
     "cost",
     "evaluate",
     "intervals",
     "paired_p",
-    "retrieval",
 ]

@@ -1,8 +1,8 @@
-"""One call from a model, a run or a score matrix to stamped figures."""
+"""`evaluate`: one call from a model, a run or a score matrix to stamped metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,17 +14,16 @@ from polysem.data import train_overlap
 from polysem.data.collection import HELD_OUT_NAME, Collection
 from polysem.data.readers import open_collection
 from polysem.errors import InputError, kind
-from polysem.evaluation import protocols, significance
+from polysem.evaluation import protocols
 from polysem.evaluation.embeddings import embed
-from polysem.evaluation.protocols import Measured, Protocol, Subject
-from polysem.evaluation.reports import trec
+from polysem.evaluation.protocols import ModelScores, Protocol, ProtocolResult
+from polysem.evaluation.reports import significance, trec
 from polysem.evaluation.rescoring import Rescoring
 from polysem.evaluation.result import Evaluation
-from polysem.evaluation.score_matrix import Embedded, Matrix, Mean, Scores
+from polysem.evaluation.score_matrix import EmbeddingScores, EnsembleScores, ScoreMatrix, Scores
 from polysem.models import Model, load
+from polysem.progress import Progress, ignore
 
-Progress = Callable[[str, int, int], None]
-"""Stage, done, of."""
 Store = str | Path | None
 
 
@@ -42,13 +41,27 @@ def evaluate(
     trec_folder: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Measure under a protocol.
+    """Measure retrieval under a protocol.
 
-    subject: a model or run folder, a `Model`, a score matrix (array, tensor or .npy file: images × captions in the
-    collection's order), or several of these in a list: an ensemble, whose scores are averaged.
-    split: by default the protocol's, which is "test"; `pairs` takes what there is. rescore: see `Rescoring`.
-    features, text_features: feature stores; for an ensemble, one for each member. embeddings: a file to keep the
-    embeddings in. intervals: 95 % bootstrap intervals. trec_folder: where to write the rankings as TREC files.
+    Args:
+        subject: A model or run folder, a `Model`, a score matrix (array, tensor or .npy file: images × captions in the
+            collection's order), or several of these in a list: an ensemble, whose scores are averaged.
+        data: A collection, or the path of one.
+        protocol: A protocol or its name: `polysem.evaluation.catalogue()` has all.
+        split: By default the protocol's, which is "test"; `pairs` takes what there is.
+        rescore: A method of `Rescoring`.
+        features, text_features: Feature stores; for an ensemble, one for all or one for each member.
+        embeddings: A file to keep the embeddings in; read if it is there.
+        intervals: Compute 95 % bootstrap intervals.
+        trec_folder: Where to write the rankings as TREC files.
+
+    Example:
+        >>> import numpy as np
+        >>> from polysem.data.collection import Collection, Item, Media
+        >>> items = [Item(name, Media(Path("photos"), name), (f"a {name}",)) for name in ("cat", "dog")]
+        >>> result = evaluate(np.eye(2), Collection("pets", "image", items), intervals=False)
+        >>> result.metrics["i2t"]["r1"], str(result.stamp)
+        (100.0, 'pets all, 2×2, hit rate, inductive, selection unknown')
     """
     chosen = protocol if isinstance(protocol, Protocol) else protocols.find(str(protocol))
     if trec_folder is not None and getattr(chosen, "folds", 1) > 1 and not getattr(chosen, "whole", False):
@@ -60,73 +73,73 @@ def evaluate(
         raise InputError("--embeddings keeps the embeddings of one model; leave it out for an ensemble.")
     rescoring = Rescoring(rescore) if isinstance(rescore, str) else rescore  # type: ignore[arg-type]
     collection = data if isinstance(data, Collection) else open_collection(data)
-    opened = [_opened(member) for member in members]
-    if not any(isinstance(each, Model) for each in opened):
-        given = {"--features": features, "--text-features": text_features, "--embeddings": embeddings}
-        if useless := [option for option, value in given.items() if value is not None]:
+    sources = [_open(member) for member in members]
+    models = [source for source in sources if isinstance(source, Model)]
+    if not models:
+        options = {"--features": features, "--text-features": text_features, "--embeddings": embeddings}
+        if useless := [option for option, value in options.items() if value is not None]:
             raise InputError(f"{' and '.join(useless)} is for models; a matrix of scores needs none. Leave it out.")
-    part, name = _split(collection, chosen, split, [each for each in opened if isinstance(each, Model)])
-    gallery = chosen.gallery(part)
-    stores = [_each(given, len(members), option) for given, option in ((features, "features"), (text_features, "text"))]
-    subjects = [
-        _subject(each, _name(member), gallery, stores[0][place], stores[1][place], embeddings, progress)
-        for place, (member, each) in enumerate(zip(members, opened, strict=True))
+    items, split_name = _select_split(collection, chosen, split, models)
+    gallery = chosen.gallery(items)
+    names = [Path(m).name or str(m) if isinstance(m, (str, Path)) else type(m).__name__ for m in members]
+    image_stores = _one_each(features, len(members), "features")
+    text_stores = _one_each(text_features, len(members), "text")
+    report = progress or ignore
+    scored = [
+        _score(*member, gallery, embeddings, report)
+        for member in zip(sources, names, image_stores, text_stores, strict=True)
     ]
-    measured = chosen.measure(
-        _ensemble(subjects),
+    result = chosen.measure(
+        _ensemble(scored),
         gallery,
-        name,
+        split_name,
         rescoring=rescoring,
         keep=trec.DEPTH if trec_folder is not None else 0,
-        progress=None if progress is None else lambda done, total: progress("ranking", done, total),
+        progress=report,
     )
     if trec_folder is not None:
-        trec.export(measured.rankings, gallery, Path(trec_folder), tag=subjects[0].name)
-    trained = max((_trained_on(each, gallery) for each in opened if isinstance(each, Model)), default=0.0)
-    return _finished(measured, subjects, trained, intervals)
+        trec.export(result.rankings, gallery, Path(trec_folder), tag=scored[0].name)
+    trained = max((_trained_share(model, gallery) for model in models), default=0.0)
+    evaluation = _evaluation(result, scored, trained)
+    return replace(evaluation, intervals=significance.intervals(evaluation)) if intervals else evaluation
 
 
-def _finished(measured: Measured, subjects: list[Subject], trained: float, intervals: bool) -> Evaluation:
+def _evaluation(result: ProtocolResult, members: list[ModelScores], trained: float) -> Evaluation:
     """trained: the share of the gallery that a model was trained on."""
-    stamp = replace(measured.stamp, members=len(subjects))
+    stamp = replace(result.stamp, members=len(members))
     if trained > 0:
         much = "THIS SPLIT" if trained > 0.95 else f"{max(1, round(100 * trained))} % OF THIS SPLIT"
         stamp = stamp.with_remark(f"TRAINED ON {much}")
-    found = Evaluation(
-        " + ".join(each.name for each in subjects),
+    return Evaluation(
+        " + ".join(each.name for each in members),
         stamp,
-        measured.metrics,
-        measured.per_query,
-        facts=subjects[0].facts if len(subjects) == 1 else {"members": [dict(each.facts) for each in subjects]},
+        result.metrics,
+        result.per_query,
+        facts=members[0].facts if len(members) == 1 else {"members": [dict(each.facts) for each in members]},
     )
-    return replace(found, intervals=significance.intervals(found)) if intervals else found
 
 
-def _opened(member: Any) -> Model | Scores:
+def _open(member: Any) -> Model | Scores:
     if isinstance(member, (Model, Scores)):
         return member
     if isinstance(member, (np.ndarray, Tensor)):
-        return Matrix(member)
+        return ScoreMatrix(member)
     if isinstance(member, (str, Path)):
-        return Matrix.open(member) if str(member).endswith(".npy") else load(member)
+        return ScoreMatrix.open(member) if str(member).endswith(".npy") else load(member)
     raise InputError(f"evaluate() takes a model, a folder, or a score matrix; got {kind(member)}.")
 
 
-def _name(member: Any) -> str:
-    return Path(member).name or str(member) if isinstance(member, (str, Path)) else type(member).__name__
-
-
-def _split(
+def _select_split(
     collection: Collection, protocol: Protocol, wanted: str | None, models: list[Model]
 ) -> tuple[Collection, str]:
-    """The part to measure on, and what the stamp calls it."""
+    """The items to measure on, and what the stamp calls them."""
     if not collection.has_splits:
         if wanted not in (None, "all", "val"):
             raise InputError(
                 f"{collection.name} has no splits, so no {wanted!r}. Take --split all, or --split val for the tenth "
                 "that training holds out by id."
             )
-        trained_here = any(_trained_on(model, collection) > 0 for model in models)
+        trained_here = any(_trained_share(model, collection) > 0 for model in models)
         if wanted == "val" or (wanted is None and trained_here):
             return collection.held_out()[0], HELD_OUT_NAME
         return collection, "all"
@@ -136,71 +149,71 @@ def _split(
     return (collection if wanted == "all" else collection.split(wanted)), wanted
 
 
-def _trained_on(model: Model, items: Collection) -> float:
+def _trained_share(model: Model, items: Collection) -> float:
     """The share of these items that the model was trained on, as far as it knows its training items."""
     return train_overlap.share(model.provenance.get("data", {}).get("items", []), items)
 
 
-def _each(given: Store | Sequence[Store], count: int, option: str) -> list[Store]:
-    stores = [given] if given is None or isinstance(given, (str, Path)) else list(given)
-    if len(stores) == 1 and count > 1:
-        stores = stores * count
-    if len(stores) != count:
-        raise InputError(f"{len(stores)} stores of {option} for {count} models: give one for all, or one for each.")
-    return stores
+def _one_each(stores: Store | Sequence[Store], count: int, option: str) -> list[Store]:
+    each = [stores] if stores is None or isinstance(stores, (str, Path)) else list(stores)
+    if len(each) == 1 and count > 1:
+        each = each * count
+    if len(each) != count:
+        raise InputError(f"{len(each)} stores of {option} for {count} models: give one for all, or one for each.")
+    return each
 
 
-def _subject(
-    opened: Model | Scores,
+def _score(
+    source: Model | Scores,
     name: str,
-    gallery: Collection,
     features: Store,
     text_features: Store,
+    gallery: Collection,
     cache: str | Path | None,
-    progress: Progress | None,
-) -> Subject:
-    if isinstance(opened, Scores):
-        return Subject(name, opened)
-    found = embed(
-        opened,
+    progress: Progress,
+) -> ModelScores:
+    if isinstance(source, Scores):
+        return ModelScores(name, source)
+    embeddings = embed(
+        source,
         gallery,
         features=features,
         text_features=text_features,
         cache=cache,
-        progress=None if progress is None else lambda done, total: progress(f"encoding with {name}", done, total),
+        progress=lambda done, total: progress(f"encoding with {name}", done, total),
     )
-    similarity = opened.similarity
-    within = {
-        "image": Embedded(found.images, found.images, similarity),
-        "text": Embedded(found.texts, found.texts, similarity),
-    }
-    facts = {
-        "set_sizes": list(opened.set_sizes),
-        "dim": opened.dim,
-        "similarity": similarity.config["name"],
-        "fingerprint": opened.fingerprint(),
-    }
-    return Subject(
+    similarity, images, texts = source.similarity, embeddings.images, embeddings.texts
+    return ModelScores(
         name,
-        Embedded(found.images, found.texts, similarity),
-        within=within,
-        predictions={**found.predictions, "classes": opened.labels} if opened.labels and found.predictions else {},
-        facts=facts,
-        selected_on=str(opened.provenance.get("selected_on", "unknown")),
+        EmbeddingScores(images, texts, similarity),
+        within={
+            "image": EmbeddingScores(images, images, similarity),
+            "text": EmbeddingScores(texts, texts, similarity),
+        },
+        predictions={**embeddings.predictions, "classes": source.labels}
+        if source.labels and embeddings.predictions
+        else {},
+        facts={
+            "set_sizes": list(source.set_sizes),
+            "dim": source.dim,
+            "similarity": similarity.config["name"],
+            "fingerprint": source.fingerprint(),
+        },
+        selected_on=str(source.provenance.get("selected_on", "unknown")),
     )
 
 
-def _ensemble(subjects: list[Subject]) -> Subject:
-    if len(subjects) == 1:
-        return subjects[0]
-    chosen = {each.selected_on for each in subjects}
-    return Subject(
-        " + ".join(each.name for each in subjects),
-        Mean([each.scores for each in subjects]),
+def _ensemble(members: list[ModelScores]) -> ModelScores:
+    if len(members) == 1:
+        return members[0]
+    splits = {each.selected_on for each in members}
+    return ModelScores(
+        " + ".join(each.name for each in members),
+        EnsembleScores([each.scores for each in members]),
         within={
-            side: Mean([each.within[side] for each in subjects])
+            side: EnsembleScores([each.within[side] for each in members])
             for side in ("image", "text")
-            if all(side in each.within for each in subjects)
+            if all(side in each.within for each in members)
         },
-        selected_on=" and ".join(sorted(chosen)) if "unknown" not in chosen else "unknown",
+        selected_on=" and ".join(sorted(splits)) if "unknown" not in splits else "unknown",
     )

@@ -1,14 +1,13 @@
-"""Where every right answer stands, for both directions in one pass over the scores, a tile at a time.
+"""Ranks of all right answers, in both directions with one pass over the scores, a tile at a time.
 
-Nothing is sorted. The place of a right answer is the number of wrong ones that score as much or more, so what it takes
-is the right answers' own scores, and then counting. A wrong answer with the same score stands before the right one:
-ties never flatter.
+Nothing is sorted. The rank of a right answer is the number of wrong ones that score as much or more, so it takes the
+right answers' own scores, and then counting. A wrong answer with the same score ranks before the right one: ties never
+flatter.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,7 +20,8 @@ from polysem import cpu_blocks
 from polysem.errors import InputError
 from polysem.evaluation.relevance import Ints, Relevance
 from polysem.evaluation.score_matrix import Floats, Rows, Scores
-from polysem.evaluation.top_k import Best
+from polysem.evaluation.top_k import TopK
+from polysem.progress import Progress, ignore, thread_counter
 
 ROWS = 240
 """Images of a tile: as many as a byte can count, and enough for the matrix product."""
@@ -32,121 +32,114 @@ RUN = 25
 FEWEST = 64
 """Queries to score together at least, for the same reason."""
 
-Progress = Callable[[int, int], None]
-
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """One direction's result.
+    """The ranking of one direction.
 
-    relevance: what was right. places: (P,) for each of its positives, sorted within a query, the place in the ranking
-    from 0. best: for each query the positions of its highest scores, if they were asked for.
+    Args:
+        relevance: The right answers.
+        ranks: (P,) for each of these, sorted within a query, its rank from 0.
+        top: The highest scores of each query, if they were asked for.
     """
 
     relevance: Relevance
-    places: Ints
-    best: Best | None = None
+    ranks: Ints
+    top: TopK | None = None
 
     @property
     def first(self) -> Ints:
-        """Place of the first right answer of each query that has one."""
-        return self.places[self.relevance.starts[:-1][self.relevance.counts > 0]]
+        """Rank of the first right answer of each query that has one."""
+        return self.ranks[self.relevance.starts[:-1][self.relevance.counts > 0]]
 
 
 @dataclass(frozen=True, eq=False)
-class BothWays:
+class BidirectionalRanking:
+    """Image to text, and text to image."""
+
     i2t: Ranking
     t2i: Ranking
 
 
-def rank_both_ways(
+def rank_bidirectional(
     scores: Scores,
     owners: npt.NDArray[np.integer[Any]],
     *,
     folds: int = 1,
     whole: bool = True,
     keep: int = 0,
-    progress: Progress | None = None,
-) -> tuple[BothWays | None, list[BothWays]]:
-    """Rankings over the whole gallery, and within each of `folds` equal stretches of images and their texts.
+    progress: Progress = ignore,
+) -> tuple[BidirectionalRanking | None, list[BidirectionalRanking]]:
+    """Rankings over the whole gallery, and within each of `folds` blocks of consecutive images and their texts.
 
-    owners: (T,) the image of each text; an image may have any number of them. keep: how many of the highest scores of
-    every query to remember (of the whole gallery). Without `whole` only what the folds need is scored.
+    Args:
+        owners: (T,) the image of each text; an image may have any number of them.
+        whole: Rank the whole gallery; without it, only what the folds need is scored.
+        keep: How many of the highest scores of every query to keep (of the whole gallery).
     """
-    grid = _Grid.of(scores, owners, folds)
-    both = _Count(grid, keep)
-    wanted = [(run, j) for j in range(len(grid.blocks)) for run in grid.runs(j, whole)]
-    total = sum(len(run) for run, _ in wanted)
-    done, lock = 0, threading.Lock()
-
-    def report(tiles: int) -> None:
-        nonlocal done
-        with lock:
-            done += tiles
-            if progress is not None:
-                progress(done, total)
-
+    grid = _TileGrid.of(scores, owners, folds)
+    both = _RankCounter(grid, keep)
+    jobs = [(run, j) for j in range(len(grid.blocks)) for run in grid.runs(j, whole)]
+    advance = thread_counter(progress, "ranking", sum(len(run) for run, _ in jobs))
     device = torch.device("cpu")
     workers = cpu_blocks.count(device)
     diagonal: dict[int, Floats] = {}
 
-    def matches(block: int) -> None:
+    def score_diagonal(block: int) -> None:
         diagonal[block] = grid.tile(range(block, block + 1), block)
         both.begin(block, diagonal[block])
 
-    cpu_blocks.run([partial(matches, block) for block in range(len(grid.blocks))], device)
-    lanes = [both] if workers == 1 else [_Count(grid, keep, both) for _ in range(workers)]
+    cpu_blocks.run([partial(score_diagonal, block) for block in range(len(grid.blocks))], device)
+    counters = [both] if workers == 1 else [_RankCounter(grid, keep, both) for _ in range(workers)]
 
-    def count(lane: _Count, parts: Sequence[tuple[range, int]]) -> None:
+    def count(counter: _RankCounter, parts: Sequence[tuple[range, int]]) -> None:
         for run, j in parts:
             tiles = diagonal.pop(j) if j in run else grid.tile(run, j)
             for i in run:
                 first = grid.blocks[i].images[0] - grid.blocks[run[0]].images[0]
-                lane.add(i, j, tiles[first : first + len(grid.blocks[i].images)])
+                counter.add(i, j, tiles[first : first + len(grid.blocks[i].images)])
             if keep and j not in run and tiles.size:
-                lane.best["t2i"].offer_columns(grid.images(run), grid.blocks[j].texts, tiles)
-            report(len(run))
+                counter.top["t2i"].add_columns(grid.images(run), grid.blocks[j].texts, tiles)
+            advance(len(run))
 
-    cpu_blocks.run([partial(count, lane, wanted[place :: len(lanes)]) for place, lane in enumerate(lanes)], device)
-    for lane in lanes:
-        if lane is not both:
-            both.join(lane)
-    for best in both.best.values():
-        best.settle()
+    cpu_blocks.run(
+        [partial(count, counter, jobs[first :: len(counters)]) for first, counter in enumerate(counters)], device
+    )
+    for counter in counters:
+        if counter is not both:
+            both.merge(counter)
+    for top in both.top.values():
+        top.flush()
     return both.whole() if whole else None, [both.fold(number) for number in range(folds)] if folds > 1 else []
 
 
-def rank_rows(scores: Scores, relevance: Relevance, *, keep: int = 0, progress: Progress | None = None) -> Ranking:
-    """One direction, whatever is right: queries are the rows. For annotations that are no pairing."""
-    places = np.empty(len(relevance.positives), dtype=np.int64)
-    best = Best(len(relevance), keep)
+def rank_rows(scores: Scores, relevance: Relevance, *, keep: int = 0, progress: Progress = ignore) -> Ranking:
+    """The ranking of one direction under any relevance, such as annotations: queries are the rows."""
+    ranks = np.empty(len(relevance.positives), dtype=np.int64)
+    top = TopK(len(relevance), keep)
     rows = max(FEWEST, ROWS * COLUMNS // max(1, scores.shape[1]))
     blocks = [range(i, min(i + rows, len(relevance))) for i in range(0, len(relevance), rows)]
-    done, lock = 0, threading.Lock()
+    advance = thread_counter(progress, "ranking", len(relevance))
 
-    def one(block: range) -> None:
-        nonlocal done
+    def rank_block(block: range) -> None:
         tile = scores.checked_tile(slice(block.start, block.stop), slice(None))
-        for place, query in enumerate(block):
+        for row, query in enumerate(block):
             right = relevance.of(query)
-            own = -np.sort(-tile[place, right])
-            ahead = [np.count_nonzero(tile[place] >= score) for score in own]
-            # Minus the right answers among those, plus the right answers that stand before this one.
+            own = -np.sort(-tile[row, right])
+            ahead = [np.count_nonzero(tile[row] >= score) for score in own]
+            # Minus the right answers among those, plus the right answers that rank before this one.
             at_least = np.searchsorted(-own, -own, side="right")
-            places[relevance.starts[query] : relevance.starts[query + 1]] = ahead - at_least + np.arange(len(own))
+            ranks[relevance.starts[query] : relevance.starts[query + 1]] = ahead - at_least + np.arange(len(own))
         if keep:
-            best.begin_rows(np.asarray(block), np.arange(tile.shape[1]), tile)
-        with lock:
-            done += len(block)
-            if progress is not None:
-                progress(done, len(relevance))
+            top.set_rows(np.asarray(block), np.arange(tile.shape[1]), tile)
+        advance(len(block))
 
-    cpu_blocks.run([partial(one, block) for block in blocks], torch.device("cpu"))
-    return Ranking(relevance, places, best if keep else None)
+    cpu_blocks.run([partial(rank_block, block) for block in blocks], torch.device("cpu"))
+    return Ranking(relevance, ranks, top if keep else None)
 
 
 @dataclass(frozen=True, eq=False)
-class _Block:
+class _ImageBlock:
     """Some images and all their texts."""
 
     images: Ints
@@ -155,16 +148,16 @@ class _Block:
 
 
 @dataclass(frozen=True, eq=False)
-class _Grid:
+class _TileGrid:
     """The score matrix cut into tiles of a block's images with a block's texts: matches lie on the diagonal."""
 
     scores: Scores
     owners: Ints
-    blocks: list[_Block]
+    blocks: list[_ImageBlock]
     i2t: Relevance
 
     @classmethod
-    def of(cls, scores: Scores, owners: npt.NDArray[np.integer[Any]], folds: int) -> _Grid:
+    def of(cls, scores: Scores, owners: npt.NDArray[np.integer[Any]], folds: int) -> _TileGrid:
         images, texts = scores.shape
         image_of: Ints = np.asarray(owners, dtype=np.int64)
         if image_of.shape != (texts,):
@@ -179,7 +172,7 @@ class _Grid:
         for fold, members in enumerate(np.array_split(np.arange(images), folds)):
             for part in np.array_split(members, max(1, -(-len(members) // rows))):
                 if len(part):
-                    blocks.append(_Block(part, order[starts[part[0]] : starts[part[-1] + 1]], fold))
+                    blocks.append(_ImageBlock(part, order[starts[part[0]] : starts[part[-1] + 1]], fold))
         return cls(scores, image_of, blocks, i2t)
 
     def same_fold(self, i: int, j: int) -> bool:
@@ -197,25 +190,25 @@ class _Grid:
         yield range(j, j + 1)
 
     def tile(self, run: range, j: int) -> Floats:
-        return self.scores.checked_tile(_stretch(self.images(run)), _stretch(self.blocks[j].texts))
+        return self.scores.checked_tile(_as_slice(self.images(run)), _as_slice(self.blocks[j].texts))
 
     def images(self, run: range) -> Ints:
         return np.arange(self.blocks[run[0]].images[0], self.blocks[run[-1]].images[-1] + 1)
 
 
-class _Count:
+class _RankCounter:
     """How many scores reach those of the right answers, in rows, in columns and within folds."""
 
-    def __init__(self, grid: _Grid, keep: int, known: _Count | None = None) -> None:
-        """known: whose right answers' scores to use."""
+    def __init__(self, grid: _TileGrid, keep: int, known: _RankCounter | None = None) -> None:
+        """known: another counter, whose scores of the right answers to use."""
         self.grid, self.keep = grid, keep
         texts = len(grid.owners)
         self.own: Floats = np.empty(texts, dtype=np.float64) if known is None else known.own
         """The score of each text with its image."""
         self.counts = {name: np.zeros(texts, dtype=np.int64) for name in ("i2t", "t2i", "i2t in fold", "t2i in fold")}
         images, texts = grid.scores.shape
-        self.best: dict[str, Best] = {
-            way: Best(size, keep, None if known is None else known.best[way].floor)
+        self.top: dict[str, TopK] = {
+            way: TopK(size, keep, None if known is None else known.top[way].floor)
             for way, size in (("i2t", images), ("t2i", texts))
         }
 
@@ -226,8 +219,8 @@ class _Count:
             return
         self.own[block.texts] = tile[self.grid.owners[block.texts] - block.images[0], np.arange(len(block.texts))]
         if self.keep:
-            self.best["i2t"].begin_rows(block.images, block.texts, tile)
-            self.best["t2i"].begin_rows(block.texts, block.images, np.ascontiguousarray(tile.T))
+            self.top["i2t"].set_rows(block.images, block.texts, tile)
+            self.top["t2i"].set_rows(block.texts, block.images, np.ascontiguousarray(tile.T))
 
     def add(self, i: int, j: int, tile: Floats) -> None:
         block, texts = self.grid.blocks[i], self.grid.blocks[j].texts
@@ -242,9 +235,9 @@ class _Count:
             for name in ("i2t", "i2t in fold") if same else ("i2t",):
                 self.counts[name][own] += reached
         if self.keep and i != j:
-            self.best["i2t"].offer_rows(block.images, texts, tile)
+            self.top["i2t"].add_rows(block.images, texts, tile)
 
-    def _thresholds(self, block: _Block, dtype: Any) -> Iterator[tuple[Ints, Ints | None, Floats]]:
+    def _thresholds(self, block: _ImageBlock, dtype: Any) -> Iterator[tuple[Ints, Ints | None, Floats]]:
         """The first text of each image and its score, then the second, ….: texts, rows (None: all) and scores."""
         starts, counts = self.grid.i2t.starts[block.images], self.grid.i2t.counts[block.images]
         for nth in range(int(counts.max(initial=0))):
@@ -252,31 +245,33 @@ class _Count:
             own = self.grid.i2t.positives[starts[rows] + nth]
             yield own, None if len(rows) == len(counts) else rows, self.own[own].astype(dtype)
 
-    def join(self, other: _Count) -> None:
-        for name, found in other.counts.items():
-            self.counts[name] += found
-        for name, best in other.best.items():
-            self.best[name].join(best)
+    def merge(self, other: _RankCounter) -> None:
+        for name, counts in other.counts.items():
+            self.counts[name] += counts
+        for name, top in other.top.items():
+            self.top[name].merge(top)
 
-    def whole(self) -> BothWays:
+    def whole(self) -> BidirectionalRanking:
         grid = self.grid
-        best = self.best if self.keep else {}
-        i2t = Ranking(grid.i2t, self._places(grid.i2t, self.counts["i2t"]), best.get("i2t"))
+        top = self.top if self.keep else {}
+        i2t = Ranking(grid.i2t, self._ranks(grid.i2t, self.counts["i2t"]), top.get("i2t"))
         # The text's own image reaches its own score too.
-        t2i = grid.i2t.transposed()
-        return BothWays(i2t, Ranking(t2i, self.counts["t2i"] - 1, best.get("t2i")))
+        t2i = grid.i2t.transpose()
+        return BidirectionalRanking(i2t, Ranking(t2i, self.counts["t2i"] - 1, top.get("t2i")))
 
-    def fold(self, number: int) -> BothWays:
+    def fold(self, number: int) -> BidirectionalRanking:
         """Within one fold; images and texts keep their order there, but are numbered from 0."""
         images = np.concatenate([block.images for block in self.grid.blocks if block.fold == number])
         texts = np.sort(np.concatenate([block.texts for block in self.grid.blocks if block.fold == number]))
         owners = self.grid.owners[texts] - images[0]
         i2t = Relevance.from_pairs(owners, np.arange(len(texts)), (len(images), len(texts)))
-        places = self._places(i2t, self.counts["i2t in fold"][texts], self.own[texts])
-        return BothWays(Ranking(i2t, places), Ranking(i2t.transposed(), self.counts["t2i in fold"][texts] - 1))
+        ranks = self._ranks(i2t, self.counts["i2t in fold"][texts], self.own[texts])
+        return BidirectionalRanking(
+            Ranking(i2t, ranks), Ranking(i2t.transpose(), self.counts["t2i in fold"][texts] - 1)
+        )
 
-    def _places(self, relevance: Relevance, counts: Ints, own: Floats | None = None) -> Ints:
-        """From how many scores reach each right answer's to its place among all, query by query."""
+    def _ranks(self, relevance: Relevance, counts: Ints, own: Floats | None = None) -> Ints:
+        """From how many scores reach each right answer's to its rank among all, query by query."""
         own = self.own if own is None else own
         score, reached = own[relevance.positives], counts[relevance.positives]
         order = np.lexsort((-score, relevance.queries))
@@ -285,14 +280,14 @@ class _Count:
         # How many right answers of the query score as much or more: up to the last of those with the same score.
         last = np.append((score[1:] != score[:-1]) | (np.diff(relevance.queries) != 0), True)
         at_least = nth[np.flatnonzero(last)[np.cumsum(np.append(0, last[:-1]))]] + 1 if len(score) else nth
-        places: Ints = reached - at_least + nth
-        return places
+        ranks: Ints = reached - at_least + nth
+        return ranks
 
 
 def _count_down(hits: npt.NDArray[np.bool_]) -> Ints:
     """(i, t) -> (t,), i at most 255: bytes are added, eight at a time or more."""
-    found: Ints = np.add.reduce(hits.view(np.uint8), axis=0, dtype=np.uint8).astype(np.int64)
-    return found
+    counts: Ints = np.add.reduce(hits.view(np.uint8), axis=0, dtype=np.uint8).astype(np.int64)
+    return counts
 
 
 def _count_across(hits: npt.NDArray[np.bool_]) -> Ints:
@@ -309,8 +304,8 @@ def _count_across(hits: npt.NDArray[np.bool_]) -> Ints:
     return total
 
 
-def _stretch(places: Ints) -> Rows:
-    """Neighbours in order as a slice: then nothing is copied."""
-    if len(places) and places[-1] - places[0] == len(places) - 1 and bool((np.diff(places) == 1).all()):
-        return slice(int(places[0]), int(places[-1]) + 1)
-    return places
+def _as_slice(positions: Ints) -> Rows:
+    """Consecutive positions as a slice: then nothing is copied."""
+    if len(positions) and positions[-1] - positions[0] == len(positions) - 1 and bool((np.diff(positions) == 1).all()):
+        return slice(int(positions[0]), int(positions[-1]) + 1)
+    return positions

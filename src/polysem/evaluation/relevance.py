@@ -1,4 +1,4 @@
-"""Which answers are right: for every query, the positions of its positives in the gallery."""
+"""Relevance: for every query, the positions of its right answers (positives) in the gallery."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Relevance:
         rows, columns = np.asarray(queries, dtype=np.int64).ravel(), np.asarray(positives, dtype=np.int64).ravel()
         if len(rows) != len(columns):
             raise InputError(f"Every positive needs its query: got {len(columns)} positives and {len(rows)} queries.")
-        for name, given, size in (("query", rows, shape[0]), ("positive", columns, shape[1])):
-            outside = given[(given < 0) | (given >= size)]
+        for name, positions, size in (("query", rows, shape[0]), ("positive", columns, shape[1])):
+            outside = positions[(positions < 0) | (positions >= size)]
             if len(outside):
                 raise InputError(
                     f"{len(outside)} {name} position(s) are not among the {size} there are, e.g. {outside[0]}."
@@ -59,20 +59,25 @@ class Relevance:
 
     @classmethod
     def from_lists(cls, positives: Iterable[Sequence[int]], gallery: int) -> Relevance:
-        """One list of gallery positions per query."""
+        """One list of gallery positions per query.
+
+        Example:
+            >>> Relevance.from_lists([[2], [0, 1]], gallery=3).counts.tolist()
+            [1, 2]
+        """
         lists = [list(each) for each in positives]
         queries = np.repeat(np.arange(len(lists)), [len(each) for each in lists])
-        return cls.from_pairs(queries, [place for each in lists for place in each], (len(lists), gallery))
+        return cls.from_pairs(queries, [position for each in lists for position in each], (len(lists), gallery))
 
     @classmethod
     def from_mask(cls, mask: npt.ArrayLike) -> Relevance:
         """(Q, G) of truth values."""
-        given = np.asarray(mask, dtype=bool)
-        if given.ndim != 2:
-            raise InputError(f"A mask of positives is (queries, gallery), got shape {given.shape}.")
-        queries, positives = np.nonzero(given)
-        return cls.from_pairs(queries, positives, (given.shape[0], given.shape[1]))
+        flags = np.asarray(mask, dtype=bool)
+        if flags.ndim != 2:
+            raise InputError(f"A mask of positives is (queries, gallery), got shape {flags.shape}.")
+        queries, positives = np.nonzero(flags)
+        return cls.from_pairs(queries, positives, (flags.shape[0], flags.shape[1]))
 
-    def transposed(self) -> Relevance:
-        """The same pairs asked the other way round."""
+    def transpose(self) -> Relevance:
+        """The same pairs in the other direction: what was the gallery are now the queries."""
         return Relevance.from_pairs(self.positives, self.queries, (self.gallery, len(self)))

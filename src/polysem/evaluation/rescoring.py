@@ -1,8 +1,8 @@
-"""Re-scoring by what the other queries ask for. It helps, and it is not how a single query is answered: the numbers
-that come of it are stamped *transductive*.
+"""Re-scoring against hubness with the scores of all queries. It helps, and a single query cannot be answered that way:
+numbers measured with it are stamped *transductive*.
 
-All of these demote gallery items that too many queries find: score - bias(item), the bias being a different statistic
-of the item's scores with all queries.
+All methods demote gallery items that too many queries find: score - bias(item), the bias being a different statistic of
+the item's scores with all queries.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from polysem.errors import InputError, unknown
 from polysem.evaluation.score_matrix import Floats, Rows, Scores
-from polysem.evaluation.top_k import Best
+from polysem.evaluation.top_k import TopK
 
 Method = Literal["dual-softmax", "query-bank", "csls"]
 METHODS = ("dual-softmax", "query-bank", "csls")
@@ -25,7 +25,9 @@ _ROWS = 256
 
 @dataclass(frozen=True)
 class Rescoring:
-    """dual-softmax: softmax over the gallery times softmax over the queries.
+    """A method and its parameters.
+
+    dual-softmax: softmax over the gallery times softmax over the queries.
     query-bank: QB-Norm's inverted softmax with the queries themselves as the bank. (Its dynamic form spares queries
     whose first answer is no bank query's first answer; here every query is in the bank, so none is spared.)
     csls: twice the score minus the mean of the item's `neighbours` highest scores; the query's own mean would change
@@ -50,28 +52,28 @@ class Rescoring:
         return f"{self.method} ({detail})"
 
     def both_ways(self, scores: Scores) -> tuple[Scores, Scores]:
-        """The scores for images that ask, and for texts that ask."""
-        return self.rows(scores), self.rows(scores.transposed()).transposed()
+        """The scores for image queries, and for text queries; both are (images, texts)."""
+        return self.rescore(scores), self.rescore(scores.transpose()).transpose()
 
-    def rows(self, scores: Scores) -> Scores:
-        """The queries being the rows."""
+    def rescore(self, scores: Scores) -> Scores:
+        """Re-score a matrix whose rows are the queries."""
         if self.method == "csls":
-            return _Biased(scores, 2.0, _highest_mean(scores, self.neighbours))
+            return _BiasedScores(scores, 2.0, _highest_mean(scores, self.neighbours))
         spread = _log_sum_exp(scores, self.temperature)
         if self.method == "dual-softmax":
-            return _Biased(scores, 2.0, self.temperature * spread)
-        return _Biased(scores, 1.0, self.temperature * spread)
+            return _BiasedScores(scores, 2.0, self.temperature * spread)
+        return _BiasedScores(scores, 1.0, self.temperature * spread)
 
 
-class _Biased(Scores):
+class _BiasedScores(Scores):
     def __init__(self, plain: Scores, scale: float, bias: npt.NDArray[np.float64]) -> None:
         self.plain, self.scale, self.bias, self.shape = plain, scale, bias, plain.shape
 
     def tile(self, images: Rows, texts: Rows) -> Floats:
-        found = self.scale * self.plain.tile(images, texts).astype(np.float64)
+        tile = self.scale * self.plain.tile(images, texts).astype(np.float64)
         with np.errstate(invalid="ignore"):
-            lowered = found - self.bias[texts]
-        return np.where(np.isinf(found), found, lowered)  # infinite scores stay where they are
+            lowered = tile - self.bias[texts]
+        return np.where(np.isinf(tile), tile, lowered)  # infinite scores stay where they are
 
 
 def _blocks(scores: Scores) -> Iterator[Floats]:
@@ -85,10 +87,10 @@ def _blocks(scores: Scores) -> Iterator[Floats]:
 
 def _log_sum_exp(scores: Scores, temperature: float) -> npt.NDArray[np.float64]:
     """(G,) over the queries."""
-    found = np.full(scores.shape[1], -np.inf)
+    total = np.full(scores.shape[1], -np.inf)
     for block in _blocks(scores):
-        found = np.logaddexp(found, logsumexp(block.astype(np.float64) / temperature))
-    return found
+        total = np.logaddexp(total, logsumexp(block.astype(np.float64) / temperature))
+    return total
 
 
 def logsumexp(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -102,10 +104,10 @@ def logsumexp(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 def _highest_mean(scores: Scores, k: int) -> npt.NDArray[np.float64]:
     """(G,) mean of the k highest scores of each gallery item over the queries."""
     k = min(k, scores.shape[0])
-    best = Best(scores.shape[1], k)
+    top = TopK(scores.shape[1], k)
     gallery, first = np.arange(scores.shape[1]), 0
     for block in _blocks(scores):
-        best.offer_columns(np.arange(first, first + len(block)), gallery, block)
+        top.add_columns(np.arange(first, first + len(block)), gallery, block)
         first += len(block)
-    best.settle()
-    return np.asarray(best.values.mean(1, dtype=np.float64))
+    top.flush()
+    return np.asarray(top.values.mean(1, dtype=np.float64))

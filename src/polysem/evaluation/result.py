@@ -1,24 +1,85 @@
-"""What an evaluation found: figures with their stamp, and every query's share in them."""
+"""The result of an evaluation: metrics, the protocol stamp they carry, and the values of each query."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from polysem.evaluation.stamp import Stamp
+from polysem.errors import InputError
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """The protocol that numbers were measured under. `str()` is the text that stands beside a number.
+
+    Args:
+        protocol: Name of the protocol.
+        dataset, split: What was searched.
+        images, texts: Size of the gallery, all folds together.
+        folds: Into how many galleries of equal size it was divided; metrics are means over them.
+        measure: What counts as a hit.
+        scoring: "inductive" (a query is scored by itself) or "transductive: …" (scores depend on the other queries).
+        selected_on: The split that chose the checkpoint.
+        ties: How equal scores were ordered.
+        members: How many models' scores were averaged.
+        remarks: Whatever else a reader must know.
+
+    Example:
+        >>> str(Stamp("pairs", "flickr8k", "test", images=1000, texts=5000, selected_on="val"))
+        'flickr8k test, 1000×5000, hit rate, inductive, selected on val'
+    """
+
+    protocol: str
+    dataset: str
+    split: str
+    images: int
+    texts: int
+    folds: int = 1
+    measure: str = "hit rate"
+    scoring: str = "inductive"
+    selected_on: str = "unknown"
+    ties: str = "pessimistic"
+    members: int = 1
+    remarks: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        size = f"{self.images // self.folds}×{self.texts // self.folds}"
+        parts = [
+            f"{self.dataset} {self.split}",
+            size if self.folds == 1 else f"{size} in {self.folds} folds",
+            self.measure,
+            self.scoring,
+            "selection unknown" if self.selected_on == "unknown" else f"selected on {self.selected_on}",
+        ]
+        if self.members > 1:
+            parts.append(f"mean of {self.members} models")
+        if self.ties != "pessimistic":
+            parts.append(f"ties {self.ties}")
+        return ", ".join([*parts, *self.remarks])
+
+    def with_remark(self, remark: str) -> Stamp:
+        return replace(self, remarks=(*self.remarks, remark))
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able; "stamp" is the text."""
+        return {**asdict(self), "remarks": list(self.remarks), "stamp": str(self)}
 
 
 @dataclass(frozen=True, eq=False)
 class PerQuery:
     """The metrics of each query of one direction.
 
-    values: metric -> (Q,), whose mean is the direction's figure. clusters: (Q,) the item a query belongs to: a caption
-    belongs to its image. Queries of one item stand or fall together, so resampling takes items, not queries.
+    Args:
+        values: Metric -> (Q,); its mean is the direction's metric.
+        clusters: (Q,) the item that a query belongs to: a caption belongs to its image. Queries of one item are not
+            independent, so significance tests resample items, not queries.
     """
 
     values: Mapping[str, npt.NDArray[np.float64]]
@@ -27,9 +88,14 @@ class PerQuery:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """model: what was measured, for a reader. metrics: nested, such as {"rsum": …, "i2t": {"r1": …}}.
-    per_query: by direction, e.g. "i2t". facts: of the model, for tables: "set_sizes", "dim", "similarity".
-    intervals: metric path -> (low, high), where they were asked for, e.g. {"rsum": …, "i2t.r1": …}.
+    """What `evaluate` returns.
+
+    Args:
+        model: Name of what was measured.
+        metrics: Nested, such as {"rsum": …, "i2t": {"r1": …}}.
+        per_query: By direction, e.g. "i2t".
+        intervals: Path of a metric -> (low, high), e.g. {"rsum": …, "i2t.r1": …}; empty if not asked for.
+        facts: Of the model, for tables: "set_sizes", "dim", "similarity".
     """
 
     model: str
@@ -40,23 +106,46 @@ class Evaluation:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-able: the protocol's stamp, the metrics and their intervals. Each metric also stands there by its path,
-        such as "i2t.r1"; what could not be measured is null."""
+        """JSON-able: stamp, metrics and intervals. Each metric is also there by its path, such as "i2t.r1"; what could
+        not be measured is null."""
         metrics = _without_nan(self.metrics)
-        found: dict[str, Any] = {
+        content: dict[str, Any] = {
             "model": self.model,
             "protocol": self.stamp.as_dict(),
             "metrics": {**metrics, **dict(_by_path(metrics))},
         }
         if self.facts:
-            found["facts"] = dict(self.facts)
+            content["facts"] = dict(self.facts)
         if self.intervals:
-            found["intervals"] = _without_nan({name: list(pair) for name, pair in self.intervals.items()})
-        return found
+            content["intervals"] = _without_nan({name: list(pair) for name, pair in self.intervals.items()})
+        return content
+
+
+def read_evaluation(path: str | Path) -> Evaluation:
+    """Read what `polysem eval --json` wrote: metrics and stamp, without the values of each query."""
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        stamp = {name: value for name, value in content["protocol"].items() if name != "stamp"}
+        return Evaluation(
+            content["model"],
+            Stamp(**{**stamp, "remarks": tuple(stamp.get("remarks", ()))}),
+            {name: value for name, value in content["metrics"].items() if "." not in name},  # others repeat these
+            intervals={name: (float(low), float(high)) for name, (low, high) in content.get("intervals", {}).items()},
+            facts=dict(content.get("facts", {})),
+        )
+    except FileNotFoundError:
+        raise InputError(f"There is no file {path}.") from None
+    except OSError as error:
+        raise InputError(f"Cannot read {path}: {error.strerror or error}.") from None
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(
+            f"{path} is no evaluation ({type(error).__name__}: {error}). Write one with "
+            f"`polysem eval MODEL --data DATA --json > {path}`."
+        ) from None
 
 
 def _without_nan(value: Any) -> Any:
-    """NaN is no JSON."""
+    """NaN is not JSON."""
     if isinstance(value, Mapping):
         return {name: _without_nan(each) for name, each in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Where scores come from: a matrix on disk, or embeddings and a similarity. Only the part that is asked for is made."""
+"""Scores of images with texts, from a matrix or from embeddings. Only the tile that is asked for is computed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DOUBLE = 1 << 33
 Floats = npt.NDArray[np.floating[Any]]
 Positions = npt.NDArray[np.int64]
 Rows = slice | Positions
-"""Some of the images or texts: a stretch, or their positions."""
+"""Some of the images or texts: a slice, or their positions."""
 
 
 class Scores(ABC):
@@ -32,31 +32,31 @@ class Scores(ABC):
 
     @abstractmethod
     def tile(self, images: Rows, texts: Rows) -> Floats:
-        """(i, t), on the thread that asks."""
+        """(i, t), computed on the calling thread."""
 
     def checked_tile(self, images: Rows, texts: Rows) -> Floats:
-        """The tile, which must hold numbers: a NaN has no rank."""
-        found = self.tile(images, texts)
-        if found.size and np.isnan(found.min()):
-            row, column = (int(axis[0]) for axis in np.nonzero(np.isnan(found)))
+        """The tile; raises `InputError` where it holds NaN, which has no rank."""
+        tile = self.tile(images, texts)
+        if tile.size and np.isnan(tile.min()):
+            row, column = (int(axis[0]) for axis in np.nonzero(np.isnan(tile)))
             raise InputError(
                 f"The score of image {_position(images, row)} and text {_position(texts, column)} is NaN, and NaN has "
                 "no rank. Look for NaN in the features, or for a training run that diverged."
             )
-        return found
+        return tile
 
-    def transposed(self) -> Scores:
-        return _Transposed(self)
+    def transpose(self) -> Scores:
+        return _TransposedScores(self)
 
-    def part(self, images: Positions | None, texts: Positions | None) -> Scores:
+    def subset(self, images: Positions | None, texts: Positions | None) -> Scores:
         """Some of the images with some of the texts; None: all."""
-        return _Part(
+        return _SubsetScores(
             self, *(np.arange(n) if p is None else p for n, p in zip(self.shape, (images, texts), strict=True))
         )
 
 
-class Matrix(Scores):
-    """Scores that are there already: an array, or a .npy file, which stays on disk."""
+class ScoreMatrix(Scores):
+    """Scores as an array (I, T), or in a .npy file, which stays on disk."""
 
     def __init__(self, values: Any) -> None:
         if not isinstance(values, np.ndarray):
@@ -69,7 +69,7 @@ class Matrix(Scores):
         self.values, self.shape = values, (values.shape[0], values.shape[1])
 
     @classmethod
-    def open(cls, path: str | Path) -> Matrix:
+    def open(cls, path: str | Path) -> ScoreMatrix:
         try:
             values = np.load(path, mmap_mode="r", allow_pickle=False)
         except FileNotFoundError:
@@ -87,14 +87,14 @@ class Matrix(Scores):
         return np.asarray(part, dtype=np.float32 if part.dtype == np.float16 else part.dtype)
 
 
-class Embedded(Scores):
-    """Sets of vectors and the similarity that compares them. images: (I, K, D); texts: (T, L, D)."""
+class EmbeddingScores(Scores):
+    """Scores of sets of vectors under a similarity. images: (I, K, D); texts: (T, L, D)."""
 
     def __init__(self, images: Tensor, texts: Tensor, similarity: Similarity) -> None:
-        for side, given in (("images", images), ("texts", texts)):
-            if not isinstance(given, Tensor) or given.ndim != 3 or not len(given):
-                raise InputError(f"Embeddings of {side} are a tensor (items, set size, dim), got {kind(given)}.")
-        # Where it costs little, in double precision: then equal vectors have equal scores, whatever their place, and
+        for side, sets in (("images", images), ("texts", texts)):
+            if not isinstance(sets, Tensor) or sets.ndim != 3 or not len(sets):
+                raise InputError(f"Embeddings of {side} are a tensor (items, set size, dim), got {kind(sets)}.")
+        # Where it costs little, in double precision: then equal vectors have equal scores wherever they stand, and
         # ties are seen as such. In single precision a matrix product may treat its last columns differently.
         work = len(images) * len(texts) * images.shape[1] * texts.shape[1] * images.shape[2]
         dtype = torch.float64 if work <= DOUBLE else images.dtype
@@ -104,19 +104,19 @@ class Embedded(Scores):
 
     def tile(self, images: Rows, texts: Rows) -> Floats:
         with torch.inference_mode():
-            found = self.similarity.prepared_scores(self.images[images], self.texts[texts])
-        return found.cpu().float().numpy()
+            tile = self.similarity.prepared_scores(self.images[images], self.texts[texts])
+        return tile.cpu().float().numpy()
 
-    def part(self, images: Positions | None, texts: Positions | None) -> Scores:
-        found = copy(self)
-        found.images = self.images if images is None else self.images[images]
-        found.texts = self.texts if texts is None else self.texts[texts]
-        found.shape = (len(found.images), len(found.texts))
-        return found
+    def subset(self, images: Positions | None, texts: Positions | None) -> Scores:
+        subset = copy(self)
+        subset.images = self.images if images is None else self.images[images]
+        subset.texts = self.texts if texts is None else self.texts[texts]
+        subset.shape = (len(subset.images), len(subset.texts))
+        return subset
 
 
-class Mean(Scores):
-    """An ensemble: the mean of several models' scores of the same pairs."""
+class EnsembleScores(Scores):
+    """The scores of an ensemble: the mean of several models' scores of the same pairs."""
 
     def __init__(self, members: Sequence[Scores]) -> None:
         shapes = {member.shape for member in members}
@@ -133,11 +133,11 @@ class Mean(Scores):
         total /= len(self.members)
         return total.astype(np.float32)
 
-    def part(self, images: Positions | None, texts: Positions | None) -> Scores:
-        return Mean([member.part(images, texts) for member in self.members])
+    def subset(self, images: Positions | None, texts: Positions | None) -> Scores:
+        return EnsembleScores([member.subset(images, texts) for member in self.members])
 
 
-class _Part(Scores):
+class _SubsetScores(Scores):
     def __init__(self, whole: Scores, images: Positions, texts: Positions) -> None:
         self.whole, self.images, self.texts = whole, images, texts
         self.shape = (len(images), len(texts))
@@ -149,7 +149,7 @@ class _Part(Scores):
         return self.whole.checked_tile(self.images[images], self.texts[texts])
 
 
-class _Transposed(Scores):
+class _TransposedScores(Scores):
     def __init__(self, straight: Scores) -> None:
         self.straight, self.shape = straight, straight.shape[::-1]
 
@@ -159,12 +159,12 @@ class _Transposed(Scores):
     def checked_tile(self, images: Rows, texts: Rows) -> Floats:
         return self.straight.checked_tile(texts, images).T
 
-    def part(self, images: Positions | None, texts: Positions | None) -> Scores:
-        return self.straight.part(texts, images).transposed()
+    def subset(self, images: Positions | None, texts: Positions | None) -> Scores:
+        return self.straight.subset(texts, images).transpose()
 
-    def transposed(self) -> Scores:
+    def transpose(self) -> Scores:
         return self.straight
 
 
-def _position(rows: Rows, place: int) -> int:
-    return int(rows.start or 0) + place if isinstance(rows, slice) else int(rows[place])
+def _position(rows: Rows, offset: int) -> int:
+    return int(rows.start or 0) + offset if isinstance(rows, slice) else int(rows[offset])

@@ -11,7 +11,7 @@ from polysem.data.collection import Collection
 from polysem.data.store import FeatureStore
 from polysem.encoders import Encoder, PixelEncoder, TextEncoder, extract, extract_texts
 from polysem.encoders.pipeline import Progress
-from polysem.environment.cache import cache_folder
+from polysem.environment.paths import cache_folder
 from polysem.errors import InputError
 from polysem.recipes import Side
 from polysem.training import feature_cache_key

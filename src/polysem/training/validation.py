@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from polysem.data.collection import Collection
-from polysem.evaluation import retrieval
-from polysem.evaluation.protocols import Subject
-from polysem.evaluation.protocols.labels import Labels
-from polysem.evaluation.score_matrix import Matrix
+from polysem.evaluation import compute_recalls
+from polysem.evaluation.protocols import ModelScores
+from polysem.evaluation.protocols.labels import LabelsProtocol
+from polysem.evaluation.score_matrix import ScoreMatrix
 from polysem.models import Model, Tower
 from polysem.models.embedding import Reading, move, vectors, vectors_and_probabilities
 from polysem.training.diagnosis import circular_variance
@@ -40,7 +40,7 @@ def validate(
     captions, *text_classes = embed(model.text, texts, len(owners), read)
     with torch.inference_mode():
         scores = model.similarity.scores(pictures.to(model.device), captions.to(model.device)).cpu()
-    found = retrieval(scores, owners)
+    found = compute_recalls(scores, owners)
     for name, sets in (("image", pictures), ("text", captions)):
         if sets.shape[1] > 1:
             spread = circular_variance(sets)
@@ -53,8 +53,8 @@ def validate(
 
 def by_labels(scores: Tensor, items: Collection, predictions: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """NDCG and mAP both ways, and micro-F1 of each side, as the protocol `labels` measures them."""
-    protocol = Labels("labels", "", k=CUT)
-    measured = protocol.measure(Subject("", Matrix(scores), predictions=predictions), items, "").metrics
+    protocol = LabelsProtocol("labels", "", k=CUT)
+    measured = protocol.measure(ModelScores("", ScoreMatrix(scores), predictions=predictions), items, "").metrics
     found = {name: {way: float(measured[way][name]) for way in ("i2t", "t2i")} for name in (f"ndcg{CUT}", "map")}
     return {**found, "micro_f1": dict(measured["micro_f1"])}
 

@@ -1,24 +1,30 @@
-"""Protocols: what is searched and what counts as found. Each knows its name and stamps it on its numbers."""
+"""Protocols: which gallery is searched and what counts as a right answer. Each stamps its name on its numbers.
 
-from polysem.evaluation.protocols.base import Measured, Protocol, Subject, catalogue, find, register
-from polysem.evaluation.protocols.cxc import Cxc
-from polysem.evaluation.protocols.eccv import EccvCaption
-from polysem.evaluation.protocols.judgements import Judged
-from polysem.evaluation.protocols.labels import Labels
-from polysem.evaluation.protocols.pairs import Pairs
-from polysem.evaluation.protocols.video import Video
+Every module of this folder is imported here, and a protocol registers itself: a new one is one new file.
+"""
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+from polysem.evaluation.protocols.base import (
+    EvaluationTask,
+    ModelScores,
+    Protocol,
+    ProtocolResult,
+    catalogue,
+    find,
+    register,
+)
 
 __all__ = [
-    "Cxc",
-    "EccvCaption",
-    "Judged",
-    "Labels",
-    "Measured",
-    "Pairs",
+    "EvaluationTask",
+    "ModelScores",
     "Protocol",
-    "Subject",
-    "Video",
+    "ProtocolResult",
     "catalogue",
     "find",
     "register",
 ]
+
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

@@ -1,9 +1,9 @@
-"""Protocols: what is searched and what counts as found. Each knows its name and stamps it on its numbers."""
+"""The base class of protocols, what they are given and what they return, and their registry."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, get_type_hints
 
@@ -13,19 +13,21 @@ from polysem.data.collection import Collection
 from polysem.errors import ConfigError, InputError, unknown
 from polysem.evaluation.ranking import Ranking
 from polysem.evaluation.rescoring import Rescoring
-from polysem.evaluation.result import PerQuery
+from polysem.evaluation.result import PerQuery, Stamp
 from polysem.evaluation.score_matrix import Scores
-from polysem.evaluation.stamp import Stamp
-
-Progress = Callable[[int, int], None]
+from polysem.progress import Progress, ignore
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
-    """What is measured.
+class ModelScores:
+    """What is measured: a model's scores of a gallery.
 
-    scores: every item of the collection with every caption. within: the same among images ("image") and among captions
-    ("text"), where embeddings are at hand. predictions: class probabilities by side, where the model classifies.
+    Args:
+        scores: Of every item with every caption.
+        within: The same among images ("image") and among captions ("text"), where embeddings are at hand.
+        predictions: Class probabilities by side, of a model that classifies.
+        facts: Of the model, for tables.
+        selected_on: The split that chose the checkpoint.
     """
 
     name: str
@@ -37,8 +39,8 @@ class Subject:
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
-    """What a protocol found; `evaluate` adds whose it is."""
+class ProtocolResult:
+    """What a protocol measured; `evaluate` adds the model's name and intervals."""
 
     stamp: Stamp
     metrics: Mapping[str, Any]
@@ -47,25 +49,34 @@ class Measured:
 
 
 @dataclass(frozen=True, eq=False)
-class Trial:
-    """A subject before a gallery: all that a protocol measures with. keep: how many of each query's highest scores to
-    keep, for a run file; hubness needs ten in any case."""
+class EvaluationTask:
+    """All that a protocol measures with.
 
-    subject: Subject
+    Args:
+        subject: The scores, which have the gallery's shape.
+        split: What the stamp calls the gallery's split.
+        keep: How many of each query's highest scores to keep, for a run file.
+    """
+
+    subject: ModelScores
     gallery: Collection
     split: str
     rescoring: Rescoring | None = None
     keep: int = 0
-    progress: Progress | None = None
+    progress: Progress = ignore
 
-    def ways(self) -> tuple[Scores, Scores]:
-        """The scores for images that ask and for texts that ask: the queries are the rows."""
-        scores = self.subject.scores
-        straight, across = (scores, scores) if self.rescoring is None else self.rescoring.both_ways(scores)
-        return straight, across.transposed()
+    def directed_scores(self, scores: Scores | None = None) -> dict[str, Scores]:
+        """The scores for image queries ("i2t") and for text queries ("t2i"); queries are the rows.
+
+        Args:
+            scores: By default the subject's.
+        """
+        scores = self.subject.scores if scores is None else scores
+        forward, backward = (scores, scores) if self.rescoring is None else self.rescoring.both_ways(scores)
+        return {"i2t": forward, "t2i": backward.transpose()}
 
     def stamp(self, protocol: str, **more: Any) -> Stamp:
-        """more: what is not as usual."""
+        """more: fields that differ from the usual."""
         usual = {
             "images": len(self.gallery),
             "texts": len(self.gallery.captions),
@@ -76,7 +87,8 @@ class Trial:
 
 
 class Protocol(ABC):
-    """One way to measure. A protocol is told the collection when it is made ready, and refuses one that is not its."""
+    """One way to measure retrieval. To add one: a frozen dataclass in a new file of this folder, which calls
+    `register` with an instance. `gallery` refuses a collection that the protocol is not defined on."""
 
     name: str
     about: str
@@ -86,47 +98,50 @@ class Protocol(ABC):
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Those of its fields that a user may change: what would make it another protocol is not among them."""
+        """Fields that a user may change: what would make it another protocol is not among them."""
         return ()
 
-    def with_options(self, **given: Any) -> Protocol:
-        """The same protocol with other options; texts are read as what an option takes."""
-        hints, found = get_type_hints(type(self), include_extras=True), {}
-        for option, value in given.items():
+    def with_options(self, **values: Any) -> Protocol:
+        """The same protocol with other options; strings are parsed as the option's type.
+
+        Example:
+            >>> find("labels").with_options(k="50").k
+            50
+        """
+        hints, parsed = get_type_hints(type(self), include_extras=True), {}
+        for option, value in values.items():
             if option not in self.options:
                 raise unknown(f"option of protocol {self.name}", option, self.options)
             try:
-                found[option] = TypeAdapter(hints[option]).validate_python(value)
+                parsed[option] = TypeAdapter(hints[option]).validate_python(value)
             except ValidationError as error:
                 raise ConfigError(
                     f"Option {option} of protocol {self.name}: {error.errors()[0]['msg']}, got {value!r}."
                 ) from None
-        return replace(self, **found)  # type: ignore[type-var]
+        return replace(self, **parsed)  # type: ignore[type-var]
 
     @abstractmethod
     def gallery(self, collection: Collection) -> Collection:
-        """The items to search, with the captions that count; raises if this is not the collection it is meant for."""
+        """The items to search, with the captions that count; raises if the protocol is not defined on them."""
 
-    def measure(self, subject: Subject, gallery: Collection, split: str, **how: Any) -> Measured:
-        """how: rescoring, keep and progress, as a `Trial` has them."""
-        check_shape(subject.scores, len(gallery), len(gallery.captions), gallery.name)
-        return self.carry_out(Trial(subject, gallery, split, **how))
+    def measure(self, subject: ModelScores, gallery: Collection, split: str, **how: Any) -> ProtocolResult:
+        """Check the shape of the scores and measure. how: rescoring, keep, progress of the `EvaluationTask`."""
+        images, texts = len(gallery), len(gallery.captions)
+        shape = subject.scores.shape
+        if shape != (images, texts):
+            turned = " It looks transposed." if shape == (texts, images) else ""
+            raise InputError(
+                f"The scores are {shape[0]} × {shape[1]}, and {gallery.name} has {images} images and {texts} "
+                f"captions here.{turned} Scores are (images, captions), in the order of the collection; check --split."
+            )
+        return self.compute(EvaluationTask(subject, gallery, split, **how))
 
     @abstractmethod
-    def carry_out(self, trial: Trial) -> Measured:
-        """Scores have the gallery's shape."""
+    def compute(self, task: EvaluationTask) -> ProtocolResult:
+        """Measure; the scores have the gallery's shape."""
 
 
-def check_shape(scores: Scores, images: int, texts: int, name: str) -> None:
-    if scores.shape != (images, texts):
-        turned = " It looks transposed." if scores.shape == (texts, images) else ""
-        raise InputError(
-            f"The scores are {scores.shape[0]} × {scores.shape[1]}, and {name} has {images} images and {texts} "
-            f"captions here.{turned} Scores are (images, captions), in the order of the collection; check --split."
-        )
-
-
-def with_captions(collection: Collection) -> Collection:
+def captioned_items(collection: Collection) -> Collection:
     """The items that have captions, of which there must be some."""
     kept = [i for i, item in enumerate(collection) if item.captions]
     if not kept:
@@ -137,9 +152,8 @@ def with_captions(collection: Collection) -> Collection:
 _REGISTERED: dict[str, Protocol] = {}
 
 
-def register(protocol: Protocol) -> Protocol:
-    _REGISTERED[protocol.name] = protocol
-    return protocol
+def register(*protocols: Protocol) -> None:
+    _REGISTERED.update({protocol.name: protocol for protocol in protocols})
 
 
 def catalogue() -> dict[str, Protocol]:

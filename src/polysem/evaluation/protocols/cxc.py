@@ -1,54 +1,78 @@
 """CxC, Crisscrossed Captions: people's ratings of image-text, text-text and image-image pairs of COCO.
 
 Parekh et al. (EACL 2021). A pair rated 3 or more (images: 2.5) is right, and so is what COCO paired, unless CxC rated
-it lower. docs/evaluation.md says where the figures of others may differ.
+it lower. The ratings are in `sits_test.csv`, `sts_test.csv`, `sis_test.csv`, and the same for val.
+docs/evaluation.md says where the figures of others may differ.
 """
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from polysem.data.collection import Collection
 from polysem.errors import InputError, unknown
 from polysem.evaluation import metrics
-from polysem.evaluation.protocols.annotated import (
-    WithoutSelf,
-    in_turn,
-    pair_scores,
-    per_query,
-    rank_asked,
-    relevance_of,
+from polysem.evaluation.metrics import Values
+from polysem.evaluation.protocols.base import EvaluationTask, Protocol, ProtocolResult, register
+from polysem.evaluation.protocols.coco import (
+    CocoIds,
+    EccvCaptionFiles,
+    match_test_split,
+    parse_file_name,
+    read_own_ids,
 )
-from polysem.evaluation.protocols.base import Measured, Protocol, Trial, register
-from polysem.evaluation.protocols.coco_ids import CocoIds, match_test, own_ids
-from polysem.evaluation.protocols.correlation import SAMPLES, bootstrap, spearman
-from polysem.evaluation.protocols.cxc_files import Judged, read_judged
-from polysem.evaluation.protocols.eccv_package import EccvPackage
+from polysem.evaluation.protocols.helpers import (
+    OffDiagonalScores,
+    pair_scores,
+    per_query_metrics,
+    rank_annotated,
+    relevance_from_ids,
+)
 from polysem.evaluation.ranking import Ranking
 from polysem.evaluation.relevance import Ints, Relevance
-from polysem.evaluation.result import PerQuery
 from polysem.evaluation.score_matrix import Scores
+from polysem.progress import section
 
 RIGHT = {"sits": 3.0, "sts": 3.0, "sis": 2.5}
+"""The least rating of a right answer."""
 OUTSIDE = 0.01
 """The share of rated pairs that may be outside the gallery, such as those of sixth captions."""
+SAMPLES = 1000
+COLUMNS = {"sits": ("caption", "image"), "sts": ("caption1", "caption2"), "sis": ("image1", "image2")}
+RATINGS = ("agg_score", "score")
+SOURCE = "the folder data of github.com/google-research-datasets/Crisscrossed-Captions"
 
 Quirk = Literal["zero-diagonal"]
 
 
-@dataclass(frozen=True)
-class Cxc(Protocol):
-    """annotations: the folder of CxC's CSV files. Without it, image-text positives come from the package eccv-caption,
-    and there is nothing else to measure.
+@dataclass(frozen=True, eq=False)
+class RatedPairs:
+    """Pairs that people rated from 0 to 5. left, right: (P,) in the order of the file's columns: COCO's ids as they
+    are read, then positions in the gallery."""
 
-    images: how many the split must have, where the CSV files are all that is known of it. samples: of the bootstrap.
-    quirk: "zero-diagonal" is how VSE∞'s released code measures: an item is an answer to itself, with a score of 0. Here
-    it is none.
+    left: Ints
+    right: Ints
+    scores: npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class CxcProtocol(Protocol):
+    """Recalls under CxC's positives in four directions, and Spearman's correlation of scores with ratings.
+
+    Args:
+        annotations: The folder of CxC's CSV files. Without it, image-text positives come from the package eccv-caption,
+            and there is nothing else to measure.
+        images: How many the split must have, where the CSV files are all that is known of it.
+        samples: Of the bootstrap.
+        quirk: "zero-diagonal" is how VSE∞'s released code measures: an item is an answer to itself, with a score of 0.
+            Here it is none.
     """
 
     name: str = "cxc"
@@ -59,9 +83,7 @@ class Cxc(Protocol):
     samples: int = SAMPLES
     quirk: Quirk | None = None
 
-    @property
-    def options(self) -> tuple[str, ...]:
-        return ("annotations", "images", "samples", "quirk")
+    options = ("annotations", "images", "samples", "quirk")
 
     def __post_init__(self) -> None:
         if self.samples < 1:
@@ -72,43 +94,38 @@ class Cxc(Protocol):
     def gallery(self, collection: Collection) -> Collection:
         return self._ids(collection).gallery
 
-    def carry_out(self, trial: Trial) -> Measured:
-        subject, gallery = trial.subject, trial.gallery
-        ids = self._ids(gallery)
-        owners = gallery.caption_items
-        judged, remarks = self._judged(ids, trial.split)
-        remarks += _left_out(self.annotations, judged, subject.within)
-        right = self._right(ids, owners, judged)
-        straight, across = trial.ways()
-        sources: dict[str, Scores] = {"i2t": straight, "t2i": across}
+    def compute(self, task: EvaluationTask) -> ProtocolResult:
+        within, owners = task.subject.within, task.gallery.caption_items
+        ids = self._ids(task.gallery)
+        rated, remarks = self._rated_pairs(ids, task.split)
+        remarks += _left_out(self.annotations, rated, within)
+        right = self._relevance(ids, owners, rated)
         itself = 0.0 if self.quirk == "zero-diagonal" else -np.inf
-        sources |= {f"{side[0]}2{side[0]}": WithoutSelf(same, itself) for side, same in subject.within.items()}
-        ways = [way for way in right if way in sources]
+        scores = task.directed_scores()
+        scores |= {f"{side[0]}2{side[0]}": OffDiagonalScores(same, itself) for side, same in within.items()}
+        ways = [way for way in right if way in scores]
         rankings: dict[str, Ranking] = {}
-        for way, step in zip(ways, in_turn(trial.progress, len(ways)), strict=True):
-            rankings[way] = rank_asked(sources[way], right[way], keep=trial.keep, progress=step)
-        sides: dict[str, Any] = {way: metrics.one_way(ranking) for way, ranking in rankings.items()}
-        found: dict[str, Any] = {"rsum": metrics.rsum(sides["i2t"], sides["t2i"]), **sides}
-        found |= self._correlations(judged, {**subject.within, "both": subject.scores})
-        queries: dict[str, PerQuery] = {
-            way: per_query(ranking, owners if way.startswith("t") else None) for way, ranking in rankings.items()
+        for number, way in enumerate(ways):
+            progress = section(task.progress, 1000 * number, 1000, 1000 * len(ways))
+            rankings[way] = rank_annotated(scores[way], right[way], keep=task.keep, progress=progress)
+        sides = {way: metrics.direction_metrics(ranking) for way, ranking in rankings.items()}
+        result: dict[str, Any] = {"rsum": metrics.rsum(sides["i2t"], sides["t2i"]), **sides}
+        result |= self._correlations(rated, {**within, "both": task.subject.scores})
+        queries = {
+            way: per_query_metrics([ranking], owners if way.startswith("t") else None)
+            for way, ranking in rankings.items()
         }
-        stamp = trial.stamp(
-            self.name,
-            measure="hit rate, CxC positives",
-            remarks=(
-                *ids.remarks,
-                *remarks,
-                *([self.quirk] if self.quirk else []),
-                *(["correlations and figures within a side are inductive"] if trial.rescoring is not None else []),
-            ),
-        )
-        return Measured(stamp, found, queries, rankings)
+        if self.quirk:
+            remarks += (self.quirk,)
+        if task.rescoring is not None:
+            remarks += ("correlations and figures within a side are inductive",)
+        stamp = task.stamp(self.name, measure="hit rate, CxC positives", remarks=(*ids.remarks, *remarks))
+        return ProtocolResult(stamp, result, queries, rankings)
 
     def _ids(self, collection: Collection) -> CocoIds:
-        ids = None if self.annotations is None else own_ids(collection)
+        ids = None if self.annotations is None else read_own_ids(collection)
         if ids is None:
-            return match_test(collection, self._package().coco_test(), self.name)
+            return match_test_split(collection, self._files().read_test_split(), self.name)
         if len(ids.images) != self.images:
             raise InputError(
                 f"Protocol {self.name} is defined on the {self.images} images of COCO's val or test split "
@@ -117,69 +134,65 @@ class Cxc(Protocol):
             )
         return ids
 
-    def _package(self) -> EccvPackage:
+    def _files(self) -> EccvCaptionFiles:
         why = "reads its annotation from" if self.annotations is None else "finds the ids of unnamed captions in"
-        return EccvPackage.find(None, self.name, why)
+        return EccvCaptionFiles.find(None, self.name, why)
 
-    def _judged(self, ids: CocoIds, split: str) -> tuple[dict[str, Judged], tuple[str, ...]]:
-        """Rated pairs by task, left and right now being positions in the gallery."""
+    def _rated_pairs(self, ids: CocoIds, split: str) -> tuple[dict[str, RatedPairs], tuple[str, ...]]:
+        """Rated pairs by task, by positions in the gallery, and remarks."""
         if self.annotations is None:
             return {}, ()
-        found, remarks = {}, []
-        for task, pairs in read_judged(Path(self.annotations).expanduser(), split).items():
-            sides = [ids.images if kind == "image" else ids.captions for kind in _KINDS[task]]
-            left, right = _places(pairs.left, sides[0]), _places(pairs.right, sides[1])
+        rated, remarks = {}, []
+        for task, pairs in read_rated_pairs(Path(self.annotations).expanduser(), split).items():
+            sides = [ids.images if name.startswith("image") else ids.captions for name in COLUMNS[task]]
+            left, right = _positions(pairs.left, sides[0]), _positions(pairs.right, sides[1])
             inside = (left >= 0) & (right >= 0)
             outside = int((~inside).sum())
             if outside > OUTSIDE * len(inside):
-                worst = int(np.flatnonzero(~inside)[0])
+                first = int(np.flatnonzero(~inside)[0])
                 raise InputError(
                     f"{task}_{split}.csv: {outside} of its {len(inside)} pairs are not in the gallery of "
-                    f"{len(ids.images)} images, e.g. ids {pairs.left[worst]} and {pairs.right[worst]}. Measure COCO's "
+                    f"{len(ids.images)} images, e.g. ids {pairs.left[first]} and {pairs.right[first]}. Measure COCO's "
                     f"{split} split (Karpathy's), all of it, with COCO's ids for images and captions."
                 )
             if outside:
                 remarks.append(f"{outside} {task.upper()} pairs outside the gallery left out")
-            found[task] = Judged(left[inside], right[inside], pairs.scores[inside])
-        return found, tuple(remarks)
+            rated[task] = RatedPairs(left[inside], right[inside], pairs.scores[inside])
+        return rated, tuple(remarks)
 
-    def _right(self, ids: CocoIds, owners: Ints, judged: Mapping[str, Judged]) -> dict[str, Relevance]:
-        """The right answers of each way that there are ratings for."""
+    def _relevance(self, ids: CocoIds, owners: Ints, rated: Mapping[str, RatedPairs]) -> dict[str, Relevance]:
+        """The right answers of each direction that there are ratings for."""
         images, texts = len(ids.images), len(ids.captions)
-        if not judged:
-            package = self._package().annotation("cxc")
+        if not rated:
+            positives = self._files().read_positives("cxc")
             return {
-                "i2t": relevance_of(package.i2t, ids.images, ids.captions, self.name)[0],
-                "t2i": relevance_of(package.t2i, ids.captions, ids.images, self.name)[0],
+                "i2t": relevance_from_ids(positives.i2t, ids.images, ids.captions, self.name)[0],
+                "t2i": relevance_from_ids(positives.t2i, ids.captions, ids.images, self.name)[0],
             }
-        sits = judged["sits"]
-        t2i = _rated_or_paired(sits, owners, (texts, images))
-        found = {"i2t": t2i.transposed(), "t2i": t2i}
-        if "sts" in judged:
-            found["t2t"] = _alike(judged["sts"], RIGHT["sts"], siblings(owners), texts)
-        if "sis" in judged:
-            found["i2i"] = _alike(judged["sis"], RIGHT["sis"], (np.empty(0, int), np.empty(0, int)), images)
-        return found
+        t2i = _rated_or_paired(rated["sits"], owners, (texts, images))
+        right = {"i2t": t2i.transpose(), "t2i": t2i}
+        if "sts" in rated:
+            right["t2t"] = _symmetric(rated["sts"], RIGHT["sts"], siblings(owners), texts)
+        if "sis" in rated:
+            right["i2i"] = _symmetric(rated["sis"], RIGHT["sis"], (np.empty(0, int), np.empty(0, int)), images)
+        return right
 
-    def _correlations(self, judged: Mapping[str, Judged], sources: Mapping[str, Scores]) -> dict[str, Any]:
+    def _correlations(self, rated: Mapping[str, RatedPairs], sources: Mapping[str, Scores]) -> dict[str, Any]:
         """In per cent, as CxC prints them. A query is what the first column names."""
-        found = {}
+        result = {}
         for task, side in (("sits", "both"), ("sts", "text"), ("sis", "image")):
-            if task in judged and side in sources:
-                pairs = judged[task]
-                places = (pairs.right, pairs.left) if task == "sits" else (pairs.left, pairs.right)
-                scores = pair_scores(sources[side], *places)
-                samples = bootstrap(pairs.left, pairs.scores, scores, self.samples)
-                found[task] = {
+            if task in rated and side in sources:
+                pairs = rated[task]
+                rows, columns = (pairs.right, pairs.left) if task == "sits" else (pairs.left, pairs.right)
+                scores = pair_scores(sources[side], rows, columns)
+                samples = bootstrap_spearman(pairs.left, pairs.scores, scores, self.samples)
+                result[task] = {
                     "bootstrap_mean": 100.0 * float(samples.mean()),
                     "bootstrap_std": 100.0 * float(samples.std()),
                     "spearman": 100.0 * spearman(pairs.scores, scores),
                     "pairs": len(scores),
                 }
-        return found
-
-
-_KINDS = {"sits": ("caption", "image"), "sts": ("caption", "caption"), "sis": ("image", "image")}
+        return result
 
 
 def siblings(owners: Ints) -> tuple[Ints, Ints]:
@@ -190,7 +203,7 @@ def siblings(owners: Ints) -> tuple[Ints, Ints]:
     return left[left != right], right[left != right]
 
 
-def _rated_or_paired(sits: Judged, owners: Ints, shape: tuple[int, int]) -> Relevance:
+def _rated_or_paired(sits: RatedPairs, owners: Ints, shape: tuple[int, int]) -> Relevance:
     high = sits.scores >= RIGHT["sits"]
     refused = set(zip(sits.left[~high].tolist(), sits.right[~high].tolist(), strict=True))
     kept = np.array([(text, image) not in refused for text, image in enumerate(owners.tolist())])
@@ -198,8 +211,8 @@ def _rated_or_paired(sits: Judged, owners: Ints, shape: tuple[int, int]) -> Rele
     return Relevance.from_pairs(texts, np.concatenate([sits.right[high], owners[kept]]), shape)
 
 
-def _alike(pairs: Judged, least: float, known: tuple[Ints, Ints], size: int) -> Relevance:
-    """What is like is like both ways round, and nothing is an answer to itself."""
+def _symmetric(pairs: RatedPairs, least: float, known: tuple[Ints, Ints], size: int) -> Relevance:
+    """Right in both orders; nothing is an answer to itself."""
     high = (pairs.scores >= least) & (pairs.left != pairs.right)
     left, right = pairs.left[high], pairs.right[high]
     return Relevance.from_pairs(
@@ -207,20 +220,109 @@ def _alike(pairs: Judged, least: float, known: tuple[Ints, Ints], size: int) -> 
     )
 
 
-def _left_out(folder: str | Path | None, judged: Mapping[str, Judged], within: Mapping[str, Scores]) -> tuple[str, ...]:
+def _left_out(
+    folder: str | Path | None, rated: Mapping[str, RatedPairs], within: Mapping[str, Scores]
+) -> tuple[str, ...]:
     if folder is None:
         return ("image-text positives of eccv-caption, no other ratings given",)
     sides = {"text-text": ("sts", "text"), "image-image": ("sis", "image")}
-    remarks = [f"no {name}: no file of ratings" for name, (task, _) in sides.items() if task not in judged]
-    remarks += [f"no {name}: no embeddings" for name, (task, s) in sides.items() if task in judged and s not in within]
+    remarks = [f"no {name}: no file of ratings" for name, (task, _) in sides.items() if task not in rated]
+    remarks += [f"no {name}: no embeddings" for name, (task, s) in sides.items() if task in rated and s not in within]
     return tuple(remarks)
 
 
-def _places(numbers: Ints, among: Ints) -> Ints:
-    """Where each number stands in `among`; -1: nowhere."""
+def _positions(ids: Ints, among: Ints) -> Ints:
+    """Where each id stands in `among`; -1: nowhere."""
     order = np.argsort(among, kind="stable")
-    nearest = order[np.minimum(np.searchsorted(among[order], numbers), len(among) - 1)]
-    return np.where(among[nearest] == numbers, nearest, -1)
+    nearest = order[np.minimum(np.searchsorted(among[order], ids), len(among) - 1)]
+    return np.where(among[nearest] == ids, nearest, -1)
 
 
-register(Cxc())
+# ---------------------------------------------------------------------------------------------------------- correlation
+
+
+def spearman(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
+    """Pearson's correlation of the ranks; equal values share their mean rank. NaN if either does not vary.
+
+    Example:
+        >>> spearman([1, 2, 3], [10, 20, 90])
+        1.0
+    """
+    first, second = (ranks - ranks.mean() for ranks in (_mean_ranks(a), _mean_ranks(b)))
+    scale = np.sqrt((first**2).sum() * (second**2).sum())
+    return float((first * second).sum() / scale) if scale > 0 else float("nan")
+
+
+def bootstrap_spearman(queries: Ints, ratings: Values, scores: Values, samples: int = SAMPLES, seed: int = 0) -> Values:
+    """(samples,) correlations, each over a random half of the queries with one random pair of each, as in CxC's paper:
+    pairs that share a query depend on each other, and a sample has none of those."""
+    order = np.argsort(queries, kind="stable")
+    _, starts, counts = np.unique(queries[order], return_index=True, return_counts=True)
+    generator = np.random.default_rng(seed)
+    half = (len(starts) + 1) // 2
+    correlations = []
+    for _ in range(samples):
+        chosen = generator.permutation(len(starts))[:half]
+        pairs = order[starts[chosen] + generator.integers(counts[chosen])]
+        correlations.append(spearman(ratings[pairs], scores[pairs]))
+    return np.array(correlations)
+
+
+def _mean_ranks(values: npt.ArrayLike) -> Values:
+    _, inverse, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return np.asarray((last - (counts - 1) / 2)[inverse], dtype=np.float64)
+
+
+# ---------------------------------------------------------------------------------------------------------------- files
+
+
+def read_rated_pairs(folder: Path, split: str) -> dict[str, RatedPairs]:
+    """By task. The image-text file must be there; the other two may be missing."""
+    if split not in ("val", "test"):
+        raise InputError(f"CxC rated COCO's val and test splits (Karpathy's), not {split!r}. Name one with --split.")
+    paths = {task: folder / f"{task}_{split}.csv" for task in COLUMNS}
+    if not paths["sits"].is_file():
+        raise InputError(
+            f"{folder} has no {paths['sits'].name}. Give a folder of CxC's CSV files, --option annotations=FOLDER: "
+            f"{SOURCE}."
+        )
+    return {task: _read_csv(path, *COLUMNS[task]) for task, path in paths.items() if path.is_file()}
+
+
+def _read_csv(path: Path, first: str, second: str) -> RatedPairs:
+    left, right, scores = [], [], []
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            names = list(reader.fieldnames or ())
+            rating = next((name for name in RATINGS if name in names), None)
+            if rating is None or first not in names or second not in names:
+                raise InputError(
+                    f"{path}: expected the columns {first}, {second} and {RATINGS[0]}, got "
+                    f"{', '.join(names) or 'none'}. Take the file without _raw from {SOURCE}."
+                )
+            for row in reader:
+                try:
+                    left.append(_coco_id(row[first]))
+                    right.append(_coco_id(row[second]))
+                    scores.append(float(row[rating]))
+                except (TypeError, ValueError):
+                    raise InputError(
+                        f"{path} line {reader.line_num}: expected two of COCO's ids and a number, got "
+                        f"{list(row.values())}."
+                    ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read ({error}).") from None
+    if not scores:
+        raise InputError(f"{path} holds no pairs. Take it again from {SOURCE}.")
+    return RatedPairs(np.array(left), np.array(right), np.array(scores))
+
+
+def _coco_id(name: str) -> int:
+    """COCO_val2014:sentid:648388 -> 648388, COCO_val2014_000000431431.jpg -> 431431."""
+    number = parse_file_name(name)
+    return int(name.rsplit(":", 1)[-1]) if number is None else number
+
+
+register(CxcProtocol())

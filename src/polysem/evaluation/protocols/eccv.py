@@ -13,18 +13,23 @@ from typing import Any
 import numpy as np
 
 from polysem.data.collection import Collection
-from polysem.evaluation.protocols.annotated import in_turn, per_query, rank_asked, relevance_of, with_lost
-from polysem.evaluation.protocols.base import Measured, Protocol, Trial, register
-from polysem.evaluation.protocols.coco_ids import match_test
-from polysem.evaluation.protocols.eccv_package import EccvPackage
+from polysem.evaluation.protocols.base import EvaluationTask, Protocol, ProtocolResult, register
+from polysem.evaluation.protocols.coco import EccvCaptionFiles, match_test_split
+from polysem.evaluation.protocols.helpers import (
+    add_missing_positives,
+    per_query_metrics,
+    rank_annotated,
+    relevance_from_ids,
+)
 from polysem.evaluation.ranking import Ranking
 from polysem.evaluation.result import PerQuery
+from polysem.progress import section
 
 METRICS = ("map_at_r", "r_precision", "r1")
 
 
 @dataclass(frozen=True)
-class EccvCaption(Protocol):
+class EccvCaptionProtocol(Protocol):
     """annotations: the folder of the package's data files, where the package is not installed."""
 
     name: str = "eccv-caption"
@@ -32,40 +37,35 @@ class EccvCaption(Protocol):
     split: str | None = "test"
     annotations: str | Path | None = None
 
-    @property
-    def options(self) -> tuple[str, ...]:
-        return ("annotations",)
+    options = ("annotations",)
 
     def gallery(self, collection: Collection) -> Collection:
-        return match_test(collection, EccvPackage.find(self.annotations, self.name).coco_test(), self.name).gallery
+        test = EccvCaptionFiles.find(self.annotations, self.name).read_test_split()
+        return match_test_split(collection, test, self.name).gallery
 
-    def carry_out(self, trial: Trial) -> Measured:
-        gallery = trial.gallery
-        package = EccvPackage.find(self.annotations, self.name)
-        ids = match_test(gallery, package.coco_test(), self.name)
-        annotation = package.annotation("eccv")
-        straight, across = trial.ways()
-        steps = in_turn(trial.progress, 2)
-        found: dict[str, Any] = {}
+    def compute(self, task: EvaluationTask) -> ProtocolResult:
+        files = EccvCaptionFiles.find(self.annotations, self.name)
+        ids = match_test_split(task.gallery, files.read_test_split(), self.name)
+        annotated, scores = files.read_positives("eccv"), task.directed_scores()
+        result: dict[str, Any] = {}
         queries: dict[str, PerQuery] = {}
         rankings: dict[str, Ranking] = {}
-        for way, scores, positives, asked, searched, owners, step in (
-            ("i2t", straight, annotation.i2t, ids.images, ids.captions, None, steps[0]),
-            ("t2i", across, annotation.t2i, ids.captions, ids.images, gallery.caption_items, steps[1]),
+        for number, (way, positives, asked, searched, owners) in enumerate(
+            (
+                ("i2t", annotated.i2t, ids.images, ids.captions, None),
+                ("t2i", annotated.t2i, ids.captions, ids.images, task.gallery.caption_items),
+            )
         ):
-            relevance, lost = relevance_of(positives, asked, searched, self.name)
-            rankings[way] = rank_asked(scores, relevance, keep=trial.keep, progress=step)
-            queries[way] = per_query(with_lost(rankings[way], lost), owners, METRICS)
-            found[way] = {name: float(np.mean(values)) for name, values in queries[way].values.items()}
-            found[way] |= {"queries": len(positives), "positives": sum(len(set(each)) for each in positives.values())}
-            if lost.any():
-                found[way]["positives_outside_gallery"] = int(lost.sum())
-        stamp = trial.stamp(
-            self.name,
-            measure="annotated positives",
-            remarks=ids.remarks,
-        )
-        return Measured(stamp, found, queries, rankings)
+            relevance, missing = relevance_from_ids(positives, asked, searched, self.name)
+            progress = section(task.progress, 1000 * number, 1000, 2000)
+            rankings[way] = rank_annotated(scores[way], relevance, keep=task.keep, progress=progress)
+            queries[way] = per_query_metrics([add_missing_positives(rankings[way], missing)], owners, METRICS)
+            result[way] = {name: float(np.mean(values)) for name, values in queries[way].values.items()}
+            result[way] |= {"queries": len(positives), "positives": sum(len(set(each)) for each in positives.values())}
+            if missing.any():
+                result[way]["positives_outside_gallery"] = int(missing.sum())
+        stamp = task.stamp(self.name, measure="annotated positives", remarks=ids.remarks)
+        return ProtocolResult(stamp, result, queries, rankings)
 
 
-register(EccvCaption())
+register(EccvCaptionProtocol())

@@ -1,6 +1,9 @@
 """People's judgements of pairs that nobody had paired: graded relevance, and recall without the false negatives.
 
-Hodosh et al., Framing Image Description as a Ranking Task (JAIR 2013), on Flickr8k.
+Hodosh et al., Framing Image Description as a Ranking Task (JAIR 2013), on Flickr8k. Its files ExpertAnnotations.txt and
+CrowdFlowerAnnotations.txt have lines of an image, a caption (`image.jpg#number`) and three numbers, separated by tabs.
+Experts: three marks from 1 (does not describe the image) to 4 (describes it). Crowd: the share of those who say yes (it
+describes the image, perhaps with minor mistakes), and how many said yes and no.
 """
 
 from __future__ import annotations
@@ -10,34 +13,34 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from polysem.data.collection import Collection
 from polysem.errors import InputError
 from polysem.evaluation import metrics
-from polysem.evaluation.protocols.annotated import Values, in_turn, pair_scores, per_query, rank_asked
-from polysem.evaluation.protocols.base import (
-    Measured,
-    Protocol,
-    Trial,
-    register,
-    with_captions,
-)
-from polysem.evaluation.protocols.judgement_files import NAMES, Judgements, read_judgements
+from polysem.evaluation.metrics import Values
+from polysem.evaluation.protocols.base import EvaluationTask, Protocol, ProtocolResult, captioned_items, register
+from polysem.evaluation.protocols.helpers import pair_scores, per_query_metrics, rank_annotated
 from polysem.evaluation.ranking import Ranking
 from polysem.evaluation.relevance import Ints, Relevance
 from polysem.evaluation.result import PerQuery
+from polysem.progress import section
 
 INSIDE = 0.5
 """The share of judged pairs that must be in the gallery: with fewer it is the wrong split or the wrong data set."""
+FILES = "ExpertAnnotations.txt or CrowdFlowerAnnotations.txt of Flickr8k"
 
 
 @dataclass(frozen=True)
-class Judged(Protocol):
-    """Two things. NDCG of each query's judged answers, put in the order of the scores; the gain is the experts' mean
-    mark minus 1, or the share of yes. And recall over the whole gallery where pairs judged right (a mean mark of 3 or
-    more, or a majority of yes) count like the original pairs; the uncorrected one stands beside it.
+class JudgementsProtocol(Protocol):
+    """NDCG of judged answers, and recall with judged positives.
 
-    annotations: the file of judgements.
+    NDCG is that of each query's judged answers, ordered by score; the gain is the experts' mean mark minus 1, or the
+    share of yes. Recall is over the whole gallery, where pairs judged right (a mean mark of 3 or more, or a majority of
+    yes) count like the original pairs; the uncorrected one is given beside it.
+
+    Args:
+        annotations: The file of judgements.
     """
 
     name: str = "judgements"
@@ -45,92 +48,130 @@ class Judged(Protocol):
     split: str | None = "test"
     annotations: str | Path | None = None
 
-    @property
-    def options(self) -> tuple[str, ...]:
-        return ("annotations",)
+    options = ("annotations",)
 
     def gallery(self, collection: Collection) -> Collection:
-        return with_captions(collection)
+        return captioned_items(collection)
 
-    def carry_out(self, trial: Trial) -> Measured:
-        gallery = trial.gallery
-        owners = gallery.caption_items
-        judged = self._read()
-        images, texts, inside = _places(judged, gallery, trial.split)
-        paired = Relevance.from_pairs(np.arange(len(owners)), owners, (len(owners), len(gallery)))
+    def compute(self, task: EvaluationTask) -> ProtocolResult:
+        if self.annotations is None:
+            raise InputError(f"Protocol {self.name} needs a file of judgements: --option annotations=FILE, {FILES}.")
+        judged = read_judgements(Path(self.annotations).expanduser())
+        owners, shape = task.gallery.caption_items, (len(task.gallery.captions), len(task.gallery))
+        images, texts, inside = _positions(judged, task.gallery, task.split)
         right = inside & judged.right
+        paired = Relevance.from_pairs(np.arange(len(owners)), owners, shape)
         both = np.concatenate([np.arange(len(owners)), texts[right]]), np.concatenate([owners, images[right]])
-        corrected = Relevance.from_pairs(*both, shape=(len(owners), len(gallery)))
+        corrected = Relevance.from_pairs(*both, shape=shape)
 
-        straight, across = trial.ways()
-        sources = {"i2t": straight, "t2i": across}
-        steps = iter(in_turn(trial.progress, 4))
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
+        before: dict[str, Any] = {}
         queries: dict[str, PerQuery] = {}
         rankings: dict[str, Ranking] = {}
-        before: dict[str, Any] = {}
-        for way, scores in sources.items():
-            turn = Relevance.transposed if way == "i2t" else _same
-            rankings[way] = rank_asked(scores, turn(corrected), keep=trial.keep, progress=next(steps))
-            before[way] = metrics.one_way(rank_asked(scores, turn(paired), progress=next(steps)))
-            found[way] = metrics.one_way(rankings[way])
-            queries[way] = per_query(rankings[way], owners if way == "t2i" else None)
-        for way, scores in sources.items():
-            asking, asked = (images[inside], texts[inside]) if way == "i2t" else (texts[inside], images[inside])
-            who, values = ndcg(asking, judged.gains[inside], pair_scores(scores, asking, asked))
-            found[f"judged_{way}"] = {
+        directed = task.directed_scores()
+        for number, (way, scores) in enumerate(directed.items()):
+            with_judged, as_paired = (r.transpose() if way == "i2t" else r for r in (corrected, paired))
+            steps = [section(task.progress, 1000 * step, 1000, 4000) for step in (2 * number, 2 * number + 1)]
+            rankings[way] = rank_annotated(scores, with_judged, keep=task.keep, progress=steps[0])
+            before[way] = metrics.direction_metrics(rank_annotated(scores, as_paired, progress=steps[1]))
+            result[way] = metrics.direction_metrics(rankings[way])
+            queries[way] = per_query_metrics([rankings[way]], owners if way == "t2i" else None)
+        for way, scores in directed.items():
+            rows, columns = (images[inside], texts[inside]) if way == "i2t" else (texts[inside], images[inside])
+            asked, values = ndcg(rows, judged.gains[inside], pair_scores(scores, rows, columns))
+            result[f"judged_{way}"] = {
                 "ndcg": float(values.mean()) if len(values) else float("nan"),
-                "queries": len(who),
+                "queries": len(asked),
             }
-            queries[f"judged_{way}"] = PerQuery({"ndcg": values}, who if way == "i2t" else owners[who])
-        for each in (found, before):
+            queries[f"judged_{way}"] = PerQuery({"ndcg": values}, asked if way == "i2t" else owners[asked])
+        for each in (result, before):
             each["rsum"] = metrics.rsum(each["i2t"], each["t2i"])
         added = len(corrected.positives) - len(paired.positives)
         remarks = [f"{int(inside.sum())} pairs judged by {judged.who}, {added} of them new positives"]
         if not inside.all():
             remarks.append(f"{int((~inside).sum())} judged pairs outside the gallery left out")
-        stamp = trial.stamp(
-            self.name,
-            measure="hit rate, judged positives added",
-            remarks=tuple(remarks),
-        )
-        return Measured(stamp, {**found, "uncorrected": before}, queries, rankings)
-
-    def _read(self) -> Judgements:
-        if self.annotations is None:
-            raise InputError(f"Protocol {self.name} needs a file of judgements: --option annotations=FILE, {NAMES}.")
-        return read_judgements(Path(self.annotations).expanduser())
+        stamp = task.stamp(self.name, measure="hit rate, judged positives added", remarks=tuple(remarks))
+        return ProtocolResult(stamp, {**result, "uncorrected": before}, queries, rankings)
 
 
 def ndcg(queries: Ints, gains: Values, scores: Values) -> tuple[Ints, Values]:
     """The queries whose judged answers differ in gain, and the NDCG of each, in per cent. All are arrays of P pairs.
 
-    Over the judged answers alone, all of them: sum of gain / log2(place + 1), as a share of the largest possible. Of
-    equal scores the lower gain stands first. Where all gains are equal, any order is right and nothing is measured.
+    Over the judged answers alone, all of them: sum of gain / log2(rank + 1), as a share of the largest possible. Of
+    equal scores the lower gain ranks first. Where all gains are equal, any order is right and nothing is measured.
     """
     order = np.lexsort((gains, -scores, queries))
     queries, gains = queries[order], gains[order]
-    asked, found = [], []
+    asked, values = [], []
     for pairs in np.split(np.arange(len(queries)), np.flatnonzero(np.diff(queries)) + 1):
         own = gains[pairs]
         if len(own) and own.min() < own.max():
-            discount = np.log2(np.arange(len(own)) + 2.0)
+            discount = metrics.discounts(len(own))
             asked.append(queries[pairs[0]])
-            found.append(100.0 * (own / discount).sum() / (np.sort(own)[::-1] / discount).sum())
-    return np.array(asked, dtype=np.int64), np.array(found, dtype=np.float64)
+            values.append(100.0 * (own / discount).sum() / (np.sort(own)[::-1] / discount).sum())
+    return np.array(asked, dtype=np.int64), np.array(values, dtype=np.float64)
 
 
-def _same(relevance: Relevance) -> Relevance:
-    return relevance
+@dataclass(frozen=True, eq=False)
+class PairJudgements:
+    """Judgements of P pairs.
+
+    Args:
+        who: "experts" or "crowd".
+        captions: The image's name and the caption's number.
+        gains: How well the caption describes the image, from 0 on.
+        right: Whether it counts as describing it.
+    """
+
+    who: str
+    images: tuple[str, ...]
+    captions: tuple[tuple[str, int], ...]
+    gains: npt.NDArray[np.float64]
+    right: npt.NDArray[np.bool_]
 
 
-def _places(judged: Judgements, gallery: Collection, split: str) -> tuple[Ints, Ints, np.ndarray]:
+def read_judgements(path: Path) -> PairJudgements:
+    """The numbers tell the two files apart: no three marks are a share and its two counts."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read ({error}). Annotations are {FILES}.") from None
+    rows = [_parse_line(line, f"{path} line {number}") for number, line in enumerate(lines, 1) if line.strip()]
+    if not rows:
+        raise InputError(f"{path} holds no judgements. Annotations are {FILES}.")
+    marks = np.array([marks for _, _, marks in rows])
+    share, yes, no = marks.T
+    images, captions = tuple(image for image, _, _ in rows), tuple(caption for _, caption, _ in rows)
+    if (np.abs(share * (yes + no) - yes) < 0.01 * (yes + no)).all() and (yes + no > 0).all():
+        return PairJudgements("crowd", images, captions, share, share > 0.5)
+    if ((marks >= 1) & (marks <= 4)).all():
+        # Almost right, with minor mistakes: a mark of 3, and what the crowd was told to call a yes.
+        return PairJudgements("experts", images, captions, marks.mean(1) - 1.0, marks.mean(1) >= 3.0)
+    raise InputError(
+        f"{path}: the numbers are neither three marks from 1 to 4 nor a share with its counts of yes and no. "
+        f"Annotations are {FILES}."
+    )
+
+
+def _parse_line(line: str, where: str) -> tuple[str, tuple[str, int], tuple[float, float, float]]:
+    try:
+        image, caption, first, second, third = line.split("\t")
+        name, number = caption.rsplit("#", 1)
+        return image, (name, int(number)), (float(first), float(second), float(third))
+    except ValueError:
+        raise InputError(
+            f"{where}: expected an image, a caption such as image.jpg#2 and three numbers, separated by tabs; got "
+            f"{line[:80]!r}. Annotations are {FILES}."
+        ) from None
+
+
+def _positions(judged: PairJudgements, gallery: Collection, split: str) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
     """Positions of each pair's image and caption in the gallery, -1 if not there, and whether both are."""
-    place = {Path(name).name: i for i, item in enumerate(gallery) for name in (item.media.name, item.id)}
+    position = {Path(name).name: i for i, item in enumerate(gallery) for name in (item.media.name, item.id)}
     counts = np.array([len(item.captions) for item in gallery])
     starts = np.cumsum(counts) - counts
-    images = np.array([place.get(name, -1) for name in judged.images])
-    owners = np.array([place.get(name, -1) for name, _ in judged.captions])
+    images = np.array([position.get(name, -1) for name in judged.images])
+    owners = np.array([position.get(name, -1) for name, _ in judged.captions])
     numbers = np.array([number for _, number in judged.captions])
     there = (owners >= 0) & (numbers >= 0) & (numbers < counts[owners])
     texts = np.where(there, starts[owners] + numbers, -1)
@@ -147,4 +188,4 @@ def _places(judged: Judgements, gallery: Collection, split: str) -> tuple[Ints, 
     return images, texts, inside
 
 
-register(Judged())
+register(JudgementsProtocol())

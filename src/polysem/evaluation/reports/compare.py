@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from polysem.errors import ConfigError, InputError, unknown
-from polysem.evaluation import significance
-from polysem.evaluation.result import Evaluation
-from polysem.evaluation.stamp import Stamp
+from polysem.evaluation.reports import significance
+from polysem.evaluation.result import Evaluation, Stamp
 
 COLUMNS = (*significance.RSUM, "rsum")
 """Of pairs. What a protocol of labels is about comes before: `_usual`."""
@@ -21,7 +20,7 @@ _LOWER_IS_BETTER = ("median_rank", "mean_rank", "skewness", "never_returned", "l
 
 
 @dataclass(frozen=True)
-class Cell:
+class ComparisonCell:
     """A figure. place: 1 for the best of its column, 2 for the second, as printed; else None.
 
     p: that it is as good as the best of its column, corrected for all models of that column; None: not tested.
@@ -36,12 +35,12 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """embedding: "single", "set 4", "set 4 and 1" where images and texts differ; "" if unknown. cells: by column."""
 
     model: str
     embedding: str
-    cells: Mapping[str, Cell]
+    cells: Mapping[str, ComparisonCell]
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class Comparison:
 
     stamp: Stamp
     columns: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[ComparisonRow, ...]
     notes: tuple[str, ...] = ()
     alpha: float = 0.05
 
@@ -80,7 +79,7 @@ def compare(
         columns = _usual(evaluations)
     table = {path: _column(evaluations, path, alpha, seed) for path in columns}
     rows = tuple(
-        Row(each.model, embedding(each.facts), {path: cells[place] for path, cells in table.items()})
+        ComparisonRow(each.model, embedding(each.facts), {path: cells[place] for path, cells in table.items()})
         for place, each in enumerate(evaluations)
     )
     return Comparison(_stamp(evaluations), tuple(columns), rows, tuple(_notes(evaluations)), alpha)
@@ -156,7 +155,7 @@ def _notes(evaluations: Sequence[Evaluation]) -> list[str]:
     return notes
 
 
-def _column(evaluations: Sequence[Evaluation], path: str, alpha: float, seed: int) -> list[Cell]:
+def _column(evaluations: Sequence[Evaluation], path: str, alpha: float, seed: int) -> list[ComparisonCell]:
     values = [_value(each, path) for each in evaluations]
     sign = -1 if path.rpartition(".")[2] in _LOWER_IS_BETTER else 1
     good = {place: sign * value for place, value in enumerate(values) if value is not None}
@@ -167,7 +166,7 @@ def _column(evaluations: Sequence[Evaluation], path: str, alpha: float, seed: in
     podium = sorted(set(printed.values()), reverse=True)[:2] if len(good) > 1 else []
     ps = _tested(evaluations, max(good, key=good.__getitem__), path, seed)
     return [
-        Cell(
+        ComparisonCell(
             values[place],
             each.intervals.get(path),
             podium.index(printed[place]) + 1 if printed.get(place) in podium else None,

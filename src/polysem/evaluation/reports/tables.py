@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from polysem.evaluation.reports.compare import DIGITS, Cell, Comparison
+from polysem.evaluation.reports.compare import DIGITS, Comparison, ComparisonCell
 
 DIRECTIONS = {
     **{"i2t": "image → text", "t2i": "text → image", "i2i": "image → image", "t2t": "text → text"},
@@ -165,13 +165,13 @@ def _is_wide(comparison: Comparison, path: str) -> bool:
     return path == "rsum" or "rsum" not in comparison.columns
 
 
-def _cell(comparison: Comparison, cell: Cell, path: str, mark: Callable[[str, int | None], str]) -> str:
+def _cell(comparison: Comparison, cell: ComparisonCell, path: str, mark: Callable[[str, int | None], str]) -> str:
     if cell.value is None:
         return EMPTY
     return mark(f"{cell.value:.{DIGITS}f}", cell.place) + _behind(comparison, cell, path)
 
 
-def _behind(comparison: Comparison, cell: Cell, path: str) -> str:
+def _behind(comparison: Comparison, cell: ComparisonCell, path: str) -> str:
     worse = MARK if cell.is_worse else ""
     if cell.interval is None or not _is_wide(comparison, path):
         return worse
@@ -179,7 +179,7 @@ def _behind(comparison: Comparison, cell: Cell, path: str) -> str:
     return f"{worse} [{low:.{DIGITS}f}, {high:.{DIGITS}f}]"
 
 
-def _rich_cell(comparison: Comparison, cell: Cell, path: str, styled: bool) -> Text:
+def _rich_cell(comparison: Comparison, cell: ComparisonCell, path: str, styled: bool) -> Text:
     if not styled or cell.value is None:
         return Text(_cell(comparison, cell, path, _markdown_mark))
     style = {1: "bold", 2: "underline"}.get(cell.place or 0, "")

@@ -123,9 +123,9 @@ def _right(ranking: Ranking) -> Iterator[tuple[int, Ints]]:
 
 def _answers(ranking: Ranking, queries: Sequence[str]) -> Iterator[tuple[int, Ints, Floats]]:
     """Query, its answers from best to worst and their scores, all different."""
-    if ranking.best is None:
+    if ranking.top is None:
         raise InputError("The ranking kept no scores. Make it with keep=100, or as many answers as the run shall have.")
-    ids, values = ranking.best.ranked()
+    ids, values = ranking.top.rank()
     for query, right in _right(ranking):
         kept = ids[query] >= 0
         answers, scores = ids[query][kept], values[query][kept]
@@ -133,7 +133,7 @@ def _answers(ranking: Ranking, queries: Sequence[str]) -> Iterator[tuple[int, In
         order = np.lexsort((answers, is_right, -scores))
         answers, scores, is_right = answers[order], scores[order], is_right[order]
         here = np.flatnonzero(is_right)
-        true = ranking.places[ranking.relevance.starts[query] :][: len(here)]
+        true = ranking.ranks[ranking.relevance.starts[query] :][: len(here)]
         honest = np.delete(np.arange(len(answers)), here[here < true])
         if not len(honest):
             raise InputError(

@@ -48,10 +48,10 @@ class Calibration:
 def calibration(ranking: Ranking, clusters: npt.NDArray[np.integer]) -> Calibration | None:
     """clusters: (Q,) the item of each query: the curve is fitted without the item it is asked about. None where all
     first answers are right, or all are wrong, or there are too few to say."""
-    if ranking.best is None:
+    if ranking.top is None:
         return None
     asked = np.flatnonzero(ranking.relevance.counts > 0)
-    score = ranking.best.ranked()[1][asked, 0].astype(np.float64)
+    score = ranking.top.rank()[1][asked, 0].astype(np.float64)
     right = ranking.first == 0
     if len(asked) < 2 * BINS or right.all() or not right.any():
         return None

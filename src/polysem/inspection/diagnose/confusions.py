@@ -63,7 +63,7 @@ def confusions(ranking: Ranking, items: Collection, groups: Mapping[str, str], t
     seen = Counter(label for own in labels for label in own)
     both = Counter((a, b) for own in labels for a in own for b in own if a != b)
     kinds, swaps, wrong = Counter[Kind](), Counter[tuple[str, str, Kind]](), 0
-    first = [] if ranking.best is None else ranking.best.ranked()[0][:, 0].tolist()
+    first = [] if ranking.top is None else ranking.top.rank()[0][:, 0].tolist()
     for query, answer in enumerate(first):
         text, image = (query, answer) if texts_ask else (answer, query)
         if answer < 0 or ranking.relevance.counts[query] == 0 or owners[text] == image:

@@ -40,10 +40,10 @@ def failures(
 ) -> list[Failure]:
     """scores: (queries, gallery). asking, answering: the item of each query and of each answer. One failure of each
     item at most: several captions of a difficult picture are the same story."""
-    if ranking.best is None:
+    if ranking.top is None:
         return []
     asked = np.flatnonzero(ranking.relevance.counts > 0)
-    ids, values = ranking.best.ranked()
+    ids, values = ranking.top.rank()
     found, told = list[Failure](), set[int]()
     for place in np.argsort(-ranking.first, kind="stable").tolist():
         query, item = int(asked[place]), asking[int(asked[place])]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from polysem import masked_ops
 from polysem.evaluation import metrics
-from polysem.evaluation.top_k import Best
+from polysem.evaluation.top_k import TopK
 
 SOME = 4000
 """Vectors at most that all pairs are taken of."""
@@ -89,9 +89,9 @@ class Hubness:
     counts: tuple[int, ...]
 
 
-def hubness(best: Best, gallery: int) -> Hubness:
+def hubness(best: TopK, gallery: int) -> Hubness:
     found = metrics.hubness(best, gallery)
-    first = best.ranked()[0][:, : metrics.DEPTH]
+    first = best.rank()[0][:, : metrics.DEPTH]
     times = np.bincount(first[first >= 0], minlength=gallery)
     edges = _edges(int(times.max(initial=0)))
     counts = np.histogram(times, bins=[*edges])[0]

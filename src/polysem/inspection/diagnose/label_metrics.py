@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from polysem.evaluation.protocols.micro_f1 import THRESHOLD, micro_f1
+from polysem.evaluation.metrics import THRESHOLD, micro_f1
 from polysem.inspection.gallery import Gallery
 
 

@@ -15,8 +15,8 @@ from polysem import atomic_write
 from polysem.data.collection import Collection
 from polysem.errors import InputError
 from polysem.evaluation import metrics
-from polysem.evaluation.ranking import BothWays, rank_both_ways
-from polysem.evaluation.score_matrix import Embedded
+from polysem.evaluation.ranking import BidirectionalRanking, rank_bidirectional
+from polysem.evaluation.score_matrix import EmbeddingScores
 from polysem.inspection.diagnose import page
 from polysem.inspection.diagnose.calibration import Calibration, calibration
 from polysem.inspection.diagnose.confusions import Confusions, confusions, groups_of
@@ -29,6 +29,7 @@ from polysem.inspection.diagnose.slots import Usage, usage
 from polysem.inspection.diagnose.verdicts import Verdict, headline, judge
 from polysem.inspection.gallery import Gallery, Progress, Store, open_gallery
 from polysem.models import Model
+from polysem.progress import ignore
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,17 +158,16 @@ def examine(
             "something from a hundred on."
         )
     owners = items.caption_items
-    told = None if progress is None else lambda done, total: progress("ranking", done, total)
-    scores = Embedded(images, texts, model.similarity)
-    ranked, _ = rank_both_ways(scores, owners, keep=metrics.DEPTH, progress=told)
-    if ranked is None or ranked.i2t.best is None or ranked.t2i.best is None:
+    scores = EmbeddingScores(images, texts, model.similarity)
+    ranked, _ = rank_bidirectional(scores, owners, keep=metrics.DEPTH, progress=progress or ignore)
+    if ranked is None or ranked.i2t.top is None or ranked.t2i.top is None:
         raise AssertionError("the whole gallery was asked for")
     ways = {"i2t": ranked.i2t, "t2i": ranked.t2i}
-    best = {"i2t": ranked.i2t.best, "t2i": ranked.t2i.best}
+    best = {"i2t": ranked.i2t.top, "t2i": ranked.t2i.top}
     of_images, of_texts = list(range(len(items))), owners.tolist()
     asking = {"i2t": of_images, "t2i": of_texts}
     answering = {"i2t": of_texts, "t2i": of_images}
-    ahead = {"i2t": scores, "t2i": scores.transposed()}
+    ahead = {"i2t": scores, "t2i": scores.transpose()}
     left_out = []
     sides = {side: vectors for side, vectors in (("image", images), ("text", texts)) if vectors.shape[1] > 1}
     if len(sides) < 2:
@@ -207,8 +207,8 @@ def examine(
     )
 
 
-def _retrieval(ranked: BothWays) -> dict[str, Any]:
-    found = metrics.both_ways(ranked)
+def _retrieval(ranked: BidirectionalRanking) -> dict[str, Any]:
+    found = metrics.bidirectional_metrics(ranked)
     kept = ("r1", "r5", "r10", "median_rank", "queries")
     return {"rsum": found["rsum"], **{way: {name: found[way][name] for name in kept} for way in ("i2t", "t2i")}}
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from polysem import masked_ops
-from polysem.evaluation.ranking import rank_both_ways
+from polysem.evaluation.ranking import rank_bidirectional
 from polysem.evaluation.score_matrix import Floats, Rows, Scores
-from polysem.evaluation.top_k import Best
+from polysem.evaluation.top_k import TopK
 
 FIRST = 10
 """Answers of a query that are compared."""
@@ -68,18 +68,18 @@ class AsOne:
     first: int
 
 
-def as_one(best: dict[str, Best], images: Tensor, texts: Tensor, owners: npt.NDArray[np.integer]) -> AsOne:
+def as_one(best: dict[str, TopK], images: Tensor, texts: Tensor, owners: npt.NDArray[np.integer]) -> AsOne:
     """best: the highest scores of both directions, "i2t" and "t2i"."""
     scores = _Inner(images.float().mean(1), texts.float().mean(1))
-    found, _ = rank_both_ways(scores, owners, keep=FIRST)
-    if found is None or found.i2t.best is None or found.t2i.best is None:
+    found, _ = rank_bidirectional(scores, owners, keep=FIRST)
+    if found is None or found.i2t.top is None or found.t2i.top is None:
         raise AssertionError("the highest scores were asked for")
-    kept = {way: _kept(best[way], other) for way, other in (("i2t", found.i2t.best), ("t2i", found.t2i.best))}
+    kept = {way: _kept(best[way], other) for way, other in (("i2t", found.i2t.top), ("t2i", found.t2i.top))}
     return AsOne(kept["i2t"], kept["t2i"], min(FIRST, *scores.shape))
 
 
-def _kept(one: Best, other: Best) -> float:
-    a, b = one.ranked()[0][:, :FIRST], other.ranked()[0][:, :FIRST]
+def _kept(one: TopK, other: TopK) -> float:
+    a, b = one.rank()[0][:, :FIRST], other.rank()[0][:, :FIRST]
     there = (a[:, :, None] == b[:, None, :]).any(2)
     return float(there[a >= 0].mean()) if (a >= 0).any() else float("nan")
 

@@ -1,0 +1,348 @@
+"""The cost of models: FLOPs, latency, memory and parameters, relative to one vector per item in the same run.
+
+docs/evaluation.md says how each figure is measured: FLOPs and latency as in DivE's supplement B.1, items per second as
+VSE+2AD's #OIPs.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from polysem import encoders, masked_ops, recipes, similarity
+from polysem.encoders import Detector, Encoder, ImageEncoder, SourceError, VideoFrames
+from polysem.environment.paths import SHIPPED
+from polysem.errors import InputError, UnknownNameError, unknown
+from polysem.features import LocalFeatures
+from polysem.models import Model, Tower, build, load
+from polysem.models.folder import CONFIG
+from polysem.progress import Progress, ignore
+from polysem.recipes import Recipe
+from polysem.sets.base import registry as set_registry
+from polysem.similarity import Similarity
+
+TOP = 10
+ENCODED_ITEMS = 128
+REGIONS = 36
+"""Tokens of an item whose encoder leaves it open: as many as bottom-up attention finds."""
+FROM_DATA = {"vocab_size": 10_000, "input_dim": 2048}
+"""Knobs that training reads from the data, and what is assumed without: about the words of COCO's captions that occur
+four times, and the width of bottom-up attention's regions."""
+LABELS = 80
+"""Classes, where the data would say: COCO's."""
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds. wall: by the clock. cpu: of all threads of this process together."""
+
+    wall: float
+    cpu: float
+
+    def __add__(self, other: Timing) -> Timing:
+        return Timing(self.wall + other.wall, self.cpu + other.cpu)
+
+
+@dataclass(frozen=True)
+class SetBytes:
+    """Of one item's set of vectors."""
+
+    float32: int
+    float16: int
+
+
+@dataclass(frozen=True)
+class ParameterCounts:
+    """encoder: what reads pixels, tokens or given features. heads: what follows it. A part that both sides share counts
+    for each of them, and once in the total."""
+
+    total: int
+    trainable: int
+    image_encoder: int
+    image_heads: int
+    text_encoder: int
+    text_heads: int
+
+
+@dataclass(frozen=True)
+class RelativeCost:
+    """Multiples of the single-vector model's. wall and cpu: of both directions of search; bytes: of an image."""
+
+    flops: float
+    wall: float
+    cpu: float
+    bytes: float
+    parameters: float | None
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cost of one model.
+
+    Args:
+        set_sizes: Vectors per image and per text.
+        flops: Of one pair's score.
+        image_to_text, text_to_image: Score and top 10 of all queries.
+        items_per_second: Images embedded from their local features; `oips` is the same as a multiple of the slowest
+            model's. Both, and the parameters, are None for a single vector that stands for no model.
+        is_reference: Whether `relative` of all models refers to this one.
+        assumed: What an untrained model took for granted.
+    """
+
+    name: str
+    similarity: str
+    set_sizes: tuple[int, int]
+    dim: int
+    flops: int
+    image_to_text: Timing
+    text_to_image: Timing
+    image_bytes: SetBytes
+    text_bytes: SetBytes
+    parameters: ParameterCounts | None
+    items_per_second: float | None
+    oips: float | None
+    relative: RelativeCost
+    is_reference: bool
+    assumed: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class _CostSubject:
+    """What is measured: a model, or (None) a mere single vector to compare with."""
+
+    model: Model | None
+    similarity: Similarity
+    set_sizes: tuple[int, int]
+    dim: int
+    device: torch.device
+
+    @property
+    def flops(self) -> int:
+        return self.similarity.flops(*self.set_sizes, self.dim)
+
+
+def cost(
+    models: Mapping[str, Model],
+    gallery: tuple[int, int] = (1000, 5000),
+    repeats: int = 5,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> list[Cost]:
+    """Measure what models cost, on random unit vectors.
+
+    The first model of one vector per item is the reference. Where there is none, a single vector of the first model's
+    width is measured too, and comes first.
+
+    Args:
+        models: By name.
+        gallery: How many queries over how many items, in both directions.
+        repeats: Rounds, each of which runs every model; times are medians over them.
+    """
+    _check(models, gallery, repeats)
+    subjects = {
+        name: _CostSubject(model, model.similarity, model.set_sizes, model.dim, model.device)
+        for name, model in models.items()
+    }
+    reference = next((name for name, subject in subjects.items() if subject.set_sizes == (1, 1)), None)
+    if reference is None:
+        first = next(iter(subjects.values()))
+        reference = f"single vector (D={first.dim})"
+        cosine = similarity.build("cosine")
+        subjects = {reference: _CostSubject(None, cosine, (1, 1), first.dim, first.device), **subjects}
+    with torch.inference_mode():
+        times = median_times(_tasks(subjects, gallery, seed), repeats, progress or ignore)
+    return [_cost(name, subjects, reference, times) for name in subjects]
+
+
+def _check(models: Mapping[str, Model], gallery: tuple[int, int], repeats: int) -> None:
+    if not models:
+        raise InputError("cost() got no model. Give at least one: {name: polysem.load(folder)}.")
+    if min(gallery) < 1 or repeats < 1:
+        queries, items = gallery
+        raise InputError(
+            f"cost() takes at least one query, item and repeat; got {queries}, {items} and {repeats}. "
+            "The usual ones are 1000, 5000 and 5."
+        )
+
+
+# -------------------------------------------------------------------------------------------------------------- timing
+
+
+def median_times(
+    tasks: Mapping[Key, Callable[[], object]], rounds: int, progress: Progress = ignore
+) -> dict[Key, Timing]:
+    """The median time of each task over rounds, after one round to warm up.
+
+    A round runs every task once: whatever slows the machine for a while slows all of them alike.
+    """
+    times: dict[Key, list[Timing]] = {key: [] for key in tasks}
+    for number in range(rounds + 1):
+        for done, (key, task) in enumerate(tasks.items(), 1):
+            wall, cpu = time.perf_counter(), time.process_time()
+            task()
+            if number:
+                times[key].append(Timing(time.perf_counter() - wall, time.process_time() - cpu))
+            progress("measuring", number * len(tasks) + done, (rounds + 1) * len(tasks))
+    return {
+        key: Timing(statistics.median(t.wall for t in taken), statistics.median(t.cpu for t in taken))
+        for key, taken in times.items()
+    }
+
+
+def _tasks(
+    subjects: Mapping[str, _CostSubject], gallery: tuple[int, int], seed: int
+) -> dict[tuple[str, str], Callable[[], object]]:
+    queries, items = gallery
+    unit_sets = cache(_unit_sets)  # models of one shape share theirs
+    tasks: dict[tuple[str, str], Callable[[], object]] = {}
+    for name, subject in subjects.items():
+        images, texts = (
+            unit_sets(max(gallery), size, subject.dim, side + 2 * seed, subject.device)
+            for side, size in enumerate(subject.set_sizes)
+        )
+        scores = subject.similarity.scores
+        tasks[name, "image to text"] = partial(_image_to_text, scores, images[:queries], texts[:items])
+        tasks[name, "text to image"] = partial(_text_to_image, scores, images[:items], texts[:queries])
+        if subject.model is not None:
+            features = random_features(subject.model.image, ENCODED_ITEMS, seed)
+            encode = subject.model.encode_images
+            tasks[name, "encode"] = partial(encode, features, batch_size=ENCODED_ITEMS)
+    return tasks
+
+
+def _unit_sets(count: int, size: int, dim: int, seed: int, device: torch.device) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return masked_ops.unit(torch.randn(count, size, dim, generator=generator)).to(device)
+
+
+def _image_to_text(scores: Callable[[Tensor, Tensor], Tensor], images: Tensor, texts: Tensor) -> Tensor:
+    return _top(scores(images, texts))
+
+
+def _text_to_image(scores: Callable[[Tensor, Tensor], Tensor], images: Tensor, texts: Tensor) -> Tensor:
+    return _top(scores(images, texts).t().contiguous())
+
+
+def _top(scores: Tensor) -> Tensor:
+    # On the CPU: an accelerator has not done its work before its answer is here.
+    return scores.topk(min(TOP, scores.shape[1])).indices.cpu()
+
+
+def random_features(tower: Tower, items: int, seed: int = 0) -> LocalFeatures:
+    """Features such as a store would hold: what the encoder makes of pixels, or takes where it takes features."""
+    encoder = tower.encoder
+    width = encoder.config["input_dim"] if encoder.takes == "features" else encoder.dim
+    values = torch.randn(items, _tokens(encoder), width, generator=torch.Generator().manual_seed(seed))
+    return LocalFeatures(values, torch.ones(values.shape[:2], dtype=torch.bool))
+
+
+def _tokens(encoder: Encoder) -> int:
+    if isinstance(encoder, Detector):
+        return encoder.regions
+    if isinstance(encoder, VideoFrames):
+        return encoder.frames
+    return len(encoder.cells()) if isinstance(encoder, ImageEncoder) else REGIONS
+
+
+# ------------------------------------------------------------------------------------------------------------ counting
+
+
+def _cost(
+    name: str, subjects: Mapping[str, _CostSubject], reference: str, times: Mapping[tuple[str, str], Timing]
+) -> Cost:
+    subject, single = subjects[name], subjects[reference]
+    rates = {of: ENCODED_ITEMS / taken.wall for (of, what), taken in times.items() if what == "encode"}
+    rate = rates.get(name)
+    image_bytes, text_bytes = (SetBytes(4 * size * subject.dim, 2 * size * subject.dim) for size in subject.set_sizes)
+    parameters, theirs = _parameters(subject.model), _parameters(single.model)
+    search, single_search = (times[of, "image to text"] + times[of, "text to image"] for of in (name, reference))
+    return Cost(
+        name=name,
+        similarity=subject.similarity.config["name"],
+        set_sizes=subject.set_sizes,
+        dim=subject.dim,
+        flops=subject.flops,
+        image_to_text=times[name, "image to text"],
+        text_to_image=times[name, "text to image"],
+        image_bytes=image_bytes,
+        text_bytes=text_bytes,
+        parameters=parameters,
+        items_per_second=rate,
+        oips=None if rate is None else rate / min(rates.values()),
+        relative=RelativeCost(
+            flops=subject.flops / single.flops,
+            wall=search.wall / single_search.wall,
+            cpu=search.cpu / single_search.cpu,
+            bytes=image_bytes.float32 / (4 * single.dim),
+            parameters=None if parameters is None or theirs is None else parameters.total / theirs.total,
+        ),
+        is_reference=name == reference,
+        assumed={} if subject.model is None else subject.model.provenance.get("assumed", {}),
+    )
+
+
+def _parameters(model: Model | None) -> ParameterCounts | None:
+    if model is None:
+        return None
+    image, text = (
+        (_count(tower.encoder), _count(tower) - _count(tower.encoder)) for tower in (model.image, model.text)
+    )
+    trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    return ParameterCounts(_count(model), trainable, *image, *text)
+
+
+def _count(module: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+# ---------------------------------------------------------------------------------------------------- untrained models
+
+
+def find_model(name: str) -> Model:
+    """The model of this name, shipped or in a folder, or an untrained one of the recipe of this name or path."""
+    path = Path(name).expanduser()
+    is_recipe = name in recipes.names() or path.suffix in (".yaml", ".yml")
+    if name in SHIPPED:
+        return load(name)
+    if (path / CONFIG).is_file() or (path.is_dir() and not is_recipe):
+        return load(path)
+    if not is_recipe:
+        choices = unknown("recipe", name, recipes.names())
+        raise UnknownNameError(f"{name!r} is no folder of a model: give one that `polysem train` made. {choices}")
+    return build_untrained(recipes.load(name))
+
+
+def build_untrained(recipe: Recipe) -> Model:
+    """The recipe's model with random weights. `provenance["assumed"]` holds what only data could have decided."""
+    towers = {"image": recipe.image.tower(), "text": recipe.text.tower()}
+    assumed: dict[str, int] = {}
+    for side, tower in towers.items():
+        encoder = tower["encoder"]
+        known = {knob.name for knob in encoders.describe(encoder["name"]).knobs}
+        for knob in known & (FROM_DATA.keys() - encoder.keys()):
+            encoder[knob] = assumed[f"{side}.encoder.{knob}"] = FROM_DATA[knob]
+        if "pretrained" in known:
+            encoder["pretrained"] = False
+        elif encoder.get("encoder") is not None:  # of a video's frames
+            encoder["encoder"]["pretrained"] = False
+        sets = tower["sets"]
+        if sets != "shared" and set_registry.find(sets["name"]).classifies:
+            sets.setdefault("labels", [f"class {number}" for number in range(LABELS)])
+            assumed[f"{side}.sets.labels"] = len(sets["labels"])
+    dim = assumed["image.sets.labels"] if recipe.dim == "labels" else recipe.dim
+    try:
+        model = build(dim, similarity=recipe.similarity, **towers)
+    except SourceError as error:
+        raise SourceError(f"The recipe {recipe.name} cannot be built. {error} Or give a model trained by it.") from None
+    model.provenance = {"recipe": recipe.model_dump(mode="json"), "assumed": assumed}
+    return model.eval()

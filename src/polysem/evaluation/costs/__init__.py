@@ -1,1 +1,0 @@
-"""What a model costs: arithmetic, time, memory."""

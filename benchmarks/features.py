@@ -36,7 +36,7 @@ import polysem
 import polysem.encoders
 from polysem.data import Collection, Item, Media, load_image
 from polysem.data.images import is_image
-from polysem.data.store import Entry, FeatureStore, Manifest, StoreWriter
+from polysem.data.store import FeatureManifest, FeatureStore, StoreEntry, StoreWriter
 from polysem.encoders.extraction import extract
 
 RESULTS = Path(__file__).parent / "results" / "features.json"
@@ -144,11 +144,11 @@ def measure_memory(folder: Path) -> dict[str, Any]:
 
 def fill(folder: Path) -> FeatureStore:
     draw = np.random.default_rng(0)
-    manifest = Manifest("random", "none", WIDTH, "float16")
+    manifest = FeatureManifest("random", "none", WIDTH, "float16")
     with StoreWriter(folder, manifest, shard_bytes=2**27) as writer:
         for first in range(0, STORED, BATCH):
             values = draw.standard_normal((BATCH, TOKENS, WIDTH), np.float32)
-            writer.add(Entry(f"{first + row}", values[row]) for row in range(BATCH))
+            writer.add(StoreEntry(f"{first + row}", values[row]) for row in range(BATCH))
             writer.commit()
     return FeatureStore.open(folder)
 

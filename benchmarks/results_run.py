@@ -18,7 +18,7 @@ from results_rows import Plan, Row
 
 from polysem import atomic_write, recipes
 from polysem.data.collection import Collection
-from polysem.data.store import manifest
+from polysem.data.store.layout import read_manifest
 from polysem.errors import InputError
 from polysem.evaluation import Evaluation, evaluate
 from polysem.evaluation.embeddings import embed
@@ -73,7 +73,7 @@ class Bench:
         for key in ("name", "summary", "paper"):
             content.pop(key)
         stores = [self.features[row.store - 1], self.text_features]
-        made = [None if store is None else manifest.load(store).fingerprint for store in stores]
+        made = [None if store is None else read_manifest(store).fingerprint for store in stores]
         told = json.dumps([content, made, self.data.name, self.data.splits, row.read_as], sort_keys=True)
         return self.out / f"{row.base}-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
 
@@ -88,7 +88,7 @@ class Bench:
 @functools.cache
 def encoder_of(store: Path) -> str:
     """The encoder that made a store, as a recipe writes it: the larger networks come with other resolutions."""
-    made = manifest.load(store).encoder
+    made = read_manifest(store).encoder
     told = {key: made[key] for key in ("name", "model", "image_size", "resize") if made.get(key) is not None}
     return json.dumps({**told, "trainable": "none"})
 

@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+_FULL = "The disk is full: free some space"
+_FORBIDDEN = "Choose a folder you may write to, or change its permissions"
+_REMEDIES = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EACCES: _FORBIDDEN,
+    errno.EPERM: _FORBIDDEN,
+    errno.EROFS: _FORBIDDEN,
+    errno.EFBIG: "Files may not grow that large here: raise the limit (`ulimit -f`)",
+    errno.EMFILE: "Too many files are open: raise the limit (`ulimit -n`)",
+}
 
 
 class PolysemError(ValueError):
@@ -40,3 +53,8 @@ def kind(value: object) -> str:
     if dtype is None or shape is None:
         return type(value).__name__
     return f"{str(dtype).removeprefix('torch.')} of shape {tuple(shape)}"
+
+
+def os_error_remedy(error: OSError) -> str:
+    """What a user can do about something that the operating system refused: half a sentence, without a full stop."""
+    return _REMEDIES.get(error.errno or 0, "Repair the cause")

@@ -6,8 +6,7 @@ import pytest
 from PIL import Image
 
 import sample_videos
-from polysem.data.video import VideoError, frame_at, frame_times, sample_frames, video_duration
-from polysem.data.video_metadata import VideoFacts
+from polysem.data.video import VideoError, VideoMetadata, frame_times, load_still, sample_frames, video_duration
 from polysem.errors import InputError
 
 CONTAINERS = {".mp4": "libx264", ".mov": "libx264", ".mkv": "libx264", ".avi": "mpeg4", ".webm": "libvpx-vp9"}
@@ -59,10 +58,10 @@ def test_one_frame_is_held_at_a_time(tmp_path):
     tracemalloc.stop()
 
 
-def test_frame_at_a_time(tmp_path):
+def test_a_still_is_the_frame_at_a_time(tmp_path):
     path = sample_videos.ramp(tmp_path / "ramp.mp4", frames=16)
     for time, shade in ((0.0, 8), (1.06, 136), (99.0, 248), (-1.0, 8)):
-        assert np.asarray(frame_at(path, time)).mean() == pytest.approx(shade, abs=8)
+        assert np.asarray(load_still(path, time)).mean() == pytest.approx(shade, abs=8)
 
 
 def test_pixels_that_are_not_square_are_stretched(tmp_path):
@@ -74,7 +73,7 @@ def test_a_turned_video_is_upright(tmp_path):
     left = Image.new("RGB", (32, 24))
     left.paste((250, 250, 250), (0, 0, 16, 24))
     path = sample_videos.turned(sample_videos.write(tmp_path / "turned.mp4", [left] * 4))
-    image = frame_at(path, 0.0)
+    image = load_still(path, 0.0)
     assert image.size == (24, 32)
     # A quarter turn clockwise: what the sensor saw on its left is at the top.
     assert np.asarray(image)[:12].mean() > 200 > 50 > np.asarray(image)[20:].mean()
@@ -91,7 +90,7 @@ def test_an_empty_missing_or_foreign_file_is_named_with_the_reason(tmp_path):
             list(sample_frames(tmp_path / name, 2))
         with pytest.raises(VideoError, match=name):
             video_duration(tmp_path / name)
-        assert dict(VideoFacts(tmp_path / name)) == {}
+        assert dict(VideoMetadata(tmp_path / name)) == {}
 
 
 def test_a_file_of_sound_alone_says_what_it_holds(tmp_path):
@@ -154,7 +153,7 @@ def test_without_pyav_the_extra_is_named(tmp_path, monkeypatch):
 
 def test_the_length_is_read_when_asked_for_and_once(tmp_path, monkeypatch):
     path = sample_videos.ramp(tmp_path / "ramp.mp4", frames=16)
-    facts = VideoFacts(path)
+    facts = VideoMetadata(path)
     assert {**facts, "year": 2021} == {"duration": 2.0, "year": 2021}
     path.unlink()
     assert facts["duration"] == 2.0

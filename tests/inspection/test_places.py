@@ -10,7 +10,7 @@ from PIL import Image
 from encoders import tiny_models
 from inspection.making import model
 from polysem import PolysemError, encoders
-from polysem.data.store import Manifest
+from polysem.data.store import FeatureManifest
 from polysem.inspection import image_attentions, places, regions, stored_places
 
 FAMILIES = [*tiny_models.GRIDS, *tiny_models.PATCHES, "efficientnet-lite0", "grids"]
@@ -132,7 +132,7 @@ def test_regions_lie_where_the_detector_found_them(build, size, resize):
 @pytest.mark.parametrize("family", ["resnet", "grids", "vit", "siglip"])
 def test_a_store_tells_the_places_of_its_features(build, family):
     encoder = build(family, resize="crop")
-    manifest = Manifest("toy", "f", encoder.dim, encoder=dict(encoder.config))
+    manifest = FeatureManifest("toy", "f", encoder.dim, encoder=dict(encoder.config))
     expected = places(encoder, (300, 200))
     found = stored_places(manifest, len(expected), (300, 200))
     torch.testing.assert_close(found.boxes, expected.boxes, equal_nan=True)
@@ -145,7 +145,7 @@ def test_features_that_nobody_placed():
     region = encoders.build("region", input_dim=8, dim=4)
     assert places(region, (10, 10), 36).kind == "unknown"
     assert places(encoders.build("frames", input_dim=8), (10, 10), 5).kind == "frames"
-    assert stored_places(Manifest("toy", "f", 8, encoder={"name": "detector"}), 36, (10, 10)).kind == "unknown"
+    assert stored_places(FeatureManifest("toy", "f", 8, encoder={"name": "detector"}), 36, (10, 10)).kind == "unknown"
     given = regions(np.array([[0, 0, 5, 5], [2, 2, 9, 9]]), (10, 10))
     assert (given.kind, given.centres.tolist()) == ("boxes", [[2.5, 2.5], [5.5, 5.5]])
     with pytest.raises(PolysemError, match="how many"):

@@ -209,14 +209,13 @@ def test_no_part_of_a_path_comes_from_the_address(served: TestClient, key: str) 
 
 
 def test_a_playlist_that_calls_itself_a_video_is_not_followed(tmp_path: Path) -> None:
-    from polysem.data.thumbnails import still
-    from polysem.data.video import VideoError
+    from polysem.data.video import VideoError, load_still
 
     write_video(tmp_path / "secret.mp4", [(1, 2, 3)])
     playlist = tmp_path / "list.mp4"
     playlist.write_text(f"#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\nfile://{tmp_path}/secret.mp4\n#EXT-X-ENDLIST\n")
     with pytest.raises(VideoError):
-        still(playlist)
+        load_still(playlist)
     with pytest.raises(ApiError):
         parts.poster(str(playlist), None, 160, 10**6)
 

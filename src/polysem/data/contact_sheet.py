@@ -13,8 +13,7 @@ from polysem.atomic_write import replace_file
 from polysem.data.collection import Collection, Item
 from polysem.data.images import ImageError
 from polysem.data.reader_errors import DataError
-from polysem.data.thumbnails import still
-from polysem.data.video import VideoError
+from polysem.data.video import VideoError, load_still
 
 _CELL, _PICTURE, _MARGIN, _LINE = 320, 300, 10, 19
 _INK, _PAPER, _FAINT = "#222222", "#fbfaf7", "#8a8a8a"
@@ -57,7 +56,7 @@ def contact_sheet(
 
 def _thumbnail(item: Item, time: float | None) -> Image.Image:
     try:
-        picture = still(item.media.path, time)
+        picture = load_still(item.media.path, time)
     except (ImageError, VideoError):
         return Image.new("RGB", (_PICTURE, _PICTURE), "#e8d0d0")
     return ImageOps.pad(picture, (_PICTURE, _PICTURE), color=_PAPER)

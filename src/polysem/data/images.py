@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from polysem.errors import InputError
 
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"})
 MAX_PIXELS = 100_000_000
 """A picture that unfolds to more is refused: a few kilobytes can ask for gigabytes."""
+_EXIF_DATE = re.compile(r"(\d{4}):(\d\d):(\d\d) (\d\d:\d\d:\d\d)")
 
 
 class ImageError(InputError):
@@ -41,9 +43,15 @@ def decode_image(
     formats: tuple[str, ...] | None = None,
     at_least: int | None = None,
 ) -> Image.Image:
-    """`load_image` of an open file too. name: what errors call it. formats: Pillow's names of those to accept.
+    """`load_image` of an open file too.
 
-    at_least: for thumbnails. A JPEG may come smaller, but no smaller than this many pixels each way: many times faster.
+    Args:
+        source: a path or an open file.
+        name: what errors call it.
+        max_pixels: larger pictures are refused.
+        formats: Pillow's names of those to accept.
+        at_least: for thumbnails. A JPEG may come smaller, but no smaller than this many pixels each way: many times
+            faster.
     """
     try:
         with warnings.catch_warnings():
@@ -58,7 +66,7 @@ def decode_image(
                 if at_least is not None:
                     image.draft(None, (at_least, at_least))
                 image.load()
-                return _upright_rgb(image)
+                return _to_upright_rgb(image)
     except ImageError:
         raise
     except UnidentifiedImageError:
@@ -70,18 +78,37 @@ def decode_image(
         raise ImageError(f"{name}: damaged or truncated ({error}).") from None
 
 
-def _upright_rgb(image: Image.Image) -> Image.Image:
+def read_exif(path: Path) -> dict[str, Any]:
+    """What a camera noted: `taken` ("2021-07-04 10:30:00"), `year` and `camera`. Reads the file's header alone."""
+    try:
+        with Image.open(path) as image:
+            exif = image.getexif()
+            details = exif.get_ifd(ExifTags.IFD.Exif)
+    # A header can be damaged in as many ways as a picture; what it says is a convenience.
+    except Exception:
+        return {}
+    values: dict[str, Any] = {}
+    date = _EXIF_DATE.match(str(details.get(ExifTags.Base.DateTimeOriginal) or exif.get(ExifTags.Base.DateTime) or ""))
+    if date and int(date[1]) > 0:
+        values |= {"taken": f"{date[1]}-{date[2]}-{date[3]} {date[4]}", "year": int(date[1])}
+    model = exif.get(ExifTags.Base.Model)
+    if isinstance(model, str) and (name := model.replace("\0", "").strip()):
+        values["camera"] = name
+    return values
+
+
+def _to_upright_rgb(image: Image.Image) -> Image.Image:
     upright = ImageOps.exif_transpose(image)
     if upright.mode in ("RGBA", "LA", "PA") or "transparency" in upright.info:
         layered = upright.convert("RGBA")
         white = Image.new("RGBA", layered.size, "white")
         return Image.alpha_composite(white, layered).convert("RGB")
     if upright.mode in ("I", "I;16", "I;16B", "F"):
-        return _scaled_to_bytes(upright)
+        return _scale_to_bytes(upright)
     return upright.convert("RGB")
 
 
-def _scaled_to_bytes(image: Image.Image) -> Image.Image:
+def _scale_to_bytes(image: Image.Image) -> Image.Image:
     """16-bit and float greyscale hold more than 256 levels; Pillow's own conversion would clip them all to white."""
     low, high = image.getextrema()
     span = float(high) - float(low)  # type: ignore[arg-type]

@@ -1,34 +1,35 @@
-"""Raw videos through PyAV: how long they are, and frames of them at even distances in time."""
+"""Raw videos through PyAV: how long they are, frames at even distances in time, and one frame as a still."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from PIL import Image
 
-from polysem.data.images import MAX_PIXELS
+from polysem.data.images import MAX_PIXELS, load_image
 from polysem.environment.packages import install_command
 from polysem.errors import InputError
 
 if TYPE_CHECKING:
     from av.container import InputContainer
-    from av.video.frame import VideoFrame
+    from av.video.frame import VideoFrame as AvFrame
     from av.video.stream import VideoStream
 
 EXTENSIONS = frozenset({".mp4", ".webm", ".mkv", ".mov", ".avi", ".m4v"})
 CONTAINERS = ("mov", "mp4", "m4a", "3gp", "3g2", "mj2", "matroska", "webm", "avi")
 """What FFmpeg calls the formats that are opened. It knows playlists too, which make it fetch other files."""
-OPEN = {"format_whitelist": ",".join(CONTAINERS), "protocol_whitelist": "file"}
 _SEEK_FROM = 12.0
 """Seconds to the next wanted frame from which a jump pays: keyframes are seldom further apart than ten seconds."""
 _MISSING = 0.1
 """Share of a video that may lack frames: encoders round durations, and a last frame may stand for a while."""
+_MOST_FRAMES = 1500
+"""Decoded for a still on the way from a keyframe to the wanted frame; where keyframes are rarer, the last of them."""
 _CLOCK = re.compile(r"(\d+):(\d\d):(\d\d(?:\.\d+)?)")
 
 
@@ -37,8 +38,8 @@ class VideoError(InputError):
 
 
 @dataclass(frozen=True)
-class Frame:
-    """time: seconds from the beginning of the video."""
+class VideoFrame:
+    """A picture of a video. time: seconds from its beginning."""
 
     image: Image.Image
     time: float
@@ -57,70 +58,157 @@ def frame_times(count: int, duration: float) -> list[float]:
 
 def video_duration(path: Path) -> float:
     """Length of the pictures in seconds, from the file's header where it says so; no frame is decoded."""
-    with _opened(path) as (container, stream):
+    with _open_video(path, str(path)) as (container, stream):
         return _duration(path, container, stream)
 
 
-def sample_frames(path: Path, count: int, max_pixels: int = MAX_PIXELS) -> Iterator[Frame]:
-    """`count` upright RGB frames at `frame_times`, one after the other: one frame is held at a time.
+class VideoMetadata(Mapping[str, Any]):
+    """{"duration": seconds}, read from the file's header when first asked for; empty if it cannot be read.
+
+    A collection opens at once however many videos it holds; decoding one will say what is wrong with it.
+    """
+
+    __slots__ = ("_path", "_values")
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._values: dict[str, Any] | None = None
+
+    def _read(self) -> dict[str, Any]:
+        if self._values is None:
+            try:
+                self._values = {"duration": round(video_duration(self._path), 3)}
+            except VideoError:
+                self._values = {}
+        return self._values
+
+    def __getitem__(self, name: str) -> Any:
+        return self._read()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._read())
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+    def __repr__(self) -> str:
+        return repr(self._read())
+
+
+def sample_frames(path: Path, count: int, max_pixels: int = MAX_PIXELS) -> Iterator[VideoFrame]:
+    """Decode `count` upright RGB frames at `frame_times`, one after the other: one frame is held at a time.
 
     A video with fewer frames gives some of them more than once: what stood on the screen at that time.
+
+    Args:
+        path: of the video.
+        count: number of frames.
+        max_pixels: larger frames are refused.
     """
-    with _opened(path) as (container, stream):
-        size = stream.codec_context.width * stream.codec_context.height
-        if size > max_pixels:
-            raise VideoError(
-                f"{path}: frames of {stream.codec_context.width} x {stream.codec_context.height} pixels are more than "
-                f"the limit of {max_pixels:,}. Make the video smaller, or raise max_pixels if you trust it."
-            )
+    with _open_video(path, str(path), max_pixels) as (container, stream):
         duration = _duration(path, container, stream)
-        for time, frame in _shown_at(path, container, stream, frame_times(count, duration), duration):
-            yield Frame(upright(frame, stream), time)
+        for time, frame in _frames_at(path, container, stream, frame_times(count, duration), duration):
+            yield VideoFrame(_to_upright(frame, stream), time)
 
 
-def frame_at(path: Path, time: float) -> Image.Image:
-    """What is on the screen at this time, in seconds; the last frame if the video ends earlier."""
-    with _opened(path) as (container, stream):
-        duration = _duration(path, container, stream)
-        _, frame = next(_shown_at(path, container, stream, [min(max(time, 0.0), duration)], duration))
-        return upright(frame, stream)
+def load_still(path: Path, time: float | None = None, max_pixels: int = MAX_PIXELS) -> Image.Image:
+    """One upright RGB picture that stands for a file: the picture itself, or a frame of a video.
+
+    Args:
+        path: of a picture or a video.
+        time: of a video, seconds from its beginning; its middle if left out.
+        max_pixels: larger pictures are refused.
+    """
+    return _load_frame(path, str(path), time, max_pixels) if is_video(path) else load_image(path, max_pixels)
+
+
+def decode_still(file: BinaryIO, name: str, time: float | None = None, max_pixels: int = MAX_PIXELS) -> Image.Image:
+    """`load_still` of an open video. name: what errors call it."""
+    return _load_frame(file, name, time, max_pixels)
+
+
+def _load_frame(source: Path | BinaryIO, name: str, time: float | None, max_pixels: int) -> Image.Image:
+    """The frame that is on the screen at a time; before the beginning the first, after the end the last."""
+    with _open_video(source, name, max_pixels) as (container, stream):
+        base, start = float(stream.time_base or 1), stream.start_time or 0
+        length = stream.duration * base if stream.duration else (container.duration or 0) / 1_000_000
+        clamped = min(max(0.0, length / 2 if time is None else time), max(length, 0.0))
+        frame = _last_frame_before(container, stream, start + round(clamped / base))
+        if frame is None:  # a jump beyond the last keyframe's reach finds nothing
+            container.seek(0)
+            frame = _last_frame_before(container, stream, None)
+        if frame is None:
+            raise VideoError(f"{name}: no frame of it can be decoded. Copy or download it again.")
+        return _to_upright(frame, stream)
+
+
+def _last_frame_before(container: InputContainer, stream: VideoStream, end: int | None) -> AvFrame | None:
+    """The last frame that began by `end`, in units of the stream; without an end, the first there is."""
+    if end is not None:
+        container.seek(end, stream=stream)
+    shown: AvFrame | None = None
+    for number, frame in enumerate(container.decode(stream)):
+        if shown is not None and (end is None or number > _MOST_FRAMES or (frame.pts is not None and frame.pts > end)):
+            break
+        shown = frame
+    return shown
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[InputContainer, VideoStream]]:
+def _open_video(
+    source: Path | BinaryIO, name: str, max_pixels: int | None = None
+) -> Iterator[tuple[InputContainer, VideoStream]]:
     """The file and its first moving picture; whatever FFmpeg says against it becomes a VideoError."""
-    av = pyav()
+    av = import_pyav()
+    size = ""
+    if isinstance(source, Path):
+        try:
+            count = source.stat().st_size
+        except OSError as error:
+            raise VideoError(f"{name}: cannot be opened ({error.strerror}). Check that the file is there.") from None
+        if count == 0:
+            raise VideoError(f"{name}: the file is empty (0 bytes). Copy or download it again.")
+        size = f"; {count:,} bytes"
+    # An open file has no neighbours that a playlist could name.
+    protocols = "file" if isinstance(source, Path) else ""
+    options = {"format_whitelist": ",".join(CONTAINERS), "protocol_whitelist": protocols}
     try:
-        size = path.stat().st_size
-    except OSError as error:
-        raise VideoError(f"{path}: cannot be opened ({error.strerror}). Check that the file is there.") from None
-    if size == 0:
-        raise VideoError(f"{path}: the file is empty (0 bytes). Copy or download it again.")
-    try:
-        with av.open(str(path), metadata_errors="ignore", options=OPEN) as container:
-            # A song's cover is a video stream to FFmpeg, with one frame.
-            streams = [s for s in container.streams.video if not s.disposition & av.stream.Disposition.attached_pic]
-            if not streams:
-                held = ", ".join(sorted({stream.type for stream in container.streams})) or "nothing"
-                raise VideoError(f"{path}: holds no moving picture (only {held}). Leave it out, or give a video.")
-            if streams[0].codec_context is None:
-                raise VideoError(
-                    f"{path}: its pictures are in a coding that this PyAV does not know. "
-                    "Convert it: ffmpeg -i FILE -c:v libx264 NEW.mp4"
-                )
-            streams[0].codec_context.thread_count = 1  # those who read many videos do so side by side
-            yield container, streams[0]
+        opened = str(source) if isinstance(source, Path) else source
+        with av.open(opened, metadata_errors="ignore", options=options) as container:
+            yield container, _find_stream(container, name, max_pixels)
     except VideoError:  # a ValueError too, and it says already what is wrong
         raise
-    except (av.error.FFmpegError, ValueError, OSError, EOFError) as error:
-        said = getattr(error, "strerror", None) or str(error)
+    except (av.error.FFmpegError, ValueError, OSError, EOFError, MemoryError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
         raise VideoError(
-            f"{path}: damaged, truncated or no video ({said}; {size:,} bytes). "
+            f"{name}: damaged, truncated or no video ({reason}{size}). "
             "See whether a player opens it; if so, convert it: ffmpeg -i FILE -c:v libx264 NEW.mp4"
         ) from None
 
 
-def pyav() -> Any:
+def _find_stream(container: InputContainer, name: str, max_pixels: int | None) -> VideoStream:
+    # A song's cover is a video stream to FFmpeg, with one frame.
+    cover = import_pyav().stream.Disposition.attached_pic
+    stream = next((each for each in container.streams.video if not each.disposition & cover), None)
+    if stream is None:
+        kinds = ", ".join(sorted({each.type for each in container.streams})) or "nothing"
+        raise VideoError(f"{name}: holds no moving picture (only {kinds}). Leave it out, or give a video.")
+    context = stream.codec_context
+    if context is None:
+        raise VideoError(
+            f"{name}: its pictures are in a coding that this PyAV does not know. "
+            "Convert it: ffmpeg -i FILE -c:v libx264 NEW.mp4"
+        )
+    if max_pixels is not None and context.width * context.height > max_pixels:
+        raise VideoError(
+            f"{name}: frames of {context.width} x {context.height} pixels are more than the limit of {max_pixels:,}. "
+            "Make the video smaller, or raise max_pixels if you trust it."
+        )
+    context.thread_count = 1  # those who read many videos do so side by side
+    return stream
+
+
+def import_pyav() -> Any:
     """The package, imported on first use: not everybody has videos."""
     try:
         return import_module("av")
@@ -130,24 +218,25 @@ def pyav() -> Any:
 
 def _duration(path: Path, container: InputContainer, stream: VideoStream) -> float:
     """Of the pictures, not of a longer sound; counted from the packets if no header says it."""
-    known = _own_duration(stream)
+    known = _stream_duration(stream)
     if known is None and container.duration:
         known = container.duration / 1_000_000
     if known is None or known <= 0:
-        known = _counted(container, stream)
+        known = _measure_duration(container, stream)
     if known <= 0:
         raise VideoError(f"{path}: holds no frames (its length is 0 s). Copy or download it again.")
     return known
 
 
-def _own_duration(stream: VideoStream) -> float | None:
+def _stream_duration(stream: VideoStream) -> float | None:
     if stream.duration and stream.time_base:
         return float(stream.duration * stream.time_base)
-    said = _CLOCK.match(stream.metadata.get("DURATION", ""))  # as Matroska keeps it
-    return int(said[1]) * 3600 + int(said[2]) * 60 + float(said[3]) if said else None
+    clock = _CLOCK.match(stream.metadata.get("DURATION", ""))  # as Matroska keeps it
+    return int(clock[1]) * 3600 + int(clock[2]) * 60 + float(clock[3]) if clock else None
 
 
-def _counted(container: InputContainer, stream: VideoStream) -> float:
+def _measure_duration(container: InputContainer, stream: VideoStream) -> float:
+    """From the times of all packets."""
     first, last = None, 0.0
     step = 1 / float(stream.average_rate) if stream.average_rate else 0.04
     for packet in container.demux(stream):
@@ -159,9 +248,9 @@ def _counted(container: InputContainer, stream: VideoStream) -> float:
     return 0.0 if first is None else last - first
 
 
-def _shown_at(
+def _frames_at(
     path: Path, container: InputContainer, stream: VideoStream, times: list[float], duration: float
-) -> Iterator[tuple[float, VideoFrame]]:
+) -> Iterator[tuple[float, AvFrame]]:
     """For each time the frame that is on the screen then: the last one that began before it."""
     base = float(stream.time_base or 1)
     begin = (stream.start_time or 0) * base
@@ -170,19 +259,19 @@ def _shown_at(
     if shown is None:
         raise VideoError(f"{path}: no frame of it can be decoded. Copy or download it again.")
     for time in times:
-        if coming is not None and time - _begins(coming, begin) > _SEEK_FROM:
+        if coming is not None and time - _start_time(coming, begin) > _SEEK_FROM:
             container.seek(round((begin + time) / base), stream=stream)
             frames = container.decode(stream)
             # A jump that finds nothing leaves the last frame before it, which the check below looks at.
             coming = next(frames, None)
-        while coming is not None and _begins(coming, begin) <= time:
+        while coming is not None and _start_time(coming, begin) <= time:
             shown, coming = coming, next(frames, None)
         if coming is None:
-            _check_end(path, container, stream, _begins(shown, begin), time, duration)
+            _check_end(path, container, stream, _start_time(shown, begin), time, duration)
         yield time, shown
 
 
-def _begins(frame: VideoFrame, begin: float) -> float:
+def _start_time(frame: AvFrame, begin: float) -> float:
     return (frame.time or 0.0) - begin
 
 
@@ -190,7 +279,7 @@ def _check_end(
     path: Path, container: InputContainer, stream: VideoStream, last: float, time: float, duration: float
 ) -> None:
     """Raise if the frames end long before the length in the header: a part of the file is missing."""
-    sound_may_go_on = _own_duration(stream) is None and len(container.streams) > 1
+    sound_may_go_on = _stream_duration(stream) is None and len(container.streams) > 1
     if time - last > max(_MISSING * duration, 1.0) and not sound_may_go_on:
         raise VideoError(
             f"{path}: truncated: it should last {duration:.1f} s, and its frames end at {last:.1f} s. "
@@ -198,7 +287,7 @@ def _check_end(
         )
 
 
-def upright(frame: VideoFrame, stream: VideoStream) -> Image.Image:
+def _to_upright(frame: AvFrame, stream: VideoStream) -> Image.Image:
     """As a player shows it: square pixels, and turned as the camera noted."""
     image: Image.Image = frame.to_image()  # type: ignore[no-untyped-call]
     shape = stream.sample_aspect_ratio

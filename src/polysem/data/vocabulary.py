@@ -10,7 +10,7 @@ from typing import Self
 
 from polysem import atomic_write
 from polysem.data.reader_errors import DataError
-from polysem.data.readers.text import read_json
+from polysem.data.readers.base import read_json
 from polysem.data.tokenise import words
 from polysem.errors import InputError
 

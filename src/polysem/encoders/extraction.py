@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from polysem.data.collection import Collection
-from polysem.data.store import FeatureStore, Manifest, StoreWriter
-from polysem.data.store.manifest import Dtype
+from polysem.data.store import FeatureManifest, FeatureStore, StoreWriter
+from polysem.data.store.layout import Dtype
 from polysem.data.store.writer import SHARD_BYTES
 from polysem.encoders.base import Encoder
 from polysem.encoders.pipeline import Job, Pace, Progress, run
@@ -157,9 +157,9 @@ def _pace(device: torch.device, batch: int, window: int, workers: int | None, re
     return Pace(batch, window, readers or workers or min(8, os.cpu_count() or 1), encoders=1, alone=False)
 
 
-def _manifest(collection: Collection, encoder: Encoder, dtype: Dtype) -> Manifest:
+def _manifest(collection: Collection, encoder: Encoder, dtype: Dtype) -> FeatureManifest:
     seen: Any = getattr(encoder, "preprocessing", None)
-    return Manifest(
+    return FeatureManifest(
         collection=collection.name,
         fingerprint=encoder.fingerprint(),
         dim=encoder.dim,

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from polysem.cpu_blocks import single_threaded_pool
 from polysem.data.collection import Skipped
-from polysem.data.store import Entry, StoreWriter
+from polysem.data.store import StoreEntry, StoreWriter
 from polysem.errors import InputError
 from polysem.features import LocalFeatures
 
@@ -73,11 +73,11 @@ def run(
     """Extract every key of the job that is not `done`, and commit at least every second or so."""
     todo = sum(key not in done for key in job.keys)
     total, resumed, skipped = len(job.keys), len(job.keys) - todo, 0
-    encoded, in_flight = 0, deque[tuple[int, Future[list[Entry]] | list[Skipped]]]()
+    encoded, in_flight = 0, deque[tuple[int, Future[list[StoreEntry]] | list[Skipped]]]()
     committed = time.monotonic()
     report(Progress(total, resumed, resumed, 0))
 
-    def write(given: Future[list[Entry]] | list[Skipped]) -> None:
+    def write(given: Future[list[StoreEntry]] | list[Skipped]) -> None:
         nonlocal encoded, skipped, committed
         if isinstance(given, Future):
             entries = given.result()
@@ -151,7 +151,7 @@ def _batches(ready: list[tuple[int, Tensor]], size: int) -> list[tuple[list[int]
     return [([place for place, _ in batch], [given for _, given in batch]) for batch in cut]
 
 
-def _encode(job: Job, places: list[int], inputs: list[Tensor]) -> list[Entry]:
+def _encode(job: Job, places: list[int], inputs: list[Tensor]) -> list[StoreEntry]:
     try:
         with torch.inference_mode():
             features = job.encode(torch.stack(inputs))
@@ -161,7 +161,7 @@ def _encode(job: Job, places: list[int], inputs: list[Tensor]) -> list[Entry]:
         error.add_note(f"This happened while encoding items {[job.keys[place] for place in places]}.")
         raise
     return [
-        Entry(
+        StoreEntry(
             job.keys[place],
             values[row] if mask[row].all() else values[row][mask[row]],
             None if summary is None else summary[row],

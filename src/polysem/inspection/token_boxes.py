@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from polysem.data.store.manifest import Manifest
+from polysem.data.store import FeatureManifest
 from polysem.encoders import Detector, Encoder, ImageEncoder
 from polysem.encoders.preprocessing import Preprocessing, grid_boxes
 from polysem.errors import InputError, kind
@@ -102,7 +102,7 @@ def regions(boxes: Any, size: tuple[int, int]) -> Places:
     return Places(found, "boxes", size)
 
 
-def stored_places(manifest: Manifest, tokens: int, size: tuple[int, int]) -> Places:
+def stored_places(manifest: FeatureManifest, tokens: int, size: tuple[int, int]) -> Places:
     """Where the tokens of a feature store lie in a picture of this (width, height), as far as its manifest tells.
 
     It does for grids and patches. A detector's boxes are not stored.

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from polysem import cpu_blocks
 from polysem.data.collection import Collection, Item, Skipped
-from polysem.data.exif import camera_facts
 from polysem.data.feature_files import load_features
+from polysem.data.images import read_exif
 from polysem.data.video import is_video
 from polysem.encoders import PixelEncoder
 from polysem.errors import InputError, PolysemError
@@ -140,7 +140,7 @@ class Reader:
         The hash covers what is encoded and what is said of it, so a new label counts too.
         """
         path = item.media.path
-        facts = {} if item.media.is_features or is_video(path) else camera_facts(path)
+        facts = {} if item.media.is_features or is_video(path) else read_exif(path)
         metadata = {**facts, **item.metadata, **({"split": item.split} if item.split else {})}
         caption = item.captions[0] if item.captions else None
         entry = Entry(item.id, str(path.absolute()), caption, metadata, item.labels)

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from polysem.data.collection import Collection, Item, Media
-from polysem.data.video import is_video
-from polysem.data.video_metadata import VideoFacts
+from polysem.data.video import VideoMetadata, is_video
 from polysem.search.backend import Backend
 from polysem.search.filters import And, Compare, Field, In
 from polysem.search.store.entries import is_unicode
@@ -25,7 +24,7 @@ def pictures(backend: Backend, paths: Iterable[str | Path]) -> Collection:
 
 def _picture(backend: Backend, path: Path) -> Item:
     media, name, whole = Media(path.parent, path.name), path.as_posix(), Path(os.path.abspath(path))
-    facts = VideoFacts(path) if is_video(path) else {}
+    facts = VideoMetadata(path) if is_video(path) else {}
     if not is_unicode(str(whole)):  # the index cannot know it; adding it says why
         return Item(name, media, metadata=facts)
     # As it was added: with the ".." of a collection's path, or without.

@@ -123,12 +123,12 @@ def tag_of(state: os.stat_result) -> str:
 
 def poster(stored: str | None, time: float | None, size: int | None, pixels: int) -> bytes:
     """The frame that is on the screen at a time, as JPEG; the one in the middle without a time."""
-    from polysem.data.thumbnails import still_of
+    from polysem.data.video import decode_still
 
     with opened(stored, largest=None) as file:
         kind_of(file)
         try:
-            image = still_of(file, "video", time, pixels)
+            image = decode_still(file, "video", time, pixels)
         except PolysemError:
             raise ApiError(404, "No frame of this item's video can be shown.") from None
     return thumbnail(image, SIZES[-1] if size is None else next((each for each in SIZES if each >= size), SIZES[-1]))

@@ -88,12 +88,12 @@ def test_an_unknown_category_and_a_foreign_file_are_named(coco):
     ("change", "says"),
     [
         ({"annotations": None}, "not a COCO file: its 'annotations' is None"),
-        ({"images": [{"file_name": "1.jpg"}]}, "image at place 0 has no id; expected a whole number"),
+        ({"images": [{"file_name": "1.jpg"}]}, r"image 0 \(counted from 0\) has no id; expected a whole number"),
         ({"images": [{"id": 1}]}, "image 1 has no file_name; expected a text"),
         ({"categories": [{"id": 18}]}, "category 18 has no name"),
         ({"annotations": [{"id": 5, "image_id": "12"}]}, "annotation 5 has the image_id '12'; expected a whole number"),
         ({"annotations": [{"id": 5}]}, "annotation 5 has no image_id"),
-        ({"annotations": [7]}, "annotation at place 0 has no image_id"),
+        ({"annotations": [7]}, r"annotation 0 \(counted from 0\) has no image_id"),
         (
             {"annotations": [{"id": 5, "image_id": 1, "category_id": 18, "bbox": [1, 2, 3]}]},
             r"annotation 5 has the bbox \[1, 2, 3\]; expected \[x, y, width, height\]",

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 from polysem.data.collection import Skipped
-from polysem.data.store import Entry, FeatureStore, Manifest, StoreError, StoreWriter
+from polysem.data.store import FeatureManifest, FeatureStore, StoreEntry, StoreError, StoreWriter
 
-MANIFEST = Manifest("tiny", "abc", 4, "float32")
+MANIFEST = FeatureManifest("tiny", "abc", 4, "float32")
 BATCHES = [
-    [Entry(f"{batch}-{i}", np.full((batch + i + 1, 4), 10 * batch + i, np.float32)) for i in range(2)]
+    [StoreEntry(f"{batch}-{i}", np.full((batch + i + 1, 4), 10 * batch + i, np.float32)) for i in range(2)]
     for batch in range(4)
 ]
 SHARD_BYTES = 150
 
 
-def write(folder: Path, batches: list[list[Entry]]) -> None:
+def write(folder: Path, batches: list[list[StoreEntry]]) -> None:
     """Whatever of the batches is not there yet."""
     with StoreWriter(folder, MANIFEST, shard_bytes=SHARD_BYTES) as writer:
         for batch in batches:

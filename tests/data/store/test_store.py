@@ -14,21 +14,21 @@ import pytest
 import torch
 
 from polysem.data.collection import Skipped
-from polysem.data.store import Entry, FeatureStore, Manifest, StoreError, StoreWriter
+from polysem.data.store import FeatureManifest, FeatureStore, StoreEntry, StoreError, StoreWriter
 from polysem.errors import ConfigError, InputError
 
 DIM = 6
 
 
-def manifest(**changes: object) -> Manifest:
+def manifest(**changes: object) -> FeatureManifest:
     base = {"collection": "tiny", "fingerprint": "abc", "dim": DIM, "dtype": "float32", "encoder": {"name": "grid"}}
-    return Manifest(**{**base, **changes})  # type: ignore[arg-type]
+    return FeatureManifest(**{**base, **changes})  # type: ignore[arg-type]
 
 
-def entries(*lengths: int, seed: int = 0, prefix: str = "item", summary: int = 0) -> list[Entry]:
+def entries(*lengths: int, seed: int = 0, prefix: str = "item", summary: int = 0) -> list[StoreEntry]:
     draw = np.random.default_rng(seed)
     return [
-        Entry(
+        StoreEntry(
             f"{prefix}{i}",
             draw.normal(size=(n, DIM)).astype(np.float32),
             draw.normal(size=summary).astype(np.float32) if summary else None,
@@ -37,7 +37,7 @@ def entries(*lengths: int, seed: int = 0, prefix: str = "item", summary: int = 0
     ]
 
 
-def made(folder: Path, given: list[Entry], **changes: object) -> FeatureStore:
+def made(folder: Path, given: list[StoreEntry], **changes: object) -> FeatureStore:
     with StoreWriter(folder, manifest(**changes)) as writer:
         writer.add(given)
     return FeatureStore.open(folder)
@@ -221,7 +221,7 @@ def test_a_feature_beyond_float16_is_refused_with_the_item_and_the_remedy(tmp_pa
 @pytest.mark.parametrize("shape", [(0, DIM), (3, DIM + 1), (DIM,)])
 def test_features_of_another_shape_are_refused(tmp_path: Path, shape: tuple[int, ...]) -> None:
     with StoreWriter(tmp_path, manifest()) as writer, pytest.raises(InputError, match=r"'x': .*\(tokens, 6\)"):
-        writer.add([Entry("x", np.zeros(shape, np.float32))])
+        writer.add([StoreEntry("x", np.zeros(shape, np.float32))])
 
 
 def test_an_id_is_stored_once(tmp_path: Path) -> None:
@@ -323,9 +323,9 @@ import resource, numpy as np
 from pathlib import Path
 from polysem.data.store import *
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
-with StoreWriter(Path({str(tmp_path)!r}), Manifest("tiny", "abc", {DIM}, "float32", {{"name": "grid"}})) as writer:
+with StoreWriter({str(tmp_path)!r}, FeatureManifest("tiny", "abc", {DIM}, "float32", {{"name": "grid"}})) as writer:
     for i in range(20):
-        writer.add([Entry(f"more{{i}}", np.ones((5, {DIM}), np.float32))])
+        writer.add([StoreEntry(f"more{{i}}", np.ones((5, {DIM}), np.float32))])
         if i == 3:
             writer.commit()
 """

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from polysem.data import open_collection
-from polysem.data.video import frame_at, frame_times, sample_frames, video_duration
+from polysem.data.video import frame_times, load_still, sample_frames, video_duration
 from polysem.errors import ConfigError, InputError
 from polysem.synthetic.clips import make
 from polysem.synthetic.clips.actions import ACTIONS
@@ -75,7 +75,7 @@ def test_each_moment_shows_its_own_object(tmp_path):
     make.write_video(path, pictures, 64, FPS)
     for start, end in cast.spans():
         for time in (start + 0.01, (start + end) / 2, end - 0.01):
-            shown = np.asarray(frame_at(path, time), np.float32)
+            shown = np.asarray(load_still(path, time), np.float32)
             painted = [np.asarray(picture, np.float32) for picture in pictures]
             distances = [np.abs(shown - each).mean() for each in painted]
             # What the file shows at a time is the frame that was painted for it, but for the compression.
@@ -172,5 +172,5 @@ def test_real_art_makes_clips_whose_frames_differ_from_moment_to_moment(tmp_path
     path = out / "videos" / "clip_00000.mp4"
     found = list(sample_frames(path, 16))
     assert [frame.time for frame in found] == pytest.approx(frame_times(16, moments[-1]["end"]))
-    middles = [np.asarray(frame_at(path, (each["start"] + each["end"]) / 2), np.float32) for each in moments]
+    middles = [np.asarray(load_still(path, (each["start"] + each["end"]) / 2), np.float32) for each in moments]
     assert all(np.abs(a - b).mean() > 2 for i, a in enumerate(middles) for b in middles[:i])

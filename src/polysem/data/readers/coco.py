@@ -5,26 +5,48 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from polysem.data.collection import Box, Collection, Item, Media
 from polysem.data.reader_errors import DataError, Problems
-from polysem.data.readers.text import clean_named_captions, read_json, split_name
+from polysem.data.readers.base import (
+    DataPath,
+    clean_named_captions,
+    complete_entries,
+    normalise_split,
+    read_json,
+    register_reader,
+)
 
-CATEGORY = {"id": int, "name": str}
+_CATEGORY = {"id": int, "name": str}
 
 
+def _recognise(data: DataPath) -> dict[str, Any] | None:
+    if isinstance(data.json, dict) and "annotations" in data.json:
+        return {"files": [data.path]}
+    for folder in (data.path, data.path / "annotations"):
+        files = sorted([*folder.glob("captions_*.json"), *folder.glob("instances_*.json")])
+        if files:
+            return {"files": files}
+    return None
+
+
+@register_reader(_recognise, priority=30)
 def read_coco(
     files: Sequence[Path],
     images: Path | None = None,
     repair_bytes: bool = False,
     problems: Problems | None = None,
 ) -> Collection:
-    """files: any of captions_*.json and instances_*.json; the two of one split are joined by image id.
+    """Read COCO's JSON files.
 
-    images: the folder that holds the pictures or one folder per split; looked for beside the files if not given.
+    Args:
+        files: any of captions_*.json and instances_*.json; the two of one split are joined by image id.
+        images: the folder that holds the pictures or one folder per split; looked for beside the files if not given.
+        repair_bytes: decode captions that are printed bytes objects.
+        problems: reported to.
     """
     problems = problems or Problems()
     pictures: dict[int, tuple[str, str | None]] = {}
@@ -34,16 +56,20 @@ def read_coco(
     for path in files:
         content = read_json(path)
         _check_lists(content, path)
-        split = _split_of(path)
-        for entry in _complete(content["images"], "image", {"id": int, "file_name": str}, path.name, problems):
+        split = _find_split(path)
+        for entry in complete_entries(content["images"], "image", {"id": int, "file_name": str}, path.name, problems):
             known = pictures.setdefault(entry["id"], (entry["file_name"], split))
             if known[1] != split:
                 problems.error("two splits", entry["file_name"], f"is in {known[1]!r} and in {split!r}.")
-        kinds = content.get("categories", [])
-        names = {kind["id"]: kind for kind in _complete(kinds, "category", CATEGORY, path.name, problems)}
-        for annotation in _complete(content["annotations"], "annotation", {"image_id": int}, path.name, problems):
-            _annotate(annotation, names, captions, labels, boxes, path.name, problems)
-    folders = _folders(files, images)
+        entries = content.get("categories", [])
+        categories = {
+            each["id"]: each for each in complete_entries(entries, "category", _CATEGORY, path.name, problems)
+        }
+        for annotation in complete_entries(
+            content["annotations"], "annotation", {"image_id": int}, path.name, problems
+        ):
+            _annotate(annotation, categories, captions, labels, boxes, path.name, problems)
+    folders = _find_folders(files, images)
     items = []
     for image, (name, split) in pictures.items():
         folder = next((f for f in folders if (f / name).is_file()), None)
@@ -52,8 +78,8 @@ def read_coco(
             continue
         raw, numbers = [text for text, _ in captions[image]], [number for _, number in captions[image]]
         texts, ids = clean_named_captions(raw, numbers, name, problems, repair_bytes)
-        names_of_things = tuple(dict.fromkeys(labels[image]))
-        items.append(Item(name, Media(folder, name), texts, names_of_things, split, tuple(boxes[image]), ids))
+        categories_shown = tuple(dict.fromkeys(labels[image]))
+        items.append(Item(name, Media(folder, name), texts, categories_shown, split, tuple(boxes[image]), ids))
     if not items:
         raise DataError(f"{files[0]}: none of its {len(pictures)} pictures was found. Name their folder with images=….")
     return Collection("coco", "image", items, problems.skipped)
@@ -61,27 +87,28 @@ def read_coco(
 
 def _annotate(
     annotation: dict[str, Any],
-    names: dict[int, dict[str, Any]],
+    categories: dict[int, dict[str, Any]],
     captions: dict[int, list[tuple[object, object]]],
     labels: dict[int, list[str]],
     boxes: dict[int, list[Box]],
     where: str,
     problems: Problems,
 ) -> None:
+    """Add what one annotation says to the captions, labels or boxes of its image."""
     image = annotation["image_id"]
     if "caption" in annotation:
         captions[image].append((annotation["caption"], annotation.get("id")))
     if "category_id" in annotation:
         number, sides = annotation["category_id"], annotation.get("bbox", [0.0, 0.0, 0.0, 0.0])
-        category = names.get(number) if isinstance(number, int) else None
+        category = categories.get(number) if isinstance(number, int) else None
         if category is None:
-            said = f"annotation {annotation.get('id')} names no known category: its category_id is {number!r}."
-            problems.error("unknown category", where, said)
+            message = f"annotation {annotation.get('id')} names no known category: its category_id is {number!r}."
+            problems.error("unknown category", where, message)
             return
         labels[image].append(category["name"])
         if not _is_box(sides):
-            said = f"annotation {annotation.get('id')} has the bbox {sides!r}; expected [x, y, width, height]."
-            problems.error("malformed entry", where, said)
+            message = f"annotation {annotation.get('id')} has the bbox {sides!r}; expected [x, y, width, height]."
+            problems.error("malformed entry", where, message)
             return
         x, y, width, height = sides
         boxes[image].append(Box(category["name"], x, y, x + width, y + height, category.get("supercategory")))
@@ -97,22 +124,6 @@ def _check_lists(content: Any, path: Path) -> None:
             raise DataError(f"{path}: not a COCO file: its {part!r} is {content[part]!r:.40}; {expected}.")
 
 
-def _complete(
-    entries: list[Any], what: str, fields: dict[str, type], where: str, problems: Problems
-) -> Iterator[dict[str, Any]]:
-    """The entries that have all these fields; the others are errors."""
-    for place, entry in enumerate(entries):
-        known = entry if isinstance(entry, dict) else {}
-        wrong = next((field for field, kind in fields.items() if not isinstance(known.get(field), kind)), None)
-        if wrong is None:
-            yield known
-            continue
-        got = f"has the {wrong} {known[wrong]!r:.40}" if wrong in known else f"has no {wrong}"
-        expected = "a whole number" if fields[wrong] is int else "a text"
-        called = known.get("id", f"at place {place}")
-        problems.error("malformed entry", where, f"{what} {called} {got}; expected {expected}. Mend or remove it.")
-
-
 def _is_box(sides: object) -> bool:
     return (
         isinstance(sides, list)
@@ -121,20 +132,20 @@ def _is_box(sides: object) -> bool:
     )
 
 
-def _split_of(path: Path) -> str | None:
+def _find_split(path: Path) -> str | None:
     """captions_train2017.json -> train."""
     match = re.search(r"(train|val|test|minival|restval)", path.stem)
-    return split_name(match[1]) if match else None
+    return normalise_split(match[1]) if match else None
 
 
-def _folders(files: Sequence[Path], images: Path | None) -> list[Path]:
+def _find_folders(files: Sequence[Path], images: Path | None) -> list[Path]:
     """Where pictures may be: the folder given or the usual places, and the split folders inside."""
     roots = (
         [images]
         if images
         else [f for p in files for f in (p.parent / "images", p.parent.parent / "images", p.parent.parent, p.parent)]
     )
-    found = [f for root in dict.fromkeys(roots) if root.is_dir() for f in (root, *sorted(root.glob("*20[0-9][0-9]")))]
-    if not found:
+    folders = [f for root in dict.fromkeys(roots) if root.is_dir() for f in (root, *sorted(root.glob("*20[0-9][0-9]")))]
+    if not folders:
         raise DataError(f"{images or files[0].parent}: no folder of pictures here. Name it with images=….")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(folders))

@@ -6,22 +6,33 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PureWindowsPath
+from typing import Any
 
 from polysem.data.collection import Collection, Item, Media
 from polysem.data.images import is_image
 from polysem.data.reader_errors import DataError, Problems
-from polysem.data.readers.text import clean_captions
+from polysem.data.readers.base import DataPath, clean_captions, read_text, register_reader
 
 _PICTURE = re.compile(r"im(\d+)\.\w+")
 
 
+def _recognise_mirflickr(data: DataPath) -> dict[str, Any] | None:
+    return {"folder": data.path} if (data.path / "meta" / "tags").is_dir() else None
+
+
+@register_reader(_recognise_mirflickr, priority=40)
 def read_mirflickr(
     folder: Path, annotations: Path | None = None, relevant: bool = False, problems: Problems | None = None
 ) -> Collection:
-    """MIRFLICKR-25K: im<n>.jpg, meta/tags/tags<n>.txt with a tag per line, and a file of picture numbers per label.
+    """Read MIRFLICKR-25K: im<n>.jpg, meta/tags/tags<n>.txt with a tag per line, and picture numbers per label.
 
-    The tags of a picture are one text, in their order. annotations: the folder of the label files, looked for inside if
-    not given. relevant: also take the stricter *_r1 files, as labels of their own. It has no splits.
+    The tags of a picture are one text, in their order. It has no splits.
+
+    Args:
+        folder: of the pictures.
+        annotations: the folder of the label files, looked for inside if not given.
+        relevant: also take the stricter *_r1 files, as labels of their own.
+        problems: reported to.
     """
     problems = problems or Problems()
     pictures = {int(match[1]): path for path in folder.iterdir() if (match := _PICTURE.fullmatch(path.name))}
@@ -49,21 +60,32 @@ def read_mirflickr(
 def _annotation_files(folder: Path) -> list[Path]:
     """In the folder whose name says so, else beside the pictures."""
     named = sorted(path for path in folder.rglob("*annotations*") if path.is_dir())
-    found = [path for place in (named or [folder]) for path in sorted(place.glob("*.txt"))]
-    if not found:
+    files = [path for parent in (named or [folder]) for path in sorted(parent.glob("*.txt"))]
+    if not files:
         raise DataError(f"{folder}: no label files (animals.txt, baby.txt, …). Name their folder with annotations=….")
-    return found
+    return files
 
 
+def _recognise_nus_wide(data: DataPath) -> dict[str, Any] | None:
+    complete = all((data.path / name).is_dir() for name in ("ImageList", "Groundtruth"))
+    return {"folder": data.path} if complete else None
+
+
+@register_reader(_recognise_nus_wide, priority=50)
 def read_nus_wide(folder: Path, images: Path | None = None, problems: Problems | None = None) -> Collection:
-    """NUS-WIDE: ImageList/, Groundtruth/ with a 0 or 1 per picture and label, and the list of all tags.
+    """Read NUS-WIDE: ImageList/, Groundtruth/ with a 0 or 1 per picture and label, and the list of all tags.
 
-    The tags of a picture are one text. images: the folder of the pictures, by default Flickr/. Pictures that are not
-    there, and there are many, are left out. The authors' train and test lists are the splits.
+    The tags of a picture are one text. The authors' train and test lists are the splits.
+
+    Args:
+        folder: that holds all this.
+        images: the folder of the pictures, by default Flickr/. Pictures that are not there, and there are many, are
+            left out.
+        problems: reported to.
     """
     problems = problems or Problems()
     root = images or folder / "Flickr"
-    names = [_portable(line) for line in _lines(_one(folder, "ImageList/[Ii]mage[Ll]ist.txt"))]
+    names = [_to_posix(line) for line in _lines(_find_file(folder, "ImageList/[Ii]mage[Ll]ist.txt"))]
     labels: list[list[str]] = [[] for _ in names]
     for path in sorted(folder.glob("Groundtruth/AllLabels/Labels_*.txt")):
         flags = _lines(path)
@@ -75,13 +97,13 @@ def read_nus_wide(folder: Path, images: Path | None = None, problems: Problems |
                 f"{path}: line {wrong + 1}, of {names[wrong]}, is {flags[wrong][:40]!r}; expected 0 or 1. "
                 "Write 1 where the picture has the label, 0 where it has not."
             )
-        for own, flag in zip(labels, flags, strict=True):
+        for names_of_image, flag in zip(labels, flags, strict=True):
             if flag == "1":
-                own.append(path.stem.removeprefix("Labels_"))
+                names_of_image.append(path.stem.removeprefix("Labels_"))
     if not any(labels):
         raise DataError(f"{folder}: no Groundtruth/AllLabels/Labels_*.txt here, or all of them are empty.")
     tags = dict(_tags(folder))
-    splits = {name: split for split in ("train", "test") for name in _listed(folder, split)}
+    splits = {name: split for split in ("train", "test") for name in _list_images(folder, split)}
     items = []
     for name, own in zip(names, labels, strict=True):
         if not is_image(Path(name)) or not (root / name).is_file():
@@ -97,30 +119,27 @@ def read_nus_wide(folder: Path, images: Path | None = None, problems: Problems |
 
 def _tags(folder: Path) -> Iterator[tuple[str, str]]:
     """The number of each photo on Flickr, and its tags."""
-    for line in _lines(_one(folder, "*[Tt]ags*/All_Tags.txt")):
+    for line in _lines(_find_file(folder, "*[Tt]ags*/All_Tags.txt")):
         number, *tags = line.split()
         yield number, " ".join(tags)
 
 
-def _listed(folder: Path, split: str) -> Iterable[str]:
-    found = sorted(folder.glob(f"ImageList/{split.capitalize()}[Ii]mage[Ll]ist.txt"))
-    return [_portable(line) for path in found for line in _lines(path)]
+def _list_images(folder: Path, split: str) -> Iterable[str]:
+    files = sorted(folder.glob(f"ImageList/{split.capitalize()}[Ii]mage[Ll]ist.txt"))
+    return [_to_posix(line) for path in files for line in _lines(path)]
 
 
-def _one(folder: Path, pattern: str) -> Path:
-    found = sorted(folder.glob(pattern))
-    if not found:
+def _find_file(folder: Path, pattern: str) -> Path:
+    files = sorted(folder.glob(pattern))
+    if not files:
         raise DataError(f"{folder}: no {pattern} here, as NUS-WIDE has it.")
-    return found[0]
+    return files[0]
 
 
-def _portable(line: str) -> str:
+def _to_posix(line: str) -> str:
     """actor\\0001_2124494179.jpg with the slash of this system."""
     return PureWindowsPath(line).as_posix()
 
 
 def _lines(path: Path) -> list[str]:
-    try:
-        return [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read as UTF-8 text ({error}).") from None
+    return [line.strip() for line in read_text(path).splitlines() if line.strip()]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,14 +13,30 @@ from typing import Any
 from polysem.data.collection import Collection, Item, Media
 from polysem.data.images import is_image
 from polysem.data.reader_errors import DataError, Problems
-from polysem.data.readers.text import clean_captions, listed_labels, separated_labels, split_name
+from polysem.data.readers.base import (
+    DataPath,
+    clean_captions,
+    normalise_split,
+    parse_labels,
+    read_text,
+    register_reader,
+    split_labels,
+    walk_files,
+)
 
-TABLES = ("captions.csv", "captions.jsonl")
-KNOWN_COLUMNS = ("image", "caption", "labels", "split")
+_TABLES = ("captions.csv", "captions.jsonl")
+_KNOWN_COLUMNS = ("image", "caption", "labels", "split")
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
 _DIGITS = len(str(-(2**63)))
 
 
+def _recognise(data: DataPath) -> dict[str, Any] | None:
+    if data.is_folder:
+        return {"folder": data.path}
+    return {"folder": data.path.parent, "table": data.path} if data.path.suffix in (".csv", ".jsonl") else None
+
+
+@register_reader(_recognise, priority=100)
 def read_folder(
     folder: Path,
     table: Path | None = None,
@@ -29,23 +44,29 @@ def read_folder(
     repair_bytes: bool = False,
     problems: Problems | None = None,
 ) -> Collection:
-    """Every picture below `folder`; an item's id is its path from there.
+    """Read every picture below a folder; an item's id is its path from there.
 
-    Captions come from the table (`captions.csv` or `captions.jsonl` in the folder: image, caption, and if wanted labels
-    and split), else from `photo.txt` beside `photo.jpg`, a caption per line. Other columns become metadata of the item.
-    folder_labels: subfolder names are labels; a first one called train, val or test is the split instead.
+    Captions come from the table, else from `photo.txt` beside `photo.jpg`, a caption per line.
+
+    Args:
+        folder: of the pictures.
+        table: with the columns image, caption, and if wanted labels and split; others become metadata of the item.
+            `captions.csv` or `captions.jsonl` in the folder if not given.
+        folder_labels: subfolder names are labels; a first one called train, val or test is the split instead.
+        repair_bytes: decode captions that are printed bytes objects.
+        problems: reported to.
     """
     problems = problems or Problems()
-    table = table or next((folder / name for name in TABLES if (folder / name).is_file()), None)
-    pictures = list(picture_files(folder))
+    table = table or next((folder / name for name in _TABLES if (folder / name).is_file()), None)
+    pictures = list(walk_files(folder, is_image))
     if not pictures:
-        raise DataError(f"{folder}: no pictures here ({', '.join(sorted({'.jpg', '.png', '.webp', '.gif'}))} …).")
-    rows = _table(table, set(pictures), problems) if table else {}
+        raise DataError(f"{folder}: no pictures here (.gif, .jpg, .png, .webp …).")
+    rows = _read_table(table, set(pictures), problems) if table else {}
     items = []
     for name in pictures:
-        row = rows.get(name) or _nothing()
-        captions = row["captions"] or _beside(folder, name, problems)
-        split, named = _of_folders(name) if folder_labels else (None, ())
+        row = rows.get(name) or _empty_row()
+        captions = row["captions"] or _read_text_file(folder, name, problems)
+        split, named = _parse_folders(name) if folder_labels else (None, ())
         labels = [*row["labels"], *named]
         items.append(
             Item(
@@ -53,30 +74,21 @@ def read_folder(
                 Media(folder, name),
                 clean_captions(captions, name, problems, repair_bytes),
                 tuple(dict.fromkeys(labels)),
-                split_name(row["split"]) or split,
+                normalise_split(row["split"]) or split,
                 metadata=row["metadata"],
             )
         )
     return Collection(folder.name, "image", items, problems.skipped)
 
 
-def picture_files(folder: Path) -> Iterator[str]:
-    """Relative paths in a fixed order. Links to folders are not followed: they may lead in circles."""
-    for place, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(files):
-            if not name.startswith(".") and is_image(Path(name)):
-                yield (Path(place) / name).relative_to(folder).as_posix()
-
-
-def _of_folders(name: str) -> tuple[str | None, tuple[str, ...]]:
+def _parse_folders(name: str) -> tuple[str | None, tuple[str, ...]]:
     """train/dog/1.png -> the split and the labels."""
     folders = Path(name).parent.parts
-    split = split_name(folders[0]) if folders else None
+    split = normalise_split(folders[0]) if folders else None
     return (split, folders[1:]) if split in ("train", "val", "test") else (None, folders)
 
 
-def _beside(folder: Path, name: str, problems: Problems) -> list[str]:
+def _read_text_file(folder: Path, name: str, problems: Problems) -> list[str]:
     text = (folder / name).with_suffix(".txt")
     if not text.is_file():
         return []
@@ -87,10 +99,10 @@ def _beside(folder: Path, name: str, problems: Problems) -> list[str]:
         return []
 
 
-def _table(path: Path, known: set[str], problems: Problems) -> dict[str, dict[str, Any]]:
+def _read_table(path: Path, known: set[str], problems: Problems) -> dict[str, dict[str, Any]]:
     """Image -> its captions, labels and split, gathered over its rows."""
     gathered: dict[str, dict[str, Any]] = {}
-    for line, row in _rows(path):
+    for line, row in _iterate_rows(path):
         where = f"{path.name} line {line}"
         image = row.get("image")
         if not isinstance(image, str) or not image:
@@ -100,13 +112,13 @@ def _table(path: Path, known: set[str], problems: Problems) -> dict[str, dict[st
         if image not in known:
             problems.skip("missing picture", where, f"names {image!r}, which is not in the folder.")
             continue
-        entry = gathered.setdefault(image, _nothing())
+        entry = gathered.setdefault(image, _empty_row())
         if row.get("caption") not in (None, ""):
             entry["captions"].append(row["caption"])
-        entry["labels"] += _labels(row.get("labels"), where, problems)
+        entry["labels"] += _parse_row_labels(row.get("labels"), where, problems)
         for name, value in row.items():
-            if name not in KNOWN_COLUMNS and isinstance(name, str) and value not in (None, ""):
-                entry["metadata"].setdefault(name, _value(value) if path.suffix == ".csv" else value)
+            if name not in _KNOWN_COLUMNS and isinstance(name, str) and value not in (None, ""):
+                entry["metadata"].setdefault(name, _parse_csv_value(value) if path.suffix == ".csv" else value)
         split = row.get("split") or None
         if split and entry["split"] and entry["split"] != split:
             problems.error(
@@ -116,11 +128,8 @@ def _table(path: Path, known: set[str], problems: Problems) -> dict[str, dict[st
     return gathered
 
 
-def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read as UTF-8 text ({error}).") from None
+def _iterate_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    text = read_text(path)
     if not text.strip():
         raise DataError(f"{path}: the table is empty.")
     if path.suffix == ".jsonl":
@@ -140,11 +149,11 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield reader.line_num, row
 
 
-def _nothing() -> dict[str, Any]:
+def _empty_row() -> dict[str, Any]:
     return {"captions": [], "labels": [], "split": None, "metadata": {}}
 
 
-def _value(text: Any) -> Any:
+def _parse_csv_value(text: Any) -> Any:
     """What a field of a CSV file means: a number as it is commonly written, true, false, or the text itself."""
     if not isinstance(text, str):  # the fields beyond the named columns
         return text
@@ -156,18 +165,18 @@ def _value(text: Any) -> Any:
     return {"true": True, "false": False}.get(text.lower(), text)
 
 
-def _labels(value: object, where: str, problems: Problems) -> tuple[str, ...]:
+def _parse_row_labels(value: object, where: str, problems: Problems) -> tuple[str, ...]:
     """A JSON list, also one written as text, or names separated by semicolons, bars or commas."""
     if isinstance(value, str) and not value.lstrip().startswith("["):
-        return separated_labels(value)
+        return split_labels(value)
     if isinstance(value, str):
         text = value
         try:
             value = json.loads(text)
         except (ValueError, RecursionError):
-            said = f'labels begin with [ but are no JSON list: {text[:40]!r}. Write ["red", "green"], or red; green.'
-            problems.error("malformed labels", where, said)
+            message = f'labels begin with [ but are no JSON list: {text[:40]!r}. Write ["red", "green"], or red; green.'
+            problems.error("malformed labels", where, message)
             return ()
     if isinstance(value, int):
         value = [value]
-    return listed_labels(value, where, problems)
+    return parse_labels(value, where, problems)

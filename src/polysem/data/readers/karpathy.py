@@ -7,9 +7,29 @@ from typing import Any
 
 from polysem.data.collection import Box, Collection, Item, Media
 from polysem.data.reader_errors import DataError, Problems
-from polysem.data.readers.text import clean_named_captions, listed_labels, read_json, split_name
+from polysem.data.readers.base import (
+    DataPath,
+    clean_named_captions,
+    normalise_split,
+    parse_labels,
+    read_json,
+    register_reader,
+)
 
 
+def _recognise(data: DataPath) -> dict[str, Any] | None:
+    if not data.is_folder:
+        content = data.json
+        is_karpathy = isinstance(content, dict) and isinstance(content.get("images"), list)
+        return {"path": data.path} if is_karpathy and "annotations" not in content else None
+    files = sorted(data.path.glob("dataset_*.json"))
+    if len(files) > 1:
+        names = ", ".join(path.name for path in files)
+        raise DataError(f"{data.path}: holds several data sets ({names}). Name the one you mean.")
+    return {"path": files[0]} if files else None
+
+
+@register_reader(_recognise, priority=10)
 def read_karpathy(
     path: Path,
     images: Path | None = None,
@@ -17,9 +37,14 @@ def read_karpathy(
     repair_bytes: bool = False,
     problems: Problems | None = None,
 ) -> Collection:
-    """path: the JSON. images: the folder of pictures, `images/` beside the JSON or the JSON's own folder if not given.
+    """Read Karpathy's JSON.
 
-    restval_in_train: COCO's "restval" images join the training split, as most papers have it.
+    Args:
+        path: the JSON.
+        images: the folder of pictures, `images/` beside the JSON or the JSON's own folder if not given.
+        restval_in_train: COCO's "restval" images join the training split, as most papers have it.
+        repair_bytes: decode captions that are printed bytes objects.
+        problems: reported to.
     """
     problems = problems or Problems()
     content = read_json(path)
@@ -62,16 +87,16 @@ def _item(
     raw = [s.get("raw", " ".join(s.get("tokens", []))) if isinstance(s, dict) else s for s in sentences]
     ids = [s.get("sentid") if isinstance(s, dict) else None for s in sentences]
     captions, caption_ids = clean_named_captions(raw, ids, name, problems, repair_bytes)
-    place = next((p for p in (name, f"{entry.get('filepath', '')}/{name}") if (folder / p).is_file()), None)
-    if place is None:
+    file = next((p for p in (name, f"{entry.get('filepath', '')}/{name}") if (folder / p).is_file()), None)
+    if file is None:
         problems.skip("missing picture", name, f"is not in {folder}.")
         return None
-    split = split_name(entry.get("split"))
+    split = normalise_split(entry.get("split"))
     if split == "restval" and restval_in_train:
         split = "train"
     boxes = tuple(_box(thing) for thing in entry.get("objects", ()) if "box" in thing)
-    labels = listed_labels(entry.get("labels"), name, problems)
-    return Item(name, Media(folder, place), captions, labels, split, boxes, caption_ids)
+    labels = parse_labels(entry.get("labels"), name, problems)
+    return Item(name, Media(folder, file), captions, labels, split, boxes, caption_ids)
 
 
 def _box(thing: dict[str, Any]) -> Box:

@@ -4,40 +4,60 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from polysem.data.collection import Collection, Item, Media
 from polysem.data.feature_files import open_features
 from polysem.data.reader_errors import DataError, Problems
-from polysem.data.readers.label_matrix import read_labels
-from polysem.data.readers.text import clean_captions, split_name
+from polysem.data.readers.base import (
+    DataPath,
+    clean_captions,
+    normalise_split,
+    read_text,
+    register_reader,
+    split_labels,
+)
+
+_LABEL_NAMES = "label_names.txt"
 
 
+def _recognise(data: DataPath) -> dict[str, Any] | None:
+    folders = (data.path, data.path / "precomp")
+    return next(({"folder": folder} for folder in folders if any(folder.glob("*_ims.npy"))), None)
+
+
+@register_reader(_recognise, priority=20)
 def read_precomp(
     folder: Path,
     splits: Sequence[str] | None = None,
     repair_bytes: bool = False,
     problems: Problems | None = None,
 ) -> Collection:
-    """The features stay on disk, memory-mapped. splits: as the files are called (`dev`, `testall` …); all if not given.
+    """Read SCAN's precomputed regions, which stay on disk, memory-mapped.
 
-    Labels, if there are any, stand in `{split}_labels.npy` or `.txt`: see `label_matrix`.
     A file that repeats each image once per caption, as the released dev and test files do, gives each image once.
+
+    Args:
+        folder: of the files. Labels, if there are any, stand in `{split}_labels.npy` or `{split}_labels.txt`.
+        splits: as the files are called (`dev`, `testall` …); all if not given.
+        repair_bytes: decode captions that are printed bytes objects.
+        problems: reported to.
     """
     problems = problems or Problems()
-    found = sorted(path.name.removesuffix("_ims.npy") for path in folder.glob("*_ims.npy"))
-    if not found:
+    known = sorted(path.name.removesuffix("_ims.npy") for path in folder.glob("*_ims.npy"))
+    if not known:
         raise DataError(
             f"{folder}: no *_ims.npy here. Expected {{split}}_ims.npy, {{split}}_caps.txt, {{split}}_ids.txt."
         )
-    missing = [split for split in splits or () if split not in found]
+    missing = [split for split in splits or () if split not in known]
     if missing:
-        raise DataError(f"{folder}: no split {missing[0]!r}; it has {', '.join(found)}.")
+        raise DataError(f"{folder}: no split {missing[0]!r}; it has {', '.join(known)}.")
     items: list[Item] = []
     owner: dict[str, str] = {}
     columns: dict[str, int] = {}
-    for split in splits or found:
+    for split in splits or known:
         for item in _read_split(folder, split, repair_bytes, problems, columns):
             if item.id in owner:
                 kind = "duplicate id" if owner[item.id] == split else "two splits"
@@ -56,9 +76,7 @@ def _read_split(
     array = open_features(folder / name)
     if array.ndim != 3:
         raise DataError(f"{folder / name}: expected (images, regions, dim), got shape {array.shape}.")
-    lines = _lines(folder / f"{split}_caps.txt")
-    if lines is None:
-        raise DataError(f"{folder / split}_caps.txt: no such file; it holds one caption per line.")
+    lines = read_text(folder / f"{split}_caps.txt").splitlines()
     rows, captions = len(array), len(lines)
     if rows == 0 or captions % rows:
         problems.error(
@@ -68,25 +86,26 @@ def _read_split(
         )
         captions = captions // max(1, rows) * rows
     per_row = captions // max(1, rows)
-    repeats = _repeats(array) if per_row == 1 else 1
+    repeats = _count_repeats(array) if per_row == 1 else 1
     step = per_row * repeats
-    ids = _lines(folder / f"{split}_ids.txt")
+    names = folder / f"{split}_ids.txt"
+    ids = read_text(names).splitlines() if names.is_file() else None
     if ids is not None and len(ids) not in (rows, captions, rows // repeats):
         problems.error(
             "uneven counts",
-            folder / f"{split}_ids.txt",
+            names,
             f"{len(ids)} ids for {rows} rows of images and {captions} captions; expected as many as one of them.",
         )
         ids = None
-    labels = read_labels(folder, split, rows // repeats, columns)
+    labels = _read_labels(folder, split, rows // repeats, columns)
     items = []
     for image in range(rows // repeats if step else 0):
-        own = ids[image * len(ids) // (rows // repeats)].strip() if ids else f"{split}-{image}"
+        name_of_image = ids[image * len(ids) // (rows // repeats)].strip() if ids else f"{split}-{image}"
         texts = clean_captions(
             lines[image * step : (image + 1) * step], f"{split} image {image}", problems, repair_bytes
         )
-        known = () if labels is None else labels[image]
-        items.append(Item(own, Media(folder, name, image * repeats), texts, known, split_name(split)))
+        media, own_labels = Media(folder, name, image * repeats), labels[image] if labels else ()
+        items.append(Item(name_of_image, media, texts, own_labels, normalise_split(split)))
     return items
 
 
@@ -102,7 +121,7 @@ def _check_columns(folder: Path, columns: dict[str, int], problems: Problems) ->
         )
 
 
-def _repeats(array: np.ndarray) -> int:
+def _count_repeats(array: np.ndarray) -> int:
     """5 if the file holds every image five times in a row, else 1. A thin slice of each image tells them apart."""
     if len(array) % 5 or len(array) == 0:
         return 1
@@ -110,10 +129,84 @@ def _repeats(array: np.ndarray) -> int:
     return 5 if bool((thin == thin[:, :1]).all()) else 1
 
 
-def _lines(path: Path) -> list[str] | None:
-    if not path.is_file():
-        return None
+def _read_labels(folder: Path, split: str, images: int, columns: dict[str, int]) -> list[tuple[str, ...]]:
+    """The labels of each image; nothing where the split has none. Notes in `columns` how many its matrix has.
+
+    `{split}_labels.npy`: (images, labels), 0 or 1; their names stand in `label_names.txt`, one per line, else they are
+    called by their number. `{split}_labels.txt`: a line for each image, with names separated by semicolons, bars or
+    commas, or with the row of such a matrix.
+    """
+    matrix, lines = folder / f"{split}_labels.npy", folder / f"{split}_labels.txt"
+    if matrix.is_file():
+        return _from_matrix(_load_matrix(matrix), matrix, folder / _LABEL_NAMES, images, columns)
+    if not lines.is_file():
+        return []
+    rows = read_text(lines).splitlines()
+    if len(rows) != images:
+        raise DataError(f"{lines}: {len(rows)} lines for {images} images; expected one for each.")
+    flags = _parse_matrix(rows, lines)
+    if flags is not None:
+        return _from_matrix(flags, lines, folder / _LABEL_NAMES, images, columns)
+    return [split_labels(row) for row in rows]
+
+
+def _load_matrix(path: Path) -> np.ndarray:
     try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}).") from None
+        flags: np.ndarray = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"{path}: not a matrix that numpy can read ({error}).") from None
+    return flags
+
+
+def _parse_matrix(rows: list[str], path: Path) -> np.ndarray | None:
+    """The matrix, if the lines are the numbers of one, as np.savetxt writes them; None if they are names."""
+    cells = [row.replace(",", " ").split() for row in rows]
+    try:
+        numbers = [[float(cell) for cell in row] for row in cells]
+    except ValueError:
+        return None
+    width = max((len(row) for row in numbers), default=0)
+    uneven = next((line for line, row in enumerate(numbers) if len(row) != width), None)
+    if width < 2:  # a number on each line is the name of a class
+        return None
+    if any("," in row for row in rows):
+        # Names may be numbers: "3, 7". But nobody names a label twice, as each row of 0 and 1 does.
+        flags = all(cell in (0, 1) for row in numbers for cell in row) or any(len(set(row)) < width for row in cells)
+        if uneven is not None or not flags:
+            return None
+    if uneven is not None:
+        raise DataError(
+            f"{path}: line {uneven + 1} has {len(numbers[uneven])} numbers, others have {width}; expected a 0 or 1 for "
+            "each label on every line. If they are names, put semicolons between them."
+        )
+    return np.array(numbers)
+
+
+def _from_matrix(
+    flags: np.ndarray, path: Path, names: Path, images: int, columns: dict[str, int]
+) -> list[tuple[str, ...]]:
+    _check_matrix(flags, path, images)
+    columns[path.name] = flags.shape[1]
+    known = read_text(names).split("\n") if names.is_file() else []
+    called = [name.strip() for name in known if name.strip()] or [str(number) for number in range(flags.shape[1])]
+    if len(called) != flags.shape[1] or len(set(called)) != len(called):
+        raise DataError(f"{names}: {len(set(called))} different names for the {flags.shape[1]} columns of {path.name}.")
+    return [tuple(called[column] for column in np.flatnonzero(row)) for row in flags]
+
+
+def _check_matrix(flags: np.ndarray, path: Path, images: int) -> None:
+    if flags.ndim != 2 or len(flags) != images:
+        raise DataError(
+            f"{path}: expected the shape ({images}, labels), got {flags.shape}. "
+            "Write a row for each image, a column for each label."
+        )
+    if flags.dtype.kind not in "biuf":
+        raise DataError(f"{path}: expected a matrix of 0 and 1, got {flags.dtype}. Save it as numbers: astype('int8').")
+    wrong = np.argwhere(~np.isin(flags, (0, 1)))
+    if len(wrong):
+        row, column = (int(position) for position in wrong[0])
+        raise DataError(
+            f"{path}: row {row}, column {column} (counted from 0) is {flags[row, column]:g}; "
+            f"expected a matrix of 0 and 1 ({len(wrong)} entries are neither). "
+            "Write 1 where the image has the label, 0 where it has not."
+        )

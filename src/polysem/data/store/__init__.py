@@ -8,9 +8,8 @@ A batch exists once its line is in the journal, and its line is written after it
 interrupts a writer leaves a store that reads as if the writer had stopped at its last commit.
 """
 
-from polysem.data.store.errors import StoreError
-from polysem.data.store.manifest import Manifest
+from polysem.data.store.layout import FeatureManifest, StoreError
 from polysem.data.store.reader import FeatureStore
-from polysem.data.store.writer import Entry, StoreWriter
+from polysem.data.store.writer import StoreEntry, StoreWriter
 
-__all__ = ["Entry", "FeatureStore", "Manifest", "StoreError", "StoreWriter"]
+__all__ = ["FeatureManifest", "FeatureStore", "StoreEntry", "StoreError", "StoreWriter"]

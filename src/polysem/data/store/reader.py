@@ -13,9 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polysem.data.collection import Skipped
-from polysem.data.store import index, manifest
-from polysem.data.store.errors import StoreError, failed
-from polysem.data.store.manifest import Manifest
+from polysem.data.store.layout import (
+    FeatureManifest,
+    FeatureStoreIndex,
+    StoreError,
+    os_failure,
+    read_index,
+    read_manifest,
+)
 from polysem.errors import InputError
 
 if TYPE_CHECKING:
@@ -28,10 +33,21 @@ class FeatureStore:
     """The features of a collection on disk, as they were committed when it was opened.
 
     `store[id]` is a read-only (n, D) view; `store.batch(positions)` a padded `LocalFeatures`. Positions count `ids`.
+
+    Example:
+        >>> import numpy as np
+        >>> from polysem.data.store import FeatureManifest, FeatureStore, StoreEntry, StoreWriter
+        >>> with StoreWriter("features", FeatureManifest("photos", fingerprint="toy", dim=2)) as writer:
+        ...     writer.add([StoreEntry("a.jpg", np.ones((3, 2))), StoreEntry("b.jpg", np.zeros((1, 2)))])
+        >>> store = FeatureStore.open("features")
+        >>> store.ids, store["a.jpg"].shape
+        (['a.jpg', 'b.jpg'], (3, 2))
+        >>> store.batch([0, 1]).values.shape
+        torch.Size([2, 3, 2])
     """
 
-    def __init__(self, folder: Path, features: Manifest, found: index.Index) -> None:
-        self.folder, self.manifest, self._index = folder, features, found
+    def __init__(self, folder: Path, manifest: FeatureManifest, index: FeatureStoreIndex) -> None:
+        self.folder, self.manifest, self._index = folder, manifest, index
         self._maps: dict[int, NDArray[Any]] = {}
         self._descriptors: dict[int, int] = {}
 
@@ -39,16 +55,16 @@ class FeatureStore:
     def open(cls, folder: str | Path) -> FeatureStore:
         """Open a store that `polysem features` made. Also while it is being made: then it has what is committed."""
         folder = Path(folder)
-        features = manifest.load(folder)
-        found = index.load(folder, features.dim)
-        for path, values in zip(found.files, found.sizes, strict=True):
-            size, expected = path.stat().st_size if path.exists() else 0, values * features.stored.itemsize
+        manifest = read_manifest(folder)
+        index = read_index(folder, manifest.dim)
+        for path, values in zip(index.files, index.sizes, strict=True):
+            size, expected = path.stat().st_size if path.exists() else 0, values * manifest.stored.itemsize
             if size < expected:
                 raise StoreError(
                     f"{path} has {size:,} bytes, its journal speaks of {expected:,}: it was cut or lost after it was "
                     "written. Copy it again from where it was made, or extract into another folder."
                 )
-        return cls(folder, features, found)
+        return cls(folder, manifest, index)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Workers of a data loader get the folder, not open files.
@@ -97,7 +113,7 @@ class FeatureStore:
 
     @cached_property
     def _positions(self) -> dict[str, int]:
-        return {key: place for place, key in enumerate(self.ids)}
+        return {key: position for position, key in enumerate(self.ids)}
 
     def positions(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """Where these ids stand. Ids without features are an error that says how many and why."""
@@ -111,39 +127,44 @@ class FeatureStore:
         return np.fromiter((self._positions[key] for key in ids), np.int64, len(ids))
 
     def __getitem__(self, key: str) -> NDArray[Any]:
-        place = int(self.positions([key])[0])
-        start, length = int(self._index.start[place]), int(self._index.lengths[place])
-        values = self._map(int(self._index.file[place]))[start : start + length * self.dim]
+        row = int(self.positions([key])[0])
+        start, length = int(self._index.start[row]), int(self._index.lengths[row])
+        values = self._map(int(self._index.file[row]))[start : start + length * self.dim]
         return values.reshape(length, self.dim)
 
     def summary(self, key: str) -> NDArray[Any]:
         """(summary_dim,) view of an item's global feature."""
-        place = int(self.positions([key])[0])
-        start = int(self._index.start[place]) + int(self._index.lengths[place]) * self.dim
-        return self._map(int(self._index.file[place]))[start : start + self.summary_dim]
+        row = int(self.positions([key])[0])
+        start = int(self._index.start[row]) + int(self._index.lengths[row]) * self.dim
+        return self._map(int(self._index.file[row]))[start : start + self.summary_dim]
 
     def batch(self, positions: Sequence[int] | NDArray[np.integer[Any]], dtype: str = "float32") -> LocalFeatures:
-        """The items at these positions, padded with zeros to the longest, as float32 or in the dtype of the store."""
+        """Read items, padded with zeros to the longest.
+
+        Args:
+            positions: of the items in `ids`.
+            dtype: "float32", or the dtype of the store.
+        """
         import torch
 
         from polysem.features import LocalFeatures
 
-        places = np.asarray(positions, dtype=np.int64)
-        if places.ndim != 1 or not len(places) or places.min() < 0 or places.max() >= len(self):
-            raise InputError(f"Give positions from 0 to {len(self) - 1} in one list, got {places!s:.80}.")
+        rows = np.asarray(positions, dtype=np.int64)
+        if rows.ndim != 1 or not len(rows) or rows.min() < 0 or rows.max() >= len(self):
+            raise InputError(f"Give positions from 0 to {len(self) - 1} in one list, got {rows!s:.80}.")
         if dtype not in ("float32", self.manifest.dtype):
             raise InputError(f"This store gives float32 or {self.manifest.dtype}, not {dtype!r}.")
-        lengths = self._index.lengths[places]
-        values = np.empty((len(places), int(lengths.max()), self.dim), self.manifest.stored)
-        summary = np.empty((len(places), self.summary_dim), self.manifest.stored)
-        for row, (place, length) in enumerate(zip(places.tolist(), lengths.tolist(), strict=True)):
-            self._read_into(place, values[row, :length].reshape(-1), summary[row])
-            values[row, length:] = 0
+        lengths = self._index.lengths[rows]
+        values = np.empty((len(rows), int(lengths.max()), self.dim), self.manifest.stored)
+        summary = np.empty((len(rows), self.summary_dim), self.manifest.stored)
+        for i, (row, length) in enumerate(zip(rows.tolist(), lengths.tolist(), strict=True)):
+            self._read_into(row, values[i, :length].reshape(-1), summary[i])
+            values[i, length:] = 0
         native = self.manifest.stored.newbyteorder("=")
         tensors = [torch.from_numpy(array.astype(native, copy=False)) for array in (values, summary)]
-        wanted = getattr(torch, dtype)
-        padded = LocalFeatures.from_lengths(tensors[0].to(wanted), torch.from_numpy(lengths))
-        return LocalFeatures(padded.values, padded.mask, tensors[1].to(wanted) if self.summary_dim else None)
+        target = getattr(torch, dtype)
+        padded = LocalFeatures.from_lengths(tensors[0].to(target), torch.from_numpy(lengths))
+        return LocalFeatures(padded.values, padded.mask, tensors[1].to(target) if self.summary_dim else None)
 
     def verify(self) -> None:
         """Read every value once and compare the checksums; raise with the items that are damaged."""
@@ -162,9 +183,9 @@ class FeatureStore:
                 "or extract into another folder."
             )
 
-    def _read_into(self, place: int, values: NDArray[Any], summary: NDArray[Any]) -> None:
+    def _read_into(self, row: int, values: NDArray[Any], summary: NDArray[Any]) -> None:
         """Copy an item's values. Read, not mapped: pages touched through a map count as this process's memory."""
-        file, start = int(self._index.file[place]), int(self._index.start[place])
+        file, start = int(self._index.file[row]), int(self._index.start[row])
         if not hasattr(os, "preadv"):  # Windows
             mapped = self._map(file)[start : start + values.size + summary.size]
             values[:], summary[:] = mapped[: values.size], mapped[values.size :]
@@ -182,7 +203,7 @@ class FeatureStore:
             try:
                 self._maps[file] = np.memmap(path, self.manifest.stored, "r", shape=shape).view(np.ndarray)
             except OSError as error:
-                raise failed("read", path, error) from None
+                raise os_failure("read", path, error) from None
         return self._maps[file]
 
     def __del__(self) -> None:
@@ -191,9 +212,9 @@ class FeatureStore:
 
 
 def _crc32(path: Path, start: int, length: int) -> int:
-    found = 0
+    checksum = 0
     with path.open("rb") as file:
         file.seek(start)
         while length > 0 and (block := file.read(min(_BLOCK, length))):
-            found, length = zlib.crc32(block, found), length - len(block)
-    return found
+            checksum, length = zlib.crc32(block, checksum), length - len(block)
+    return checksum

@@ -16,16 +16,24 @@ from numpy.typing import NDArray
 
 from polysem.atomic_write import sync_folder, try_lock, write_all
 from polysem.data.collection import Skipped
-from polysem.data.store import index, journal, manifest
-from polysem.data.store.errors import StoreError, failed
-from polysem.data.store.manifest import Manifest
+from polysem.data.store.layout import (
+    FeatureManifest,
+    JournalRecord,
+    StoreError,
+    journal_path,
+    os_failure,
+    read_index,
+    read_journal,
+    shard_path,
+    write_manifest,
+)
 from polysem.errors import InputError
 
 SHARD_BYTES = 2**30
 _FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
-class Entry(NamedTuple):
+class StoreEntry(NamedTuple):
     """The features of one item: values (n, D), and its global feature (G,) where the encoder makes one."""
 
     id: str
@@ -34,37 +42,46 @@ class Entry(NamedTuple):
 
 
 class StoreWriter:
-    """Adds items to the store in `folder`, new or begun earlier, as one of several ranks.
+    """Adds items to a feature store, new or begun earlier, as one of several ranks.
 
     `add` writes a batch, `commit` makes everything added so far count. `done` holds the ids that have features: those
     committed by any rank before this writer was opened, and those added since; `skipped` the ids that were left out.
+
+    Args:
+        folder: of the store; created if missing.
+        manifest: what the features are. A store of another kind is refused.
+        rank: number of this process among those that write.
+        shard_bytes: size from which a new shard is begun.
     """
 
-    def __init__(self, folder: Path, features: Manifest, rank: int = 0, shard_bytes: int = SHARD_BYTES) -> None:
-        self.folder, self.manifest, self.rank, self.shard_bytes = folder, features, rank, shard_bytes
-        self._pending: list[journal.Record] = []
+    def __init__(
+        self, folder: str | Path, manifest: FeatureManifest, rank: int = 0, shard_bytes: int = SHARD_BYTES
+    ) -> None:
+        folder = Path(folder)
+        self.folder, self.manifest, self.rank, self.shard_bytes = folder, manifest, rank, shard_bytes
+        self._pending: list[JournalRecord] = []
         self._journal = self._shard = -1
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise failed("create", folder, error) from None
-        manifest.settle(folder, features)
+            raise os_failure("create", folder, error) from None
+        write_manifest(folder, manifest)
         try:
             self._open_journal()
             self._recover()
         except OSError as error:
             self.close()
-            raise failed("open", journal.path_of(folder, rank), error) from None
+            raise os_failure("open", journal_path(folder, rank), error) from None
         except BaseException:
             self.close()
             raise
-        found = index.load(folder, features.dim)
-        self.done: set[str] = set(found.ids)
-        self.skipped: set[str] = {skip.what for skip in found.skipped}
-        self._summary: int | None = found.summary if found.ids else None
+        index = read_index(folder, manifest.dim)
+        self.done: set[str] = set(index.ids)
+        self.skipped: set[str] = {skip.what for skip in index.skipped}
+        self._summary: int | None = index.summary if index.ids else None
 
     def _open_journal(self) -> None:
-        path = journal.path_of(self.folder, self.rank)
+        path = journal_path(self.folder, self.rank)
         self._journal = os.open(path, _FLAGS, 0o666)
         if not try_lock(self._journal):
             raise StoreError(
@@ -76,17 +93,17 @@ class StoreWriter:
     def _recover(self) -> None:
         """Go back to the last commit: drop a torn line and every value that no line speaks of."""
         self._journal_end, self._number, self._values = 0, 0, 0
-        for record, end in journal.read(journal.path_of(self.folder, self.rank)):
+        for record, end in read_journal(journal_path(self.folder, self.rank)):
             self._journal_end = end
             if record.ids:
-                self._number, self._values = record.shard, record.start + record.values(self.manifest.dim)
+                self._number, self._values = record.shard, record.start + record.count_values(self.manifest.dim)
         os.ftruncate(self._journal, self._journal_end)
         for path in self.folder.glob(f"shard-{self.rank:03d}-*.bin"):
             if int(path.stem.split("-")[2]) > self._number:
                 path.unlink()
         self._open_shard()
         if os.fstat(self._shard).st_size < self._bytes(self._values):
-            path = journal.shard_path(self.folder, self.rank, self._number)
+            path = shard_path(self.folder, self.rank, self._number)
             raise StoreError(
                 f"{path} is shorter than its journal says: it was cut after it was written. "
                 "Restore the file, or extract into another folder."
@@ -94,7 +111,7 @@ class StoreWriter:
         self._rewind()
 
     def _open_shard(self) -> None:
-        self._shard = os.open(journal.shard_path(self.folder, self.rank, self._number), _FLAGS, 0o666)
+        self._shard = os.open(shard_path(self.folder, self.rank, self._number), _FLAGS, 0o666)
         self._committed = self._values
         sync_folder(self.folder)
 
@@ -109,21 +126,21 @@ class StoreWriter:
     def _bytes(self, values: int) -> int:
         return values * self.manifest.stored.itemsize
 
-    def add(self, entries: Iterable[Entry], skipped: Sequence[Skipped] = ()) -> None:
+    def add(self, entries: Iterable[StoreEntry], skipped: Sequence[Skipped] = ()) -> None:
         """Write a batch, which counts from the next `commit` on. An entry that cannot be stored refuses all of it."""
-        given = list(entries)
-        rows = [self._checked(entry) for entry in given]
-        counts = Counter(entry.id for entry in given)
+        batch = list(entries)
+        rows = [self._to_stored(entry) for entry in batch]
+        counts = Counter(entry.id for entry in batch)
         for key, count in counts.items():
             if count > 1 or key in self.done:
                 raise StoreError(f"Item {key!r} is in the store already. Ids name items: make them unique.")
         if self._bytes(self._values) >= self.shard_bytes:
             self._next_shard()
-        record = journal.Record(
+        record = JournalRecord(
             shard=self._number,
             start=self._values,
-            ids=[entry.id for entry in given],
-            lengths=[len(entry.values) for entry in given],
+            ids=[entry.id for entry in batch],
+            lengths=[len(entry.values) for entry in batch],
             summary=self._summary or 0,
             crc32=0,
             skipped=[(skip.what, skip.why) for skip in skipped],
@@ -132,9 +149,9 @@ class StoreWriter:
         try:
             write_all(self._shard, content)
         except OSError as error:
-            self._give_up(error)
-        self._values += record.values(self.manifest.dim)
-        self._pending.append(journal.Record(**{**vars(record), "crc32": zlib.crc32(content)}))
+            self._abort(error)
+        self._values += record.count_values(self.manifest.dim)
+        self._pending.append(JournalRecord(**{**vars(record), "crc32": zlib.crc32(content)}))
         self.done.update(record.ids)
         self.skipped.update(skip.what for skip in skipped)
 
@@ -142,13 +159,13 @@ class StoreWriter:
         """Make everything added so far durable: the values first, then the lines that speak of them."""
         if not self._pending:
             return
-        lines = b"".join(record.line() for record in self._pending)
+        lines = b"".join(record.to_line() for record in self._pending)
         try:
             os.fsync(self._shard)
             write_all(self._journal, lines)
             os.fsync(self._journal)
         except OSError as error:
-            self._give_up(error)
+            self._abort(error)
         self._journal_end += len(lines)
         self._committed = self._values
         self._pending.clear()
@@ -161,16 +178,16 @@ class StoreWriter:
         try:
             self._open_shard()
         except OSError as error:
-            raise failed("create", journal.shard_path(self.folder, self.rank, self._number), error) from None
+            raise os_failure("create", shard_path(self.folder, self.rank, self._number), error) from None
 
-    def _give_up(self, error: OSError) -> None:
+    def _abort(self, error: OSError) -> None:
         """Leave the files as the last commit left them, as far as the disk still allows, and say what happened."""
         self.done.difference_update(*(record.ids for record in self._pending))
         with suppress(OSError):
             self._rewind()
-        raise failed("write to", self.folder, error) from None
+        raise os_failure("write to", self.folder, error) from None
 
-    def _checked(self, entry: Entry) -> NDArray[Any]:
+    def _to_stored(self, entry: StoreEntry) -> NDArray[Any]:
         """The entry's values in the form they are stored in, flat."""
         values, summary, dim = entry.values, entry.summary, self.manifest.dim
         if values.ndim != 2 or values.shape[1] != dim or not len(values):

@@ -8,8 +8,7 @@ from html import escape
 
 from polysem.data.collection import Collection
 from polysem.data.images import is_image
-from polysem.data.thumbnails import still
-from polysem.data.video import is_video
+from polysem.data.video import is_video, load_still
 from polysem.errors import PolysemError
 
 SIDE = 112
@@ -28,7 +27,7 @@ class Thumbnails:
         if own.media.is_features or not (is_image(path) or is_video(path)):
             return f"<p>{escape(own.id)}</p>"
         try:
-            picture = still(path)
+            picture = load_still(path)
         except (OSError, PolysemError):
             return f"<p>{escape(own.id)} (cannot be read)</p>"
         picture.thumbnail((2 * SIDE, 2 * SIDE))

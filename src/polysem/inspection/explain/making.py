@@ -11,8 +11,7 @@ import numpy as np
 from PIL import Image
 
 from polysem.data.collection import Collection
-from polysem.data.thumbnails import still
-from polysem.data.video import is_video, video_duration
+from polysem.data.video import is_video, load_still, video_duration
 from polysem.encoders import Detector
 from polysem.errors import InputError
 from polysem.inspection import inputs
@@ -70,7 +69,7 @@ def explain(
     if has_frames(model.image):
         video = path if path is not None and is_video(path) else None
         part = moment(model, given, read.vectors, duration if video is None else video_duration(video))
-        seen = still(video, part.time) if video is not None and seen is None else seen
+        seen = load_still(video, part.time) if video is not None and seen is None else seen
     found: tuple[tuple[Near, ...], ...] = ()
     searched = None
     if captions is not None:

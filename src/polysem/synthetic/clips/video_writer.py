@@ -8,7 +8,7 @@ from typing import Any
 
 from PIL import Image
 
-from polysem.data.video import pyav
+from polysem.data.video import import_pyav
 
 _CODECS = ("libx264", "mpeg4")
 # With weighted prediction and the tree of macroblocks the same frames gave other bytes now and then; which of the two
@@ -20,14 +20,14 @@ _KEYFRAMES = 2
 
 def codec() -> str:
     """The best encoder of this installation."""
-    av = pyav()
+    av = import_pyav()
     known: Any = av.codec.codecs_available
     return next(name for name in _CODECS if name in known)
 
 
 def write_video(path: Path, frames: Iterable[Image.Image], size: int, fps: int) -> None:
     """The same frames give the same bytes: on one thread, and without date or version in the header."""
-    av, name = pyav(), codec()
+    av, name = import_pyav(), codec()
     options = {"movflags": "+faststart", "fflags": "+bitexact"}
     with av.open(str(path), "w", format="mp4", options=options) as container:
         stream = container.add_stream(name, rate=fps)

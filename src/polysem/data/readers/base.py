@@ -1,0 +1,208 @@
+"""What readers share: how one registers itself, and files, captions and labels as people and scripts write them."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from polysem.data.collection import Collection
+from polysem.data.reader_errors import DataError, Problems
+
+Read = TypeVar("Read", bound=Callable[..., Collection])
+Recognise = Callable[["DataPath"], dict[str, Any] | None]
+
+
+class DataPath:
+    """A file or folder whose layout is to be recognised."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.is_folder = path, path.is_dir()
+
+    @cached_property
+    def json(self) -> Any:
+        """The content of a .json file, parsed once for every reader that looks at it; None of anything else."""
+        return read_json(self.path) if not self.is_folder and self.path.suffix == ".json" else None
+
+
+@dataclass(frozen=True)
+class CollectionReader:
+    """A layout of data: how it is recognised, and the function that reads it."""
+
+    priority: int
+    recognise: Recognise
+    read: Callable[..., Collection]
+
+
+READERS: list[CollectionReader] = []
+"""In the order in which they are asked."""
+
+
+def register_reader(recognise: Recognise, priority: int) -> Callable[[Read], Read]:
+    """Register the decorated function as the reader of a layout.
+
+    Args:
+        recognise: given a `DataPath`, the arguments to call the function with; None if the layout is another one.
+        priority: readers are asked in ascending order. Layouts with telling file names are below 60, layouts that
+            are known by what kind of files there are from 60 on, and 100 takes any folder.
+
+    Returns:
+        A decorator that leaves the function as it is. The function's other parameters are options of
+        `open_collection`; it takes `problems` to report to.
+    """
+
+    def register(read: Read) -> Read:
+        READERS.append(CollectionReader(priority, recognise, read))
+        READERS.sort(key=lambda reader: reader.priority)
+        return read
+
+    return register
+
+
+def walk_files(folder: Path, accept: Callable[[Path], bool]) -> Iterator[str]:
+    """Relative paths of the files below `folder`, in a fixed order. Links to folders are not followed: they may lead
+    in circles."""
+    for parent, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(files):
+            if not name.startswith(".") and accept(Path(name)):
+                yield (Path(parent) / name).relative_to(folder).as_posix()
+
+
+def read_text(path: Path) -> str:
+    """The content of a text file in UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read as UTF-8 text ({error}).") from None
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file, or an error that says where it breaks."""
+    text = read_text(path)
+    if not text.strip():
+        raise DataError(f"{path}: the file is empty.")
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}: not valid JSON, line {error.lineno}: {error.msg}.") from None
+
+
+def complete_entries(
+    entries: Iterable[Any], what: str, fields: Mapping[str, type], where: str, problems: Problems
+) -> Iterator[dict[str, Any]]:
+    """The entries of a JSON list that have all `fields` with values of these types; the others are errors."""
+    for number, entry in enumerate(entries):
+        known = entry if isinstance(entry, dict) else {}
+        wrong = next((name for name, kind in fields.items() if not _is_a(known.get(name), kind)), None)
+        if wrong is None:
+            yield known
+            continue
+        value = f"has no {wrong}" if known.get(wrong) is None else f"has the {wrong} {known[wrong]!r:.40}"
+        expected = {int: "; expected a whole number", str: "; expected a text"}.get(fields[wrong], f": {entry!r:.60}")
+        called = known.get("id", f"{number} (counted from 0)")
+        problems.error("malformed entry", where, f"{what} {called} {value}{expected}. Mend or remove it.")
+
+
+def _is_a(value: object, kind: type) -> bool:
+    return value is not None and isinstance(value, kind)
+
+
+def clean_captions(
+    captions: Iterable[object], where: str, problems: Problems, repair_bytes: bool = False
+) -> tuple[str, ...]:
+    """Stripped captions; empty ones are skipped, text that is really a printed bytes object is an error.
+
+    Args:
+        captions: as they stand in the file.
+        where: the item they describe, for messages.
+        problems: reported to.
+        repair_bytes: decode printed bytes objects instead.
+    """
+    return tuple(caption for _, caption in _number_clean(captions, where, problems, repair_bytes))
+
+
+def clean_named_captions(
+    captions: Sequence[object], ids: Sequence[object], where: str, problems: Problems, repair_bytes: bool = False
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """`clean_captions`, and the ids of those that are left. Without an id for each caption there are none."""
+    numbered = list(_number_clean(captions, where, problems, repair_bytes))
+    named = len(ids) == len(captions) and None not in ids
+    return tuple(caption for _, caption in numbered), tuple(str(ids[number]) for number, _ in numbered if named)
+
+
+def _number_clean(
+    captions: Iterable[object], where: str, problems: Problems, repair_bytes: bool
+) -> Iterator[tuple[int, str]]:
+    """Each caption that is left, with its number."""
+    for number, caption in enumerate(captions):
+        if not isinstance(caption, str):
+            problems.error("caption type", where, f"caption {number} is {type(caption).__name__}, expected text.")
+            continue
+        caption = " ".join(caption.split())
+        if caption.startswith(("b'", 'b"')):
+            if repair_bytes:
+                caption = _decode_bytes(caption, where, problems)
+            else:
+                problems.error(
+                    "bytes caption",
+                    where,
+                    f"caption {number} begins with b' ({caption[:40]!r}): Python printed bytes instead of text. "
+                    "Every such caption starts with the same odd word, which quietly costs about half the recall. "
+                    "Write the file again as text, or read it with repair_bytes=True.",
+                )
+        if not caption:
+            problems.skip("empty caption", where, f"caption {number} is empty.")
+            continue
+        yield number, caption
+
+
+def _decode_bytes(caption: str, where: str, problems: Problems) -> str:
+    try:
+        value = ast.literal_eval(caption)
+        return " ".join((value.decode("utf-8") if isinstance(value, bytes) else caption).split())
+    except (ValueError, SyntaxError):
+        problems.error("bytes caption", where, f"cannot be repaired: {caption[:40]!r}.")
+        return caption
+
+
+def parse_labels(value: object, where: object, problems: Problems) -> tuple[str, ...]:
+    """Labels from a JSON value: null is none, a text is one, a list has texts or whole numbers."""
+    entries = [value] if isinstance(value, str) else [] if value is None else value
+    if not isinstance(entries, list):
+        problems.error("label type", where, f"labels are {_describe(value)}; expected a list of names.")
+        return ()
+    names = []
+    for entry in entries:
+        if not isinstance(entry, (str, int)) or isinstance(entry, bool):
+            problems.error("label type", where, f"a label is {_describe(entry)}; expected a name in quotes.")
+            continue
+        names.append(str(entry).strip())
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
+def _describe(value: object) -> str:
+    return f"{json.dumps(value)[:40]} ({type(value).__name__})"
+
+
+def split_labels(text: str) -> tuple[str, ...]:
+    """Labels separated by semicolons or bars; by commas where there is neither, since names may hold commas."""
+    separator = "[;|]" if ";" in text or "|" in text else ","
+    return tuple(dict.fromkeys(name.strip() for name in re.split(separator, text) if name.strip()))
+
+
+def normalise_split(name: object) -> str | None:
+    """One spelling for the splits that data sets name differently."""
+    if name is None or name == "":
+        return None
+    lowered = str(name).strip().lower()
+    aliases = {"dev": "val", "valid": "val", "validate": "val", "validation": "val", "testall": "test"}
+    return aliases.get(lowered, lowered)

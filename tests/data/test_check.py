@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 import sample_videos
-from polysem.data.check import check
+from polysem.data.check import check_collection
 from sample_data import karpathy, noise, picture, precomp
 
 
@@ -17,7 +17,7 @@ def kinds(report):
 def test_a_sound_collection_has_nothing_to_report(tmp_path):
     karpathy(tmp_path, [{"filename": f"{i}.png", "captions": [f"caption {i}"]} for i in range(70)])
     seen = []
-    report = check(tmp_path, progress=lambda done, total: seen.append((done, total)))
+    report = check_collection(tmp_path, progress=lambda _, done, total: seen.append((done, total)))
     assert report.sound
     assert report.problems == ()
     assert seen == [(i, 70) for i in range(1, 71)]
@@ -57,7 +57,7 @@ def test_every_trouble_is_found_in_one_go(tmp_path):
     original = Image.open(noise(images / "shared.png", 77))
     original.save(images / "leak.png", optimize=True)  # other bytes, the same picture
     original.save(images / "twin.png", compress_level=0)
-    report = check(tmp_path)
+    report = check_collection(tmp_path)
     assert not report.sound
     assert kinds(report) == {
         ("error", "bytes caption"): 2,
@@ -82,7 +82,7 @@ def test_features_that_are_not_finite_are_listed_one_by_one(tmp_path, bad):
     array = np.load(tmp_path / "train_ims.npy")
     array[1, 0, 0] = array[2, 0, 0] = bad
     np.save(tmp_path / "train_ims.npy", array)
-    report = check(tmp_path)
+    report = check_collection(tmp_path)
     assert kinds(report) == {("error", "bad features"): 2}
     assert [problem.where for problem in report.problems] == ["train1", "train2"]
 
@@ -91,7 +91,7 @@ def test_uneven_counts_are_reported_with_the_rest(tmp_path):
     precomp(tmp_path, "train", 2)
     with (tmp_path / "train_caps.txt").open("a") as captions:
         captions.write("b'one too many'\n")
-    assert ("error", "uneven counts") in kinds(check(tmp_path))
+    assert ("error", "uneven counts") in kinds(check_collection(tmp_path))
 
 
 def test_uneven_widths_are_reported(tmp_path):
@@ -99,11 +99,11 @@ def test_uneven_widths_are_reported(tmp_path):
     for name, width in (("a", 3), ("b", 4)):
         np.save(tmp_path / "features" / f"{name}.npy", np.ones((2, width), np.float32))
     (tmp_path / "captions.json").write_text(json.dumps({"a": ["x"], "b": ["y"]}))
-    assert kinds(check(tmp_path)) == {("error", "uneven widths"): 1}
+    assert kinds(check_collection(tmp_path)) == {("error", "uneven widths"): 1}
 
 
 def test_what_cannot_be_read_at_all_is_one_error(tmp_path):
-    report = check(tmp_path / "absent")
+    report = check_collection(tmp_path / "absent")
     assert report.collection is None
     assert kinds(report) == {("error", "unreadable"): 1}
 
@@ -116,7 +116,7 @@ def test_raw_videos_are_decoded_and_compared(tmp_path):
     captions = {name: [f"this is {name}"] for name in ("a", "b", "twin", "leak", "zero", "cut", "lost")}
     (tmp_path / "captions.json").write_text(json.dumps(captions))
     (tmp_path / "splits.json").write_text(json.dumps({"train": ["a", "b", "twin", "zero", "cut"], "test": ["leak"]}))
-    report = check(tmp_path)
+    report = check_collection(tmp_path)
     assert not report.sound
     assert kinds(report) == {
         ("skip", "missing videos"): 1,

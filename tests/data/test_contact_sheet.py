@@ -2,8 +2,8 @@ import pytest
 from PIL import Image
 
 from polysem.data import DataError, open_collection
+from polysem.data.check import compute_statistics
 from polysem.data.contact_sheet import contact_sheet
-from polysem.data.statistics import statistics
 from sample_data import karpathy, precomp
 
 
@@ -14,7 +14,7 @@ def test_statistics_count_what_is_there(tmp_path):
         {"filename": "c.png", "captions": ["one", ""]},
     ]
     karpathy(tmp_path, entries)
-    found = statistics(open_collection(tmp_path))
+    found = compute_statistics(open_collection(tmp_path))
     assert (found.items, found.captions, found.words, found.different_words) == (3, 3, 6, 4)
     assert found.captions_per_item == {0: 1, 1: 1, 2: 1}
     assert found.labels == {"animal": 2, "dog": 1}

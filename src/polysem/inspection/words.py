@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from polysem.data.tokenise import words as split_words
-from polysem.data.vocabulary import END, START
+from polysem.data.vocabulary import END, START, tokenise
 from polysem.encoders import BiGRU, Encoder, TextEncoder, Transformer
 from polysem.errors import InputError
 
@@ -63,7 +62,7 @@ def _of_transformer(encoder: Transformer, text: str) -> tuple[Word, ...]:
 
 
 def _of_vocabulary(encoder: BiGRU, text: str) -> tuple[Word, ...]:
-    said = [START, *split_words(text), END][: encoder.max_length]
+    said = [START, *tokenise(text), END][: encoder.max_length]
     return tuple(
         Word(word, (place,), word in (START, END), encoder.vocabulary is None or word in encoder.vocabulary)
         for place, word in enumerate(said)

@@ -9,8 +9,7 @@ import torch
 
 from polysem.data.collection import Collection
 from polysem.data.feature_files import load_features
-from polysem.data.glove import glove
-from polysem.data.vocabulary import Vocabulary
+from polysem.data.vocabulary import Vocabulary, load_glove
 from polysem.encoders import BiGRU, encoder_kind, encoder_takes
 from polysem.encoders.base import registry as encoder_registry
 from polysem.errors import ConfigError, InputError
@@ -63,7 +62,7 @@ def _classifies(sets: dict[str, Any]) -> bool:
 
 def start_from_glove(encoder: BiGRU, vocabulary: Vocabulary, source: str) -> None:
     """Rows of known words from GloVe; the others keep their random start."""
-    found = glove(vocabulary, None if source == "package" else Path(source))
+    found = load_glove(vocabulary, None if source == "package" else Path(source))
     width = encoder.embedding.embedding_dim
     if found.dim != width:
         raise ConfigError(

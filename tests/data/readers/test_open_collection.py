@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from polysem.data import Collection, Item, Media, Problems, open_collection
-from polysem.data.readers.base import READERS, DataPath, register_reader
+from polysem.data.readers.base import READERS, DataLocation, register_reader
 from polysem.errors import UnknownNameError
 from sample_data import noise
 
@@ -24,7 +24,7 @@ def test_a_new_reader_needs_nothing_but_its_registration(tmp_path: Path, monkeyp
     monkeypatch.setattr("polysem.data.readers.base.READERS", readers := [*READERS])
     monkeypatch.setattr("polysem.data.readers.READERS", readers)
 
-    def recognise(data: DataPath) -> dict[str, Any] | None:
+    def recognise(data: DataLocation) -> dict[str, Any] | None:
         return {"folder": data.path} if (data.path / "list.txt").is_file() else None
 
     @register_reader(recognise, priority=15)

@@ -13,7 +13,7 @@ from typing import Any
 
 from polysem.data.collection import Collection
 from polysem.data.reader_errors import DataError, Problems
-from polysem.data.readers.base import READERS, DataPath, register_reader
+from polysem.data.readers.base import READERS, DataLocation, register_reader
 from polysem.errors import unknown
 
 __all__ = ["open_collection", "register_reader"]
@@ -45,7 +45,7 @@ def open_collection(path: str | Path, problems: Problems | None = None, **option
     path = Path(path).expanduser()
     if not path.exists():
         raise DataError(f"{path}: no such file or folder.")
-    candidate = DataPath(path)
+    candidate = DataLocation(path)
     for reader in READERS:
         arguments = reader.recognise(candidate)
         if arguments is None:

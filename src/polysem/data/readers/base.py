@@ -16,10 +16,10 @@ from polysem.data.collection import Collection
 from polysem.data.reader_errors import DataError, Problems
 
 Read = TypeVar("Read", bound=Callable[..., Collection])
-Recognise = Callable[["DataPath"], dict[str, Any] | None]
+Recognise = Callable[["DataLocation"], dict[str, Any] | None]
 
 
-class DataPath:
+class DataLocation:
     """A file or folder whose layout is to be recognised."""
 
     def __init__(self, path: Path) -> None:
@@ -48,7 +48,7 @@ def register_reader(recognise: Recognise, priority: int) -> Callable[[Read], Rea
     """Register the decorated function as the reader of a layout.
 
     Args:
-        recognise: given a `DataPath`, the arguments to call the function with; None if the layout is another one.
+        recognise: given a `DataLocation`, the arguments to call the function with; None if the layout is another one.
         priority: readers are asked in ascending order. Layouts with telling file names are below 60, layouts that
             are known by what kind of files there are from 60 on, and 100 takes any folder.
 

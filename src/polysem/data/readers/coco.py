@@ -12,7 +12,7 @@ from typing import Any
 from polysem.data.collection import Box, Collection, Item, Media
 from polysem.data.reader_errors import DataError, Problems
 from polysem.data.readers.base import (
-    DataPath,
+    DataLocation,
     clean_named_captions,
     complete_entries,
     normalise_split,
@@ -23,7 +23,7 @@ from polysem.data.readers.base import (
 _CATEGORY = {"id": int, "name": str}
 
 
-def _recognise(data: DataPath) -> dict[str, Any] | None:
+def _recognise(data: DataLocation) -> dict[str, Any] | None:
     if isinstance(data.json, dict) and "annotations" in data.json:
         return {"files": [data.path]}
     for folder in (data.path, data.path / "annotations"):
@@ -61,13 +61,10 @@ def read_coco(
             known = pictures.setdefault(entry["id"], (entry["file_name"], split))
             if known[1] != split:
                 problems.error("two splits", entry["file_name"], f"is in {known[1]!r} and in {split!r}.")
-        entries = content.get("categories", [])
-        categories = {
-            each["id"]: each for each in complete_entries(entries, "category", _CATEGORY, path.name, problems)
-        }
-        for annotation in complete_entries(
-            content["annotations"], "annotation", {"image_id": int}, path.name, problems
-        ):
+        entries = complete_entries(content.get("categories", []), "category", _CATEGORY, path.name, problems)
+        categories = {entry["id"]: entry for entry in entries}
+        entries = complete_entries(content["annotations"], "annotation", {"image_id": int}, path.name, problems)
+        for annotation in entries:
             _annotate(annotation, categories, captions, labels, boxes, path.name, problems)
     folders = _find_folders(files, images)
     items = []

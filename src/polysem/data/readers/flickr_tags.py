@@ -11,12 +11,12 @@ from typing import Any
 from polysem.data.collection import Collection, Item, Media
 from polysem.data.images import is_image
 from polysem.data.reader_errors import DataError, Problems
-from polysem.data.readers.base import DataPath, clean_captions, read_text, register_reader
+from polysem.data.readers.base import DataLocation, clean_captions, read_text, register_reader
 
 _PICTURE = re.compile(r"im(\d+)\.\w+")
 
 
-def _recognise_mirflickr(data: DataPath) -> dict[str, Any] | None:
+def _recognise_mirflickr(data: DataLocation) -> dict[str, Any] | None:
     return {"folder": data.path} if (data.path / "meta" / "tags").is_dir() else None
 
 
@@ -66,7 +66,7 @@ def _annotation_files(folder: Path) -> list[Path]:
     return files
 
 
-def _recognise_nus_wide(data: DataPath) -> dict[str, Any] | None:
+def _recognise_nus_wide(data: DataLocation) -> dict[str, Any] | None:
     complete = all((data.path / name).is_dir() for name in ("ImageList", "Groundtruth"))
     return {"folder": data.path} if complete else None
 

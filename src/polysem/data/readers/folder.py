@@ -14,7 +14,7 @@ from polysem.data.collection import Collection, Item, Media
 from polysem.data.images import is_image
 from polysem.data.reader_errors import DataError, Problems
 from polysem.data.readers.base import (
-    DataPath,
+    DataLocation,
     clean_captions,
     normalise_split,
     parse_labels,
@@ -30,7 +30,7 @@ _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
 _DIGITS = len(str(-(2**63)))
 
 
-def _recognise(data: DataPath) -> dict[str, Any] | None:
+def _recognise(data: DataLocation) -> dict[str, Any] | None:
     if data.is_folder:
         return {"folder": data.path}
     return {"folder": data.path.parent, "table": data.path} if data.path.suffix in (".csv", ".jsonl") else None

@@ -8,7 +8,7 @@ from typing import Any
 from polysem.data.collection import Box, Collection, Item, Media
 from polysem.data.reader_errors import DataError, Problems
 from polysem.data.readers.base import (
-    DataPath,
+    DataLocation,
     clean_named_captions,
     normalise_split,
     parse_labels,
@@ -17,7 +17,7 @@ from polysem.data.readers.base import (
 )
 
 
-def _recognise(data: DataPath) -> dict[str, Any] | None:
+def _recognise(data: DataLocation) -> dict[str, Any] | None:
     if not data.is_folder:
         content = data.json
         is_karpathy = isinstance(content, dict) and isinstance(content.get("images"), list)

@@ -12,7 +12,7 @@ from polysem.data.collection import Collection, Item, Media
 from polysem.data.feature_files import open_features
 from polysem.data.reader_errors import DataError, Problems
 from polysem.data.readers.base import (
-    DataPath,
+    DataLocation,
     clean_captions,
     normalise_split,
     read_text,
@@ -23,7 +23,7 @@ from polysem.data.readers.base import (
 _LABEL_NAMES = "label_names.txt"
 
 
-def _recognise(data: DataPath) -> dict[str, Any] | None:
+def _recognise(data: DataLocation) -> dict[str, Any] | None:
     folders = (data.path, data.path / "precomp")
     return next(({"folder": folder} for folder in folders if any(folder.glob("*_ims.npy"))), None)
 

@@ -12,7 +12,7 @@ from polysem.data.collection import Collection, Item, Media
 from polysem.data.images import is_image
 from polysem.data.reader_errors import DataError, Problems
 from polysem.data.readers.base import (
-    DataPath,
+    DataLocation,
     clean_captions,
     complete_entries,
     normalise_split,
@@ -26,7 +26,7 @@ _SENTENCE = {"video_id": object, "caption": object}
 _EXPECTED_SPLITS = 'Expected {"train": ["video", …], "test": […]} or {"video": "train", …}, named as in the captions.'
 
 
-def _recognise_captions(data: DataPath) -> dict[str, Any] | None:
+def _recognise_captions(data: DataLocation) -> dict[str, Any] | None:
     """Any JSON that no other reader claims, or a folder with captions.json and something to describe."""
     if not data.is_folder:
         return None if data.json is None else {"captions": data.path}
@@ -77,7 +77,7 @@ def read_video(
     return Collection(captions.parent.name, "video", items, problems.skipped)
 
 
-def _recognise_videos(data: DataPath) -> dict[str, Any] | None:
+def _recognise_videos(data: DataLocation) -> dict[str, Any] | None:
     videos_alone = data.is_folder and _holds(data.path, is_video) and not _holds(data.path, is_image)
     return {"folder": data.path} if videos_alone else None
 

@@ -48,7 +48,7 @@ def tokenise(text: str) -> list[str]:
 class Vocabulary:
     """Words and their ids: 0 <pad>, 1 <start>, 2 <end>, 3 <unk>, then the words; <mask>, if any, stands last.
 
-    Saved in the JSON layout that SCAN and VSE∞ share. Frozen: a model's embedding table has a row for each id, so ids never move.
+    Saved in the JSON layout that SCAN and VSE∞ share. Frozen: a model's embedding table has a row for each id.
     """
 
     def __init__(self, entries: Sequence[str]) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from polysem.recipes import Recipe
-from polysem.recipes.catalogue import catalogue
+from polysem.recipes.loading import catalogue
 
 PAGE = Path(__file__).with_name("recipes.md")
 BEGIN, END = "<!-- made by docs/make_recipes.py -->", "<!-- end -->"

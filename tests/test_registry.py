@@ -1,6 +1,7 @@
 import copy
 import json
 import pickle
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,14 +20,14 @@ def build(folder, name, **knobs):
     if known.get("input_dim") == "required":
         widths["input_dim"] = 8
     if "members" in known:
-        knobs = {"members": [{"name": "readings", "hidden": 6}], **knobs}
+        knobs = {"members": [{"name": "attention_pooling", "hidden": 6}], **knobs}
     return folder.build(name, **widths, **knobs)
 
 
 def test_every_folder_holds_what_the_documentation_promises():
     poolings = "mean max kmax softpool gpo adpool fspool lip adapool seq2seq gcn selfattention"
     assert set(polysem.pooling.names()) == set(poolings.split())
-    sets = "slots transformer pie_net readings chorus single summary classes common"
+    sets = "slots transformer pie_net attention_pooling ensemble single global_feature semantic_sharing dscmr"
     assert set(polysem.sets.names()) == set(sets.split())
     assert set(polysem.similarity.names()) == {
         "smooth_chamfer",
@@ -37,7 +38,7 @@ def test_every_folder_holds_what_the_documentation_promises():
     }
     assert set(polysem.objectives.names()) == {
         *("triplet", "infonce", "adopt", "mmd", "diversity"),
-        *("labels", "dscmr"),
+        *("semantic_sharing", "dscmr"),
     }
 
 
@@ -47,9 +48,45 @@ def test_a_config_is_json_and_rebuilds_its_part(folder, name):
     config = json.loads(json.dumps(part.config))
     rebuilt = folder.build(**config)
     assert rebuilt.config == part.config == config
-    assert rebuilt.config["name"] == name
+    assert folder.registry.current_name(rebuilt.config["name"]) == name
     assert type(rebuilt) is type(part)
     rebuilt.load_state_dict(part.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("folder", "former", "name"),
+    [
+        (polysem.sets, "chorus", "ensemble"),
+        (polysem.sets, "readings", "attention_pooling"),
+        (polysem.sets, "classes", "semantic_sharing"),
+        (polysem.sets, "common", "dscmr"),
+        (polysem.sets, "summary", "global_feature"),
+        (polysem.objectives, "labels", "semantic_sharing"),
+    ],
+)
+def test_a_part_keeps_its_former_name_in_configs_and_is_listed_by_its_present_one(folder, former, name):
+    """A fingerprint hashes the config: a model saved under the former name must keep its own."""
+    part = build(folder, name)
+    assert part.config["name"] == former
+    assert former not in folder.names()
+    assert folder.describe(former).name == name
+    assert type(folder.build(**part.config)) is type(part)
+    folder.check(former)
+
+
+def test_the_shipped_model_is_rebuilt_to_the_configs_it_was_saved_with():
+    shipped = Path(polysem.__file__).parent / "models" / "shipped" / "photo-small" / "config.json"
+    model = json.loads(shipped.read_text(encoding="utf-8"))["model"]
+    for side in ("image", "text"):
+        assert polysem.sets.build(**model[side]["sets"]).config == model[side]["sets"]
+
+
+def test_a_name_belongs_to_one_part():
+    with pytest.raises(ConfigError, match="'gpo'.*polysem.pooling.gpo.GPO"):
+
+        @polysem.pooling.registry.register("gpo")
+        class Another(GPO):
+            pass
 
 
 @pytest.mark.parametrize(("folder", "name"), EVERY_PART)

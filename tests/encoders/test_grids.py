@@ -169,10 +169,10 @@ paper: none
 dim: 8
 image:
   encoder: {name: grids, models: [one, another], pretrained: false}
-  sets: {name: readings, k: 2, hidden: 14, attention: 6}
+  sets: {name: attention_pooling, k: 2, hidden: 14, attention: 6}
 text:
   encoder: {name: transformer, trainable: none, pretrained: false}
-  sets: {name: readings, k: 1, hidden: 14, attention: 6}
+  sets: {name: attention_pooling, k: 1, hidden: 14, attention: 6}
 similarity: {name: mil}
 objective: {name: infonce, temperature: 0.05}
 optimiser: {name: adamw, lr: 5e-4}
@@ -183,7 +183,7 @@ training: {epochs: 1, batch: 4}
 
 def model_of(image, text):
     """Readings of the encoders' own features, without a projection before them."""
-    readings = {"name": "readings", "hidden": 14, "attention": 6}
+    readings = {"name": "attention_pooling", "hidden": 14, "attention": 6}
     image, text = {"encoder": image, "sets": {**readings, "k": 2}}, {"encoder": text, "sets": {**readings, "k": 1}}
     torch.manual_seed(0)
     return models.build(8, image, text, {"name": "mil"})

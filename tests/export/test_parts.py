@@ -18,7 +18,7 @@ pytest.importorskip("onnxruntime")
 
 DIM, WIDTH = 12, 10
 SLOTS = {"heads": 2, "head_dim": 6, "ff_mult": 2, "iterations": 2}
-CLASSES = {"name": "classes", "layers": 1, "heads": 2, "ff": 10}
+CLASSES = {"name": "semantic_sharing", "layers": 1, "heads": 2, "ff": 10}
 GPO = {"name": "single", "pooling": "gpo"}
 SETS = {
     **{f"single-{name}": {"name": "single", "pooling": name} for name in pooling.names()},
@@ -34,15 +34,15 @@ SETS = {
     "slots-original": {"name": "slots", "learned_slots": False, "residual_update": False, "add_global": False, **SLOTS},
     "transformer": {"name": "transformer", **SLOTS},
     "pie_net": {"name": "pie_net"},
-    "readings": {"name": "readings", "hidden": 14, "attention": 6},
-    "chorus": {
-        "name": "chorus",
-        "members": [{"name": "readings", "k": 2, "hidden": 14, "attention": 6}, {"name": "pie_net", "k": 1}],
+    "attention_pooling": {"name": "attention_pooling", "hidden": 14, "attention": 6},
+    "ensemble": {
+        "name": "ensemble",
+        "members": [{"name": "attention_pooling", "k": 2, "hidden": 14, "attention": 6}, {"name": "pie_net", "k": 1}],
     },
     "classes": CLASSES,
     "classes-cls": {**CLASSES, "read": "cls", "normalise": False},
-    "common": {"name": "common"},
-    "summary": {"name": "summary"},
+    "common": {"name": "dscmr"},
+    "summary": {"name": "global_feature"},
 }
 CLOSE = 2e-5
 
@@ -54,7 +54,7 @@ def features_tower(config):
 
 def words_tower(**knobs):
     encoder = {"name": "bigru", "vocab_size": 20, "dim": DIM, "word_dim": 6, **knobs}
-    return shaken(build_tower("text", {"encoder": encoder, "sets": {"name": "summary"}}, DIM))
+    return shaken(build_tower("text", {"encoder": encoder, "sets": {"name": "global_feature"}}, DIM))
 
 
 def exported(graph, folder):
@@ -121,7 +121,7 @@ def test_a_tower_of_several_networks_is_the_same_as_onnx(tmp_path):
     """One of them sees a smaller picture, and its map does not divide evenly."""
     folders = [str(tiny_models.save(family, tmp_path / family)) for family in ("resnet", "convnext")]
     encoder = {"name": "grids", "models": folders, "sizes": [56, 96]}
-    readings = {"name": "readings", "k": 2, "hidden": 14, "attention": 6}
+    readings = {"name": "attention_pooling", "k": 2, "hidden": 14, "attention": 6}
     tower = shaken(build_tower("image", {"encoder": encoder, "sets": readings}, DIM))
     assert exported(PixelGraph(tower), tmp_path).difference < CLOSE
 
@@ -166,7 +166,10 @@ def test_what_stands_in_the_padding_has_no_effect(tmp_path):
 
 
 def test_a_tower_that_reads_padding_is_refused():
-    text = {"encoder": {"name": "bigru", "vocab_size": 20, "dim": DIM, "word_dim": 6}, "sets": {"name": "summary"}}
+    text = {
+        "encoder": {"name": "bigru", "vocab_size": 20, "dim": DIM, "word_dim": 6},
+        "sets": {"name": "global_feature"},
+    }
     knobs = {"variant": "official"}
     official = {"name": "single", "pooling": "adpool", "knobs": knobs}
     model = build(DIM, {"encoder": {"name": "region", "input_dim": 10}, "sets": official}, text, {"name": "cosine"})

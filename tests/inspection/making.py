@@ -21,7 +21,7 @@ SETS: dict[str, dict[str, Any]] = {
     "transformer": {"name": "transformer", **SMALL},
     "pie_net": {"name": "pie_net"},
     "pie_net-one": {"name": "pie_net", "k": 1, "hidden": 1},
-    "readings": {"name": "readings", "hidden": 14, "attention": 6},
+    "attention_pooling": {"name": "attention_pooling", "hidden": 14, "attention": 6},
     "classes": {"name": "classes", "layers": 1, "heads": 2, "ff": 10},
     **{
         f"single-{name}": {"name": "single", "pooling": name}

@@ -47,12 +47,12 @@ def test_an_item_does_not_depend_on_its_batch(setting):
 
 def test_what_kind_of_weights_they_are():
     kinds = {
-        **dict.fromkeys(("slots", "readings"), "attention"),
+        **dict.fromkeys(("slots", "attention_pooling"), "attention"),
         **dict.fromkeys(("single-gpo", "classes"), "pooling"),
         "single-seq2seq": "omission",
     }
     for setting, how in kinds.items():
-        made = model(setting, setting, "smooth_chamfer" if setting in ("slots", "readings") else "cosine")
+        made = model(setting, setting, "smooth_chamfer" if setting in ("slots", "attention_pooling") else "cosine")
         assert next(image_attentions(made, [regions()])).how == how
 
 
@@ -66,7 +66,7 @@ def test_all_weights_of_a_maximum_lie_on_the_tokens_that_hold_it():
 
 
 SHARP = [
-    "slots-alone", "transformer", "pie_net", "readings", "single-gpo", "single-adpool", "single-softpool",
+    "slots-alone", "transformer", "pie_net", "attention_pooling", "single-gpo", "single-adpool", "single-softpool",
     "single-max", "single-kmax", "single-seq2seq", "single-selfattention",
 ]  # fmt: skip
 
@@ -108,7 +108,7 @@ def _sharpen(made, setting):
             if sets.global_norm is not None:
                 sets.global_norm.weight.zero_()
                 sets.global_norm.bias.zero_()
-        elif setting in ("pie_net", "readings"):
+        elif setting in ("pie_net", "attention_pooling"):
             sets.w_2.weight.mul_(8)
             made.image.pool = _Nothing()
         elif setting == "single-gpo":

@@ -18,7 +18,7 @@ WORDS = {"name": "bigru", "vocab_size": 9, "dim": 8, "word_dim": 6}
 
 def model(seed: int, dim: int = 12, **image: Any) -> models.Model:
     torch.manual_seed(0)
-    readings = {"name": "readings", "k": 1, "hidden": 8, "attention": 4}
+    readings = {"name": "attention_pooling", "k": 1, "hidden": 8, "attention": 4}
     built = models.build(
         dim=dim,
         image={"encoder": {"name": "region", "input_dim": 10, "dim": 9, "form": "linear"}, "sets": readings, **image},

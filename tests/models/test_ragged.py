@@ -12,7 +12,7 @@ SETS = {
     "gpo": {"name": "single", "pooling": "gpo"},
     "slots": {"name": "slots", "head_dim": 4, "position": "sine"},
     "pie_net": {"name": "pie_net"},
-    "readings": {"name": "readings", "hidden": 6, "attention": 5},
+    "attention_pooling": {"name": "attention_pooling", "hidden": 6, "attention": 5},
     "classes": {"name": "classes", "layers": 1, "heads": 2, "ff": 6, "labels": [f"label {n}" for n in range(8)]},
 }
 

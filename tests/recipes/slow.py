@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from polysem import sets
 from polysem.models import Model, Tower
 from polysem.recipes import Recipe
 
@@ -80,7 +81,7 @@ def embed(tower: Tower, inputs: list[Any], keep: Tensor | None) -> list[tuple[Te
             item.summary = vector
     read = projected if tower.reads == "projected" else encoded
     summaries = [item.summary for item in projected]
-    return SETS[tower.sets.config["name"]](tower.sets, read, summaries)
+    return SETS[sets.registry.current_name(tower.sets.config["name"])](tower.sets, read, summaries)
 
 
 # ---------------------------------------------------------------------------------------------------------- encoders
@@ -308,7 +309,7 @@ def single(part: Any, items: list[Item], _: Any) -> list[tuple[Tensor, Tensor]]:
     return [(unit(v)[None], v[None]) for v in pooled]
 
 
-def summary(_: Any, __: Any, summaries: list[Any]) -> list[tuple[Tensor, Tensor]]:
+def global_feature(_: Any, __: Any, summaries: list[Any]) -> list[tuple[Tensor, Tensor]]:
     return [(unit(v)[None], v[None]) for v in summaries]
 
 
@@ -323,7 +324,7 @@ def pie_net(part: Any, items: list[Item], summaries: list[Any]) -> list[tuple[Te
     return found
 
 
-def readings(part: Any, items: list[Item], _: Any) -> list[tuple[Tensor, Tensor]]:
+def attention_pooling(part: Any, items: list[Item], _: Any) -> list[tuple[Tensor, Tensor]]:
     """K weighted means of the tokens, each through f(m) = fc(m) + MLP(m)."""
     found = []
     for item in items:
@@ -365,7 +366,7 @@ def slots(part: Any, items: list[Item], summaries: list[Any]) -> list[tuple[Tens
     return found
 
 
-def classes(part: Any, items: list[Item], _: Any) -> list[tuple[Tensor, ...]]:
+def semantic_sharing(part: Any, items: list[Item], _: Any) -> list[tuple[Tensor, ...]]:
     """p = sigmoid(W h) of each token, h from the shared encoder; the item is their mean."""
     found = []
     for item in items:
@@ -385,7 +386,7 @@ def classes(part: Any, items: list[Item], _: Any) -> list[tuple[Tensor, ...]]:
     return found
 
 
-def common(part: Any, items: list[Item], _: Any) -> list[tuple[Tensor, ...]]:
+def common_space(part: Any, items: list[Item], _: Any) -> list[tuple[Tensor, ...]]:
     pooled = POOLINGS[part.pooling.config["name"]](part.pooling, [item.tokens for item in items])
     points = [linear(part.space, torch.relu(v)) for v in pooled]
     return [(unit(u)[None], u[None], linear(part.predict_classes, u)) for u in points]
@@ -439,13 +440,13 @@ def gelu(x: Tensor) -> Tensor:
 
 SETS: dict[str, Callable[..., list[tuple[Tensor, Tensor]]]] = {
     "single": single,
-    "summary": summary,
+    "global_feature": global_feature,
     "pie_net": pie_net,
-    "readings": readings,
+    "attention_pooling": attention_pooling,
     "slots": slots,
     "transformer": slots,
-    "classes": classes,
-    "common": common,
+    "semantic_sharing": semantic_sharing,
+    "dscmr": common_space,
 }
 
 
@@ -732,4 +733,4 @@ def dscmr(config: Any, images: Any, texts: Any, labels: Any, positives: Any) -> 
     return total + config["invariance"] * sum(apart) / len(apart)
 
 
-LABEL_OBJECTIVES: dict[str, Callable[..., Tensor]] = {"labels": label_loss, "dscmr": dscmr}
+LABEL_OBJECTIVES: dict[str, Callable[..., Tensor]] = {"semantic_sharing": label_loss, "dscmr": dscmr}

@@ -63,9 +63,9 @@ def test_a_step_has_the_loss_and_the_gradients_of_its_plain_twin(name: str, epoc
 
 
 def test_so_has_one_of_readings_of_several_networks() -> None:
-    overrides = ["image.encoder.name=grids", "image.encoder.models=[one, another]", "image.sets.name=readings"]
+    overrides = ["image.encoder.name=grids", "image.encoder.models=[one, another]", "image.sets.name=attention_pooling"]
     overrides += ["image.project=null", "image.pool=null", "image.encoder.trainable=all"]
-    overrides += ["text.project=null", "text.pool=null", "text.sets.name=readings", "text.sets.k=2"]
+    overrides += ["text.project=null", "text.pool=null", "text.sets.name=attention_pooling", "text.sets.k=2"]
     _compare(recipes.load("small-dive-mil", overrides), 0)
 
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from polysem import recipes
-from polysem.recipes.catalogue import FAMILIES, catalogue, family
+from polysem.recipes.loading import FAMILIES, catalogue, family
 
 NAMES = recipes.names()
 FEATURES = [f"{visual}-{text}" for visual in ("grid", "patch") for text in ("bigru", "bert")]

@@ -38,10 +38,10 @@ ENCODERS: dict[str, dict[str, Any]] = {
 FRAMES = 4
 ENCODERS["video_frames"] = {"encoder": {"name": "grid", **ENCODERS["grid"]}, "frames": FRAMES}
 SETS: dict[str, dict[str, Any]] = {name: {"heads": 2, "head_dim": 4, "ff_mult": 2} for name in ("slots", "transformer")}
-SETS["readings"] = {"hidden": 6, "attention": 4}
+SETS["attention_pooling"] = {"hidden": 6, "attention": 4}
 
 
-LABELLED = ("classes", "common")
+LABELLED = ("semantic_sharing", "dscmr")
 WIDTH = int(TINY_TEXT["hidden_size"])
 """Of what such a part reads: it may have started from a text model."""
 
@@ -58,7 +58,7 @@ def _labelled(config: dict[str, Any], learns: bool) -> dict[str, Any]:
         sets = {**sets, "input_dim": WIDTH, "labels": [f"label {n}" for n in range(DIM)]}
         if sets.pop("start", None):
             sets = {**sets, "backbone_config": BERT, "layers": 2, "heads": 2, "ff": 24}
-        elif sets["name"] == "classes":
+        elif sets["name"] == "semantic_sharing":
             sets = {**sets, "layers": 2, "heads": 2, "ff": 6}
     return {**config, "sets": "shared" if sets["name"] == "shared" else sets}
 

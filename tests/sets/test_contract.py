@@ -29,20 +29,20 @@ SETTINGS = {
     "transformer-sine": {"name": "transformer", "position": "sine", **SMALL},
     "pie_net": {"name": "pie_net"},
     "pie_net-one": {"name": "pie_net", "k": 1},
-    "readings": {"name": "readings", "hidden": 14, "attention": 6},
-    "readings-one": {"name": "readings", "k": 1, "hidden": 14, "attention": 6},
-    "chorus": {
-        "name": "chorus",
-        "members": [{"name": "readings", "k": 2, "hidden": 14, "attention": 6}, {"name": "pie_net", "k": 1}],
+    "attention_pooling": {"name": "attention_pooling", "hidden": 14, "attention": 6},
+    "readings-one": {"name": "attention_pooling", "k": 1, "hidden": 14, "attention": 6},
+    "ensemble": {
+        "name": "ensemble",
+        "members": [{"name": "attention_pooling", "k": 2, "hidden": 14, "attention": 6}, {"name": "pie_net", "k": 1}],
     },
     "single": {"name": "single"},
-    "classes": {"name": "classes", "layers": 2, "heads": 2, "ff": 10},
-    "classes-plain": {"name": "classes", "layers": 2, "heads": 2, "ff": 10, "scaled": False},
-    "common": {"name": "common"},
+    "classes": {"name": "semantic_sharing", "layers": 2, "heads": 2, "ff": 10},
+    "classes-plain": {"name": "semantic_sharing", "layers": 2, "heads": 2, "ff": 10, "scaled": False},
+    "common": {"name": "dscmr"},
     "single-adpool": {"name": "single", "pooling": "adpool"},
     "single-kmax": {"name": "single", "pooling": "kmax", "knobs": {"k": 2}},
 }
-POOLED = {"single", "common"}
+POOLED = {"single", "dscmr"}
 """Predictors without attention of their own."""
 ORDERED = {"slots-sine", "transformer-sine"}
 
@@ -66,8 +66,8 @@ def inputs(setting: str, **knobs):
 
 
 def test_every_registered_predictor_is_under_this_contract():
-    # `summary` reads no tokens at all: test_summary.py has what holds for it.
-    assert {knobs["name"] for knobs in SETTINGS.values()} == set(sets.names()) - {"summary"}
+    # `global_feature` reads no tokens at all: test_global_feature.py has what holds for it.
+    assert {knobs["name"] for knobs in SETTINGS.values()} == set(sets.names()) - {"global_feature"}
 
 
 @every_predictor

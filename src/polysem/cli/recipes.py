@@ -23,7 +23,7 @@ def list_recipes(
     """List the recipes: each is a row of a paper's table, or a small version of one."""
     if context.invoked_subcommand is not None:
         return
-    from polysem.recipes.catalogue import catalogue
+    from polysem.recipes.loading import catalogue
 
     found = catalogue()
     if as_json:

@@ -35,7 +35,7 @@ from polysem.pooling.gpo import GPO
 from polysem.pooling.kmax import KMax
 from polysem.sets import SetPrediction, SetPredictor, batch_threads
 from polysem.sets.attention import Plan, SlotAttention
-from polysem.sets.semantic_sharing import Classes
+from polysem.sets.semantic_sharing import SemanticSharing
 
 _lock = threading.Lock()
 _plan = SlotAttention.plan
@@ -185,7 +185,7 @@ def plan_of_example(attention: SlotAttention, _: int, tokens: int, slots: int) -
     return _plan(attention, 1, int(tokens), slots)
 
 
-def encode_classes(predictor: Classes, features: LocalFeatures) -> tuple[Tensor, Tensor | None]:
+def encode_classes(predictor: SemanticSharing, features: LocalFeatures) -> tuple[Tensor, Tensor | None]:
     """Always with a mask, also where nothing is padded."""
     x, real = features.zero_padded().values, features.mask
     if predictor.cls is not None:
@@ -224,5 +224,5 @@ _TWINS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
     (KMax, "pool", mean_of_largest),
     (RelationLayer, "forward", relate),
     (SlotAttention, "plan", plan_of_example),
-    (Classes, "_encode", encode_classes),
+    (SemanticSharing, "_encode", encode_classes),
 )

@@ -11,7 +11,7 @@ from polysem.errors import InputError
 from polysem.models.build import build_similarity
 from polysem.models.model import Model
 from polysem.models.tower import Tower
-from polysem.sets import Chorus
+from polysem.sets import Ensemble
 
 SIMILARITY = {"name": "smooth_chamfer", "alpha": 16.0}
 
@@ -50,7 +50,7 @@ def _joined(side: str, towers: Sequence[Tower]) -> Tower:
         if tower.project is not None or tower.pool is not None:
             raise InputError(
                 f"Model {place} projects or pools its {side} features before its sets read them. Models that can be "
-                "joined have a set predictor alone there, such as 'readings'."
+                "joined have a set predictor alone there, such as 'attention_pooling'."
             )
         if tower.sets.dim != first.sets.dim:
             raise InputError(
@@ -62,7 +62,7 @@ def _joined(side: str, towers: Sequence[Tower]) -> Tower:
                 f"Model {place} has another {side} encoder than the first: other weights, or seen at another size. "
                 "Join models that were trained over the same frozen encoders."
             )
-    sets = Chorus(first.sets.dim, [dict(tower.sets.config) for tower in towers], first.encoder.dim)
+    sets = Ensemble(first.sets.dim, [dict(tower.sets.config) for tower in towers], first.encoder.dim)
     for member, tower in zip(sets.members, towers, strict=True):
         member.load_state_dict(tower.sets.state_dict())
     return Tower(copy.deepcopy(first.encoder), sets)

@@ -7,8 +7,10 @@ from polysem.objectives.dscmr import DSCMR
 from polysem.objectives.infonce import InfoNCE
 from polysem.objectives.label_objective import Labelled, LabelObjective
 from polysem.objectives.mmd import MMD
-from polysem.objectives.semantic_sharing import Labels
+from polysem.objectives.semantic_sharing import SemanticSharingLoss
 from polysem.objectives.triplet import Triplet
+
+registry.import_folder(__name__, __path__)
 
 build = registry.build
 check = registry.check
@@ -23,10 +25,10 @@ __all__ = [
     "InfoNCE",
     "LabelObjective",
     "Labelled",
-    "Labels",
     "Loss",
     "Objective",
     "Regulariser",
+    "SemanticSharingLoss",
     "Triplet",
     "build",
     "check",

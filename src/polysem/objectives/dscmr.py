@@ -35,7 +35,7 @@ class DSCMR(LabelObjective):
 
     def loss(self, images: Labelled, texts: Labelled, positives: Tensor) -> Loss:
         if images.logits is None or texts.logits is None:
-            self.reject_knobs("the sets of this model name no labels. Take sets.name=common or classes.")
+            self.reject_knobs("the sets of this model name no labels. Take sets.name=dscmr or semantic_sharing.")
         label = _lengths(images.logits - images.labels).mean() + _lengths(texts.logits - texts.labels).mean()
         sides = ((images, images), (images, texts), (texts, texts))
         alike = torch.stack([self._alike(*both) for both in sides]).sum()

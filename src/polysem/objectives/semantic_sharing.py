@@ -10,8 +10,8 @@ from polysem.objectives.base import Loss, registry
 from polysem.objectives.label_objective import Labelled, LabelObjective, pairs
 
 
-@registry.register("labels")
-class Labels(LabelObjective):
+@registry.register("semantic_sharing", stored_as="labels")
+class SemanticSharingLoss(LabelObjective):
     """Label-wise semantic sharing: each side predicts the labels, and guesses what was hidden from it.
 
     Cross-entropy of all labels, summed over the classes, mean over the items of a side, mean of both sides.

@@ -25,6 +25,8 @@ from polysem.pooling.selfattention import SelfAttention
 from polysem.pooling.seq2seq import Seq2Seq
 from polysem.pooling.softpool import SoftPool
 
+registry.import_folder(__name__, __path__)
+
 build = registry.build
 check = registry.check
 names = registry.names
@@ -48,4 +50,5 @@ __all__ = [
     "check",
     "describe",
     "names",
+    "registry",
 ]

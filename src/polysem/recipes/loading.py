@@ -13,7 +13,21 @@ from pydantic import BaseModel, ValidationError
 
 from polysem.errors import ConfigError, unknown
 from polysem.recipes.checking import check
-from polysem.recipes.schema import Recipe
+from polysem.recipes.schema import RENAMED, Recipe
+
+FAMILIES = {
+    "small": "Small versions, for a CPU and a few thousand pictures",
+    "photo": "Photographs",
+    "vse++": "VSE++",
+    "vse-infty": "VSE∞",
+    "vse-2ad": "VSE+2AD",
+    "pvse": "PVSE",
+    "pcme": "PCME",
+    "dscmr": "DSCMR",
+    "semantic-sharing": "Label-wise semantic sharing",
+    "dive": "DivE",
+}
+"""How a family's names begin, and its title, in the order of a first look: what runs anywhere, then by year."""
 
 SUFFIX = ".yaml"
 HIDDEN = "_"
@@ -25,9 +39,22 @@ def names() -> tuple[str, ...]:
     return tuple(name for name in _files() if not name.startswith(HIDDEN))
 
 
+def catalogue() -> dict[str, list[Recipe]]:
+    """Every recipe that comes with polysem, by the title of its family."""
+    families: dict[str, list[Recipe]] = {title: [] for title in FAMILIES.values()}
+    for name in names():
+        families[FAMILIES[family(name)]].append(load(name))
+    return families
+
+
+def family(name: str) -> str:
+    """The family that a recipe's name begins with."""
+    return next(start for start in FAMILIES if name == start or name.startswith(f"{start}-"))
+
+
 def _files() -> tuple[str, ...]:
-    found = (entry.name for entry in resources.files("polysem.recipes").iterdir())
-    return tuple(sorted(name.removesuffix(SUFFIX) for name in found if name.endswith(SUFFIX)))
+    files = (entry.name for entry in resources.files("polysem.recipes").iterdir())
+    return tuple(sorted(name.removesuffix(SUFFIX) for name in files if name.endswith(SUFFIX)))
 
 
 def source(recipe: str | Path) -> str:
@@ -49,17 +76,31 @@ def _is_path(recipe: str | Path) -> bool:
 
 
 def load(recipe: str | Path, overrides: Iterable[str] = ()) -> Recipe:
-    """The recipe of this name or path, with `path.to.key=value` overrides, checked whole before anything is built."""
-    return parse(written(recipe, overrides))
+    """A recipe, checked whole before anything is built.
+
+    Args:
+        recipe: the name of one that comes with polysem (`polysem recipes`), or the path of a YAML file.
+        overrides: `path.to.key=value`, the value written as in YAML.
+
+    Raises:
+        ConfigError, UnknownNameError: for the first thing that cannot work, naming its place.
+
+    Example:
+        >>> from polysem import recipes
+        >>> recipe = recipes.load("small-vse-infty", ["training.epochs=5", "image.sets.pooling=adpool"])
+        >>> recipe.training.epochs, recipe.image.sets["pooling"], recipe.similarity["name"]
+        (5, 'adpool', 'cosine')
+    """
+    return parse(read_content(recipe, overrides))
 
 
-def written(recipe: str | Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
+def read_content(recipe: str | Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
     """What the recipe's files and the overrides say, as plain data: unchecked, and without defaults."""
-    content = _expanded(str(recipe), ())
+    content = _expand(str(recipe), ())
     content.setdefault("name", Path(recipe).stem if _is_path(recipe) else str(recipe))
     # Names first, whatever the order they are given in: another part comes without the knobs of the one before.
-    for override in sorted(overrides, key=lambda given: not given.partition("=")[0].strip().endswith(".name")):
-        content = _merged(content, _nested(override, content))
+    for override in sorted(overrides, key=lambda text: not text.partition("=")[0].strip().endswith(".name")):
+        content = _merge(content, _parse_override(override, content))
     return content
 
 
@@ -68,7 +109,7 @@ def parse(content: Mapping[str, Any]) -> Recipe:
     try:
         recipe = Recipe.model_validate(dict(content))
     except ValidationError as error:
-        raise _explained(error) from None
+        raise _explain(error) from None
     check(recipe)
     return recipe
 
@@ -82,8 +123,8 @@ def as_yaml(recipe: Recipe) -> str:
 # ------------------------------------------------------------------------------------------------------- inheritance
 
 
-def _expanded(recipe: str, chain: tuple[str, ...]) -> dict[str, Any]:
-    """The recipe's content laid over that of the recipe it extends."""
+def _expand(recipe: str, chain: tuple[str, ...]) -> dict[str, Any]:
+    """The recipe's content merged over that of the recipe it extends."""
     if recipe in chain:
         raise ConfigError(f"Recipes extend each other in a circle: {' -> '.join((*chain, recipe))}.")
     content = read_yaml(source(recipe), recipe)
@@ -93,57 +134,68 @@ def _expanded(recipe: str, chain: tuple[str, ...]) -> dict[str, Any]:
     if not isinstance(parent, str):
         raise ConfigError(f"{recipe}: `extends` takes the name or path of one recipe, got {parent!r}.")
     if _is_path(recipe) and _is_path(parent):
-        # Beside the file that names it, wherever that is read from.
+        # Relative to the file that names it, wherever that is read from.
         parent = str(Path(recipe).expanduser().parent / Path(parent).expanduser())
-    base = _expanded(parent, (*chain, recipe))
+    base = _expand(parent, (*chain, recipe))
     base.pop("name", None)
-    return _merged(base, content)
+    return _merge(base, content)
 
 
-def _merged(base: dict[str, Any], over: Mapping[str, Any], place: str = "") -> dict[str, Any]:
-    """`over` laid over `base`, key by key. A part of another name replaces the part: its knobs were another's."""
+def _merge(base: dict[str, Any], over: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """`over` merged over `base`, key by key. A part of another name replaces the part: its knobs were another's."""
     # Neither the recipe itself nor its optimiser is a part: a name there is one key among others.
-    if place not in ("", "optimiser") and over.get("name", base.get("name")) != base.get("name"):
+    if path not in ("", "optimiser") and "name" in over and _part_name(over, path) != _part_name(base, path):
         # A regulariser keeps its weight and place, a schedule its warm-up.
-        stays = ("warmup_steps", "ramp_epoch", "ramp") if place == "schedule" else ("weight", "on")
-        kept = {key: value for key, value in base.items() if key in stays}
-        return {**kept, **over}
+        kept_keys = ("warmup_steps", "ramp_epoch", "ramp") if path == "schedule" else ("weight", "on")
+        return {**{key: value for key, value in base.items() if key in kept_keys}, **over}
     result = dict(base)
     if over.get("pooling", base.get("pooling")) != base.get("pooling"):
         result.pop("knobs", None)  # of the pooling in `single`
     for key, value in over.items():
         both = isinstance(value, Mapping) and isinstance(result.get(key), dict)
-        result[key] = _merged(result[key], value, f"{place}.{key}".lstrip(".")) if both else value
+        result[key] = _merge(result[key], value, f"{path}.{key}".lstrip(".")) if both else value
     return result
 
 
-def _nested(override: str, content: Mapping[str, Any]) -> dict[str, Any]:
+def _part_name(config: Mapping[str, Any], path: str) -> Any:
+    """The name in a part's config; a former name of the part counts as its present one."""
+    name, registry = config.get("name"), RENAMED.get(path.rpartition(".")[2])
+    return registry.current_name(name) if registry is not None and isinstance(name, str) else name
+
+
+def _parse_override(override: str, content: Mapping[str, Any]) -> dict[str, Any]:
     """`a.b.c=value` as nested mappings; a number steps into a list of the recipe."""
     path, equals, text = override.partition("=")
     keys = path.strip().split(".")
     if not equals or not all(keys):
         raise ConfigError(f"--set takes path.to.key=value, got {override!r}. Example: --set training.epochs=5")
     value: Any = read_value(text, override)
-    place: Any = content
-    trail: list[Any] = []
+    node: Any = content
+    containers: list[Any] = []
     for key in keys:
-        trail.append(place)
-        if isinstance(place, Sequence) and not isinstance(place, str):
-            if not key.isdecimal() or int(key) >= len(place):
-                raise ConfigError(f"--set {override}: {key!r} is no place in a list of {len(place)}.")
-            place = place[int(key)]
+        containers.append(node)
+        if _is_list(node):
+            if not key.isdecimal() or int(key) >= len(node):
+                raise ConfigError(
+                    f"--set {override}: {key!r} is no place in a list of {len(node)}. Count from 0 to {len(node) - 1}."
+                )
+            node = node[int(key)]
         else:
-            place = place.get(key, {}) if isinstance(place, Mapping) else {}
-    for key, container in zip(reversed(keys), reversed(trail), strict=True):
-        if isinstance(container, Sequence) and not isinstance(container, str):
+            node = node.get(key, {}) if isinstance(node, Mapping) else {}
+    for key, container in zip(reversed(keys), reversed(containers), strict=True):
+        if _is_list(container):
             entries = list(container)
             old = entries[int(key)]
             both = isinstance(old, dict) and isinstance(value, Mapping)
-            entries[int(key)] = _merged(old, value, f"entry {key}") if both else value
+            entries[int(key)] = _merge(old, value, f"entry {key}") if both else value
             value = entries
         else:
             value = {key: value}
     return dict(value)
+
+
+def _is_list(node: Any) -> bool:
+    return isinstance(node, Sequence) and not isinstance(node, str)
 
 
 # -------------------------------------------------------------------------------------------------------------- YAML
@@ -166,15 +218,15 @@ _Loader.add_implicit_resolver(
 )
 
 
-def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     keys = [loader.construct_object(key) for key, _ in node.value]
-    for place, key in enumerate(keys):
-        if key in keys[:place]:
+    for number, key in enumerate(keys):
+        if key in keys[:number]:
             raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", node.start_mark)
     return dict(loader.construct_mapping(node, deep=True))
 
 
-_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _construct_mapping)
 
 
 def read_yaml(text: str, origin: str) -> dict[str, Any]:
@@ -182,7 +234,7 @@ def read_yaml(text: str, origin: str) -> dict[str, Any]:
     try:
         content = yaml.load(text, Loader=_Loader)  # a SafeLoader: plain data only
     except yaml.YAMLError as error:
-        raise ConfigError(f"The recipe {origin} is not readable YAML: {_located(error)}.") from None
+        raise ConfigError(f"The recipe {origin} is not readable YAML: {_locate(error)}.") from None
     if not isinstance(content, dict):
         raise ConfigError(
             f"The recipe {origin} is empty or no mapping of keys. `polysem recipes show vse-infty` is one."
@@ -190,7 +242,7 @@ def read_yaml(text: str, origin: str) -> dict[str, Any]:
     return content
 
 
-def _located(error: yaml.YAMLError) -> str:
+def _locate(error: yaml.YAMLError) -> str:
     problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
     if problem is None or mark is None:
         return str(error).splitlines()[0]
@@ -208,17 +260,17 @@ def read_value(text: str, override: str) -> Any:
 # ------------------------------------------------------------------------------------------------------------ errors
 
 
-def _explained(error: ValidationError) -> ConfigError:
+def _explain(error: ValidationError) -> ConfigError:
     problems = []
-    for found in error.errors():
-        place = ".".join(str(step) for step in found["loc"] if not _is_tag(step))
-        if found["type"] == "extra_forbidden":
-            key = str(found["loc"][-1])
-            problems.append(str(unknown(f"key {place!r} in a recipe:", key, _siblings(found["loc"][:-1]))))
-        elif found["type"] == "missing":
-            problems.append(f"{place} is missing.")
+    for detail in error.errors():
+        path = ".".join(str(step) for step in detail["loc"] if not _is_tag(step))
+        if detail["type"] == "extra_forbidden":
+            key = str(detail["loc"][-1])
+            problems.append(str(unknown(f"key {path!r} in a recipe:", key, _siblings(detail["loc"][:-1]))))
+        elif detail["type"] == "missing":
+            problems.append(f"{path} is missing.")
         else:
-            problems.append(f"{place}: {found['msg']} (given: {found['input']!r}).")
+            problems.append(f"{path}: {detail['msg']} (given: {detail['input']!r}).")
     return ConfigError(" ".join(dict.fromkeys(problems)))
 
 

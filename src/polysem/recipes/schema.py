@@ -1,13 +1,38 @@
-"""What a recipe may say. Types, bounds and defaults stand here; parts are checked against their own knobs."""
+"""The schema of a recipe: keys, types, bounds and defaults. Parts are checked against their own knobs elsewhere."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
+
+from polysem.objectives.base import registry as objective_registry
+from polysem.registry import Registry
+from polysem.sets.base import registry as set_registry
 
 PartConfig = dict[str, Any]
 """A part by its registry name and knobs: {"name": "gpo", "temperature": 0.1}."""
+
+RENAMED: dict[str, Registry[Any]] = {"sets": set_registry, "objective": objective_registry}
+"""Keys of a recipe whose parts have former names: a recipe holds the present ones, so that runs can be compared."""
+
+
+def _rename(key: str) -> AfterValidator:
+    def rename(config: PartConfig) -> PartConfig:
+        name = config.get("name")
+        return {**config, "name": RENAMED[key].current_name(name)} if isinstance(name, str) else config
+
+    return AfterValidator(rename)
+
 
 SHARED = "shared"
 """The name of `text.sets` where the text side ends in the image side's set predictor itself."""
@@ -45,7 +70,7 @@ class Side(Section):
     project: PartConfig | None = None
     pool: PartConfig | None = None
     local: Literal["projected", "encoded"] = "projected"
-    sets: PartConfig
+    sets: Annotated[PartConfig, _rename("sets")]
     augment: Augment = Augment()
     frozen_epochs: NonNegativeInt = 0
 
@@ -55,7 +80,7 @@ class Side(Section):
         return {**parts, "sets": SHARED if self.sets.get("name") == SHARED else parts["sets"]}
 
 
-class Regulariser(Section):
+class RegulariserEntry(Section):
     """A part of the loss beside the objective. on: the embeddings, or the residuals before the global feature."""
 
     name: str
@@ -149,8 +174,8 @@ class Recipe(Section):
     image: Side
     text: Side
     similarity: PartConfig
-    objective: PartConfig
-    regularisers: list[Regulariser] = []
+    objective: Annotated[PartConfig, _rename("objective")]
+    regularisers: list[RegulariserEntry] = []
     teacher: Teacher | None = None
     optimiser: Optimiser
     schedule: Schedule = Schedule()

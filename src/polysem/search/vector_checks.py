@@ -43,7 +43,7 @@ def check_units(batch: Batch) -> None:
 def as_units(vectors: NDArray[np.float32], compared: Mapping[str, Any]) -> NDArray[np.float32]:
     """A model's vectors as an index keeps them. The cosine does not see lengths and the engine wants 1: label-wise
     models as released, which leave their vectors as they are, get it here. For other similarities length counts."""
-    if compared.get("name") != "cosine":
+    if not similarity.registry.find(compared["name"]).normalises:
         return vectors
     norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
     other = (norms > 0) & (np.abs(norms - 1) > _ROUNDING)  # what is 1 already stays to the last bit

@@ -1,15 +1,17 @@
 """Set predictors: local features to K vectors per item."""
 
-from polysem.sets.attention_pooling import Readings
+from polysem.sets.attention_pooling import AttentionPooling
 from polysem.sets.base import SetPrediction, SetPredictor, TokenSum, registry
-from polysem.sets.dscmr import Common
-from polysem.sets.ensemble import Chorus
-from polysem.sets.global_feature import Summary
+from polysem.sets.dscmr import CommonSpace
+from polysem.sets.ensemble import Ensemble
+from polysem.sets.global_feature import GlobalFeature
 from polysem.sets.pie_net import PIENet
-from polysem.sets.semantic_sharing import Classes
+from polysem.sets.semantic_sharing import SemanticSharing
 from polysem.sets.single import Single
 from polysem.sets.slots import Slots
-from polysem.sets.transformer import Transformer
+from polysem.sets.transformer import TransformerPredictor
+
+registry.import_folder(__name__, __path__)
 
 build = registry.build
 check = registry.check
@@ -17,20 +19,21 @@ names = registry.names
 describe = registry.describe
 
 __all__ = [
-    "Chorus",
-    "Classes",
-    "Common",
+    "AttentionPooling",
+    "CommonSpace",
+    "Ensemble",
+    "GlobalFeature",
     "PIENet",
-    "Readings",
+    "SemanticSharing",
     "SetPrediction",
     "SetPredictor",
     "Single",
     "Slots",
-    "Summary",
     "TokenSum",
-    "Transformer",
+    "TransformerPredictor",
     "build",
     "check",
     "describe",
     "names",
+    "registry",
 ]

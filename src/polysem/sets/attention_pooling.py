@@ -11,8 +11,8 @@ from polysem.sets.base import SetPrediction, SetPredictor, registry
 from polysem.sets.slots import Dropout
 
 
-@registry.register("readings")
-class Readings(SetPredictor):
+@registry.register("attention_pooling", stored_as="readings")
+class AttentionPooling(SetPredictor):
     """K weighted means of the tokens, all projected by the same map: where an item is read, not how, tells them apart.
 
     attn = softmax over tokens of w_2 tanh(w_1 x); vector_k = unit(f(attn_k^T x)), f(m) = fc(m) + MLP(m).

@@ -14,8 +14,8 @@ from polysem.pooling import check as check_pooling
 from polysem.sets.base import SetPrediction, SetPredictor, registry
 
 
-@registry.register("common")
-class Common(SetPredictor):
+@registry.register("dscmr", stored_as="common")
+class CommonSpace(SetPredictor):
     """DSCMR's common space: a shared linear map of the pooled item, and a linear classifier of what comes out.
 
     u = W ReLU(pool(x)); the vector is unit(u), and P u says which labels the item has, by regression on 0 and 1.

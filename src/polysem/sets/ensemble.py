@@ -7,26 +7,26 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
+from polysem.errors import ConfigError
 from polysem.features import LocalFeatures
 from polysem.sets.base import SetPrediction, SetPredictor, registry
 
 
-@registry.register("chorus")
-class Chorus(SetPredictor):
+@registry.register("ensemble", stored_as="chorus")
+class Ensemble(SetPredictor):
     """Several predictors side by side, each with weights of its own: the set is all of their vectors.
 
     Made of models that were trained apart (`polysem join`): they err apart too, so that together they are better than
     each, and the encoder runs once for all. Vectors of different members do not resemble each other, which lets a
     Chamfer similarity find the pairs that belong together.
 
-    `members`: a set predictor each, e.g. [{"name": "readings", "k": 1}, {"name": "readings", "k": 1}].
+    `members`: a set predictor each, e.g. [{"name": "attention_pooling", "k": 1}, {"name": "slots", "k": 4}].
     """
 
     projects = True
 
     def __init__(self, dim: PositiveInt, members: list[dict[str, Any]], input_dim: PositiveInt | None = None) -> None:
-        if not members or not all("name" in member for member in members):
-            self.reject_knobs(f"members: give at least one set predictor, each with its name; got {members}.")
+        self.check_knobs({"members": members})
         built = [registry.build(**{"dim": dim, **_width(member, input_dim), **member}) for member in members]
         super().__init__(dim, sum(part.k for part in built), input_dim or dim)
         self.members = nn.ModuleList(built)
@@ -34,7 +34,10 @@ class Chorus(SetPredictor):
 
     @classmethod
     def check_knobs(cls, knobs: Mapping[str, Any]) -> None:
-        for member in knobs.get("members") or ():
+        members = knobs.get("members")
+        if members is not None and not (members and all("name" in member for member in members)):
+            raise ConfigError(f"ensemble: members takes at least one set predictor, each with its name; got {members}.")
+        for member in members or ():
             registry.check(**member)
 
     @classmethod

@@ -8,8 +8,8 @@ from polysem.features import LocalFeatures
 from polysem.sets.base import SetPrediction, SetPredictor, registry
 
 
-@registry.register("summary")
-class Summary(SetPredictor):
+@registry.register("global_feature", stored_as="summary")
+class GlobalFeature(SetPredictor):
     """The global feature itself as a set of one: the final state of a GRU is VSE++'s sentence vector."""
 
     def __init__(self, dim: PositiveInt, input_dim: PositiveInt | None = None) -> None:

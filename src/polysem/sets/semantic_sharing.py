@@ -35,8 +35,8 @@ _UNUSED = ("head.fc_MLM.", "head.fc_MOC.", "transformer.fc_predict.")
 _LEAVES = {"a_2": "weight", "b_2": "bias"}
 
 
-@registry.register("classes")
-class Classes(SetPredictor):
+@registry.register("semantic_sharing", stored_as="classes")
+class SemanticSharing(SetPredictor):
     """Label-wise semantic sharing: an item as the mean of what its tokens say of each class. `dim` counts the classes.
 
     h = ReLU(norm(transformer(x))); p = sigmoid(W h) for each token; vector = unit(mean of p over the tokens).

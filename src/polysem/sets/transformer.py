@@ -10,7 +10,7 @@ from polysem.sets.slots import AggregatingPredictor, Dropout
 
 
 @registry.register("transformer")
-class Transformer(AggregatingPredictor):
+class TransformerPredictor(AggregatingPredictor):
     """The `slots` block with ordinary attention: each slot spreads over the tokens and none has to differ from another.
 
     DivE's ablation of the competition between slots; never released.

@@ -7,6 +7,8 @@ from polysem.similarity.match_probability import MatchProbability
 from polysem.similarity.mil import MIL
 from polysem.similarity.smooth_chamfer import SmoothChamfer
 
+registry.import_folder(__name__, __path__)
+
 build = registry.build
 check = registry.check
 names = registry.names
@@ -24,4 +26,5 @@ __all__ = [
     "check",
     "describe",
     "names",
+    "registry",
 ]

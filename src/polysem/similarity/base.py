@@ -32,12 +32,10 @@ class InnerProductScore:
 
     alpha: of the soft maximum; infinite for a plain one.
     both_ways: the mean over each set's elements of their maxima over the other set; else the maximum over all pairs.
-    normalises: inner products are divided by the vectors' norms first.
     """
 
     alpha: float = math.inf
     both_ways: bool = False
-    normalises: bool = False
 
 
 # Values held at once for each element pair: the product, its reductions and their intermediates; with a gradient, also
@@ -57,6 +55,8 @@ class Similarity(Part):
     """Element pairs of a block: large enough for the matrix product, small enough for `reduce` to find them in a core's
     cache (measured)."""
 
+    normalises: ClassVar[bool] = False
+    """Whether it divides by the vectors' norms, so that their length does not count."""
     single_vectors: ClassVar[bool] = False
     """Whether it compares sets of one alone."""
 

@@ -16,10 +16,11 @@ class Cosine(Similarity):
 
     _cache_pairs = 1 << 23  # nothing is reduced: only the matrix product counts
 
+    normalises = True
     single_vectors = True
 
     def inner_product_score(self) -> InnerProductScore:
-        return InnerProductScore(normalises=True)
+        return InnerProductScore()
 
     def prepare(self, x: Tensor) -> Tensor:
         return masked_ops.unit(x)

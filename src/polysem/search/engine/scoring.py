@@ -45,7 +45,7 @@ class Scoring:
     @property
     def normalises(self) -> bool:
         """Whether inner products are still to be divided by the vectors' norms."""
-        return self.declared.normalises
+        return self.part.normalises
 
     def exact(self, products: NDArray[np.float64]) -> NDArray[np.float64]:
         """(n, K, L) inner products in float64 -> (n,) scores. A pair's score does not depend on the others here."""

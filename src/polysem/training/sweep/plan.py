@@ -10,7 +10,7 @@ from typing import Any
 
 from polysem.errors import ConfigError
 from polysem.recipes import Recipe, load
-from polysem.recipes.loading import written
+from polysem.recipes.loading import read_content
 from polysem.training.sweep.parse import Axis, axis, folder_name, name, override
 
 SEED = "training.seed"
@@ -87,7 +87,7 @@ def plan(recipe: str | Path, settings: Iterable[str], seeds: Sequence[int] = ())
         chosen = chosen or (load(recipe, own).training.seed,)
         for seed in chosen:
             recipes[point.folder, seed] = load(recipe, [*own, f"{SEED}={seed}"])
-    base = written(recipe, fixed)
+    base = read_content(recipe, fixed)
     for key in (*(each.key for each in axes), SEED):
         _forget(base, key.split("."))
     return Plan(str(recipe), axes, chosen, points, recipes, base)

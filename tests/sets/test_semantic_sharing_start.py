@@ -23,7 +23,7 @@ KINDS = {
 
 def build(kind, **knobs):
     torch.manual_seed(0)
-    return shaken(sets.build("classes", labels=LABELS, scaled=False, **KINDS[kind], **knobs))
+    return shaken(sets.build("semantic_sharing", labels=LABELS, scaled=False, **KINDS[kind], **knobs))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -96,11 +96,11 @@ def test_the_layers_of_a_text_model_come_with_their_weights(tmp_path):
     model = BertModel(BertConfig(**TINY_TEXT), add_pooling_layer=False).eval()
     model.save_pretrained(tmp_path / "bert")
     start = str(tmp_path / "bert")
-    part = sets.build("classes", dim=5, input_dim=WIDE, labels=LABELS, start=start).eval()
+    part = sets.build("semantic_sharing", dim=5, input_dim=WIDE, labels=LABELS, start=start).eval()
     values = batch(WIDE, (4, 4))
     expected = model(inputs_embeds=values.values).last_hidden_state
     assert_close(part(values).states, expected, atol=1e-5)
-    first = sets.build("classes", dim=5, input_dim=WIDE, labels=LABELS, start=start, layers=1).eval()
+    first = sets.build("semantic_sharing", dim=5, input_dim=WIDE, labels=LABELS, start=start, layers=1).eval()
     assert len(first.borrowed.model.encoder.layer) == 1
     assert_close(
         first.borrowed.model.encoder.layer[0].output.dense.weight, model.encoder.layer[0].output.dense.weight, atol=0
@@ -118,7 +118,7 @@ def test_the_layers_of_a_text_model_come_with_their_weights(tmp_path):
         ({"ff": 7}, "ff=24, and ff=7"),
     ):
         with pytest.raises(PolysemError, match=problem):
-            sets.build("classes", **{"dim": 5, "input_dim": WIDE, "start": start, **knobs})
+            sets.build("semantic_sharing", **{"dim": 5, "input_dim": WIDE, "start": start, **knobs})
 
 
 def test_an_item_longer_than_the_models_positions_is_refused():
@@ -135,16 +135,16 @@ def test_labels_that_do_not_fit_are_named():
         ({"embed": "state", "dim": 3, "labels": ["a"]}, "input_dim=8, not dim=3"),
     ):
         with pytest.raises(PolysemError, match=problem):
-            sets.build("classes", input_dim=8, **SMALL, **knobs)
+            sets.build("semantic_sharing", input_dim=8, **SMALL, **knobs)
 
 
 def test_a_model_whose_tokens_are_narrower_than_its_states_cannot_start_it():
     albert = {"model_type": "albert", **TINY_TEXT, "embedding_size": WIDE // 2}
     with pytest.raises(PolysemError, match=rf"tokens of width {WIDE // 2} and has states of width {WIDE}"):
-        sets.build("classes", labels=LABELS, dim=5, input_dim=WIDE, backbone_config=albert)
+        sets.build("semantic_sharing", labels=LABELS, dim=5, input_dim=WIDE, backbone_config=albert)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "vit", "clip_text_model"])
 def test_a_model_that_reads_pictures_or_looks_back_alone_cannot_start_it(family):
     with pytest.raises(PolysemError, match="no text layers to start from that look both ways"):
-        sets.build("classes", labels=LABELS, dim=5, input_dim=WIDE, backbone_config={"model_type": family})
+        sets.build("semantic_sharing", labels=LABELS, dim=5, input_dim=WIDE, backbone_config={"model_type": family})

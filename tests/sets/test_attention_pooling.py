@@ -8,7 +8,7 @@ from support import alone, assert_close, batch, shaken
 
 
 def test_against_the_formula():
-    part = shaken(sets.build("readings", dim=6, k=3, input_dim=10, hidden=14, attention=5))
+    part = shaken(sets.build("attention_pooling", dim=6, k=3, input_dim=10, hidden=14, attention=5))
     features = batch(10)
     found = part(features)
     for item in range(4):
@@ -26,14 +26,14 @@ def test_against_the_formula():
 
 
 def test_an_element_more_costs_one_row_of_attention():
-    one, four = (sets.build("readings", dim=6, k=k, hidden=14, attention=5) for k in (1, 4))
+    one, four = (sets.build("attention_pooling", dim=6, k=k, hidden=14, attention=5) for k in (1, 4))
     count = [sum(parameter.numel() for parameter in part.parameters()) for part in (one, four)]
     assert count[1] - count[0] == 3 * (5 + 1)
 
 
 def test_elements_that_look_alike_are_alike():
     """Nothing but where it looks tells one element from another."""
-    part = shaken(sets.build("readings", dim=6, k=2, hidden=14, attention=5))
+    part = shaken(sets.build("attention_pooling", dim=6, k=2, hidden=14, attention=5))
     with torch.no_grad():
         part.w_2.weight[1] = part.w_2.weight[0]
         part.w_2.bias[1] = part.w_2.bias[0] + 3
@@ -43,7 +43,7 @@ def test_elements_that_look_alike_are_alike():
 
 def test_dropout_works_in_training_alone():
     torch.manual_seed(0)
-    part, features = sets.build("readings", dim=6, dropout=0.5), batch(6)
+    part, features = sets.build("attention_pooling", dim=6, dropout=0.5), batch(6)
     assert not torch.equal(part(features).vectors, part(features).vectors)
     part.eval()
     assert torch.equal(part(features).vectors, part(features).vectors)
@@ -51,7 +51,7 @@ def test_dropout_works_in_training_alone():
 
 def test_an_encoder_before_it_keeps_its_width():
     """It projects by itself: to put the encoder's own projection before it would be one too many."""
-    readings, slots = {"name": "readings", "k": 2}, {"name": "slots", "add_global": False}
+    readings, slots = {"name": "attention_pooling", "k": 2}, {"name": "slots", "add_global": False}
     encoder = {"name": "frames", "input_dim": 10}
     tower = build_tower("image", {"encoder": encoder, "sets": readings}, 6)
     assert (tower.encoder.dim, tower.sets.input_dim, tower.sets.dim) == (10, 10, 6)

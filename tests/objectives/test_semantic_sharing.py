@@ -16,7 +16,12 @@ def released():
     case = load_case("labelwise_shared")
     sizes = {"dim": case.meta["num_classes"], "input_dim": case.meta["d_model"], "ff": case.meta["d_ff"]}
     part = sets.build(
-        "classes", **sizes, layers=case.meta["layers"], heads=case.meta["heads"], normalise=False, variant="official"
+        "semantic_sharing",
+        **sizes,
+        layers=case.meta["layers"],
+        heads=case.meta["heads"],
+        normalise=False,
+        variant="official",
     )
     part.load_official(case.weight).eval()
     found = {}
@@ -44,7 +49,7 @@ def test_states_and_classification_loss_are_the_released_ones():
     for side in ("img", "txt"):
         assert_close(found[side].states, case.output[f"{side}_hidden"], atol=1e-5)
     images, texts = sides(case, found)
-    part = objectives.build("labels", variant="official")
+    part = objectives.build("semantic_sharing", variant="official")
     loss = part(images, texts, torch.eye(3, dtype=torch.bool))
     assert_close(loss.total, case.output["loss_type_1"][0], atol=1e-6)
     assert_close(loss.total, case.output["loss_type_13"][0], atol=1e-6)
@@ -52,7 +57,9 @@ def test_states_and_classification_loss_are_the_released_ones():
 
 def test_with_the_masked_tasks_too():
     case, found = released()
-    total = objectives.build("labels", variant="official")(*sides(case, found), torch.eye(3, dtype=torch.bool)).total
+    total = objectives.build("semantic_sharing", variant="official")(
+        *sides(case, found), torch.eye(3, dtype=torch.bool)
+    ).total
     for side, head in (("img", "fc_MOC"), ("txt", "fc_MLM")):
         logits, wanted = guessed(case, found, side, head)
         assert_close(logits.sigmoid(), case.output[f"{side}_mask_prediction"], atol=1e-5)
@@ -74,7 +81,7 @@ def test_the_released_loss_does_not_mind_a_wrong_label_and_ours_does():
 
     def loss(logits, variant):
         side = Labelled(logits[:, None], logits.sigmoid()[:, None], logits, labels)
-        return objectives.build("labels", variant=variant)(side, side, positives).total.item()
+        return objectives.build("semantic_sharing", variant=variant)(side, side, positives).total.item()
 
     assert loss(rash, "official") == pytest.approx(loss(modest, "official"))
     assert loss(rash, "paper") > loss(modest, "paper") + 1
@@ -95,7 +102,7 @@ def random_sides(items=(4, 6), classes=5, dim=3, dtype=torch.double):
 
 def test_the_default_is_the_cross_entropy_of_every_label():
     images, texts, positives = random_sides()
-    found = objectives.build("labels", eta=0.3)(images, texts, positives)
+    found = objectives.build("semantic_sharing", eta=0.3)(images, texts, positives)
     expected = 0.0
     for side in (images, texts):
         for logits, flags in zip(side.logits.tolist(), side.labels.tolist(), strict=True):
@@ -150,19 +157,19 @@ def test_a_region_is_told_from_the_others_by_its_features():
 
 
 def test_lambda_is_what_a_config_calls_it():
-    part = objectives.build("labels", **{"lambda": 0.01})
+    part = objectives.build("semantic_sharing", **{"lambda": 0.01})
     assert part.config["lambda"] == part.hidden_weight == 0.01
     assert objectives.build(**part.config).config == part.config
     assert "lambda" in [knob.name for knob in objectives.describe("labels").knobs]
     with pytest.raises(PolysemError, match="lambda"):
-        objectives.build("labels", **{"lambda": -1.0})
+        objectives.build("semantic_sharing", **{"lambda": -1.0})
 
 
 def test_labels_that_do_not_fit_are_named():
     images, texts, positives = random_sides()
     wrong = Labelled(images.vectors, images.residual, images.logits, images.labels[:, :3])
     with pytest.raises(PolysemError, match="images say something of 5 classes"):
-        objectives.build("labels")(wrong, texts, positives)
+        objectives.build("semantic_sharing")(wrong, texts, positives)
     silent = Labelled(texts.vectors, texts.residual, None, torch.zeros(6, 3, dtype=torch.double))
     with pytest.raises(PolysemError, match="name no labels"):
-        objectives.build("labels")(images, silent, positives)
+        objectives.build("semantic_sharing")(images, silent, positives)

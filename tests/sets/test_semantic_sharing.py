@@ -10,7 +10,7 @@ SMALL = {"layers": 2, "heads": 2, "ff": 10}
 def released(**knobs):
     case = load_case("labelwise_shared")
     sizes = {"dim": case.meta["num_classes"], "input_dim": case.meta["d_model"], "ff": case.meta["d_ff"]}
-    part = sets.build("classes", **sizes, layers=case.meta["layers"], heads=case.meta["heads"], **knobs)
+    part = sets.build("semantic_sharing", **sizes, layers=case.meta["layers"], heads=case.meta["heads"], **knobs)
     return case, part.load_official(case.weight).eval()
 
 
@@ -49,7 +49,7 @@ def test_padding_counts_in_the_official_variant_alone():
     few, more = (LocalFeatures.from_lengths(torch.cat([values, torch.zeros(1, n, 8)], 1), [5]) for n in (0, 3))
     for variant, depends in (("paper", False), ("official", True)):
         torch.manual_seed(0)
-        part = shaken(sets.build("classes", dim=6, input_dim=8, variant=variant, **SMALL))
+        part = shaken(sets.build("semantic_sharing", dim=6, input_dim=8, variant=variant, **SMALL))
         difference = (part(few).residual - part(more).residual).abs().max()
         assert difference > 1e-3 if depends else difference < 1e-6
 
@@ -78,7 +78,7 @@ def obvious_classes(part, x):
 
 
 def test_against_the_formulas():
-    part = shaken(sets.build("classes", dim=6, input_dim=8, **SMALL))
+    part = shaken(sets.build("semantic_sharing", dim=6, input_dim=8, **SMALL))
     features = batch(8)
     found = part(features)
     for item in range(4):
@@ -89,12 +89,12 @@ def test_against_the_formulas():
 
 def test_every_real_token_has_the_same_say():
     features = batch(8, (5, 2))
-    shares = shaken(sets.build("classes", dim=6, input_dim=8, **SMALL))(features).attention
+    shares = shaken(sets.build("semantic_sharing", dim=6, input_dim=8, **SMALL))(features).attention
     assert_close(shares[:, 0], torch.tensor([[0.2] * 5, [0.5, 0.5, 0.0, 0.0, 0.0]]), atol=1e-7)
 
 
 def test_dropout_acts_in_training_alone():
-    part = sets.build("classes", dim=6, input_dim=8, dropout=0.5, **SMALL)
+    part = sets.build("semantic_sharing", dim=6, input_dim=8, dropout=0.5, **SMALL)
     features = batch(8)
     assert not torch.equal(part(features).vectors, part(features).vectors)
     part.eval()
@@ -105,6 +105,6 @@ def test_dropout_acts_in_training_alone():
 
 def test_impossible_sizes_are_named():
     with pytest.raises(PolysemError, match="input_dim=10 does not divide into heads=4"):
-        sets.build("classes", dim=6, input_dim=10, heads=4)
+        sets.build("semantic_sharing", dim=6, input_dim=10, heads=4)
     with pytest.raises(PolysemError, match="input_dim"):
-        sets.build("classes", dim=6, input_dim=1, heads=1)
+        sets.build("semantic_sharing", dim=6, input_dim=1, heads=1)

@@ -24,9 +24,8 @@ import polysem
 from polysem.data import FeatureStore, open_collection
 from polysem.data.video import frame_times
 from polysem.encoders import PixelEncoder
-from polysem.models.frames import with_frames
-from polysem.models.moments import moment_of
 from polysem.models.tower import Inputs
+from polysem.models.video import embed_with_frames, find_moment
 
 
 def measure(run: Path, clips: Path, split: str, features: Path | None = None) -> dict[str, object]:
@@ -46,7 +45,7 @@ def measure(run: Path, clips: Path, split: str, features: Path | None = None) ->
         else:
             given = store.batch(store.positions([item.id]))
         with torch.inference_mode():
-            whole, [frames] = with_frames(model.image, given)
+            whole, [frames] = embed_with_frames(model.image, given)
         duration = float(item.metadata["duration"])
         times = frame_times(len(frames), duration)
         queries = model.encode_texts([moment["caption"] for moment in truth[item.id]])
@@ -55,7 +54,7 @@ def measure(run: Path, clips: Path, split: str, features: Path | None = None) ->
         owners += [len(clip_sets) - 1] * len(queries)
         curves = model.similarity(frames, queries).numpy().T
         for moment, curve in zip(truth[item.id], curves, strict=True):
-            found = moment_of(curve, duration)
+            found = find_moment(curve, duration)
             best = times[int(curve.argmax())]
             hit = moment["start"] <= best < moment["end"]
             right, among = right + hit, among + 1

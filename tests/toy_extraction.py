@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from polysem.data import Collection, Item, Media, load_image
-from polysem.encoders import Encoder, PixelEncoder, pipeline
+from polysem.encoders import Encoder, PixelEncoder, extraction
 from polysem.encoders.extraction import extract
 from polysem.features import LocalFeatures
 from polysem.registry import Registry
@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("--hold", type=int)
     arguments = parser.parse_args()
     torch.set_num_threads(2)
-    pipeline.COMMIT_SECONDS = -1.0  # after every batch
+    extraction.COMMIT_SECONDS = -1.0  # after every batch
     encoder = Toy()
     encoder.diary, encoder.hold = arguments.diary, arguments.hold
     collection = pictures(arguments.folder, len(list(arguments.folder.iterdir())))

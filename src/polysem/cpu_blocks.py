@@ -20,8 +20,8 @@ _lock = threading.Lock()
 
 def run(tasks: Sequence[Callable[[], None]], device: torch.device) -> None:
     """Carry out every task, in any order, without gradients; an exception of any is raised when all have ended."""
-    workers = count(device)
-    if workers <= 1 or len(tasks) <= 1:
+    pool = shared_pool(device) if len(tasks) > 1 else None
+    if pool is None:
         for task in tasks:
             task()
         return
@@ -32,7 +32,6 @@ def run(tasks: Sequence[Callable[[], None]], device: torch.device) -> None:
         with torch.inference_mode(inference), torch.no_grad():
             task()
 
-    pool = _shared_pool(workers)
     futures = [pool.submit(isolated, task) for task in tasks]
     wait(futures)
     for future in futures:
@@ -60,8 +59,11 @@ def single_threaded_pool(workers: int) -> ThreadPoolExecutor:
     return pool
 
 
-def _shared_pool(workers: int) -> ThreadPoolExecutor:
-    """One pool for all scoring: starting threads costs more than many a block."""
+def shared_pool(device: torch.device) -> ThreadPoolExecutor | None:
+    """One pool for all blocks, since starting threads costs more than many a block; None where a block runs alone."""
+    workers = count(device)
+    if workers <= 1:
+        return None
     with _lock:
         if workers not in _pools:
             _pools[workers] = single_threaded_pool(workers)

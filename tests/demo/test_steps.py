@@ -71,7 +71,7 @@ class Told(Silent):
     def progress(self, stage: str, done: int, of: int) -> None:
         self.hear(stage)
 
-    def features(self, what: str, progress: Any) -> None:
+    def features(self, what: str, done: int, total: int) -> None:
         self.hear(f"features of {what}")
 
     def step(self, record: dict[str, Any]) -> None:

@@ -16,10 +16,10 @@ import torch
 
 import toy_extraction
 from polysem.data import Collection, Item, Media, load_image
+from polysem.data.collection import Skipped
 from polysem.data.store import FeatureStore, StoreError
-from polysem.encoders import Tokens, pipeline
+from polysem.encoders import Tokens, extraction
 from polysem.encoders.extraction import extract, extract_texts
-from polysem.encoders.pipeline import Progress
 from polysem.encoders.text import TextEncoder
 from polysem.errors import ConfigError, InputError
 from polysem.features import LocalFeatures
@@ -119,11 +119,15 @@ def test_broken_pictures_are_counted_listed_and_not_tried_again(tmp_path: Path, 
     whole = torn.read_bytes()
     torn.write_bytes(whole[:40])
     empty.write_bytes(b"")
-    seen: list[Progress] = []
-    store = extract(collection, Toy(), tmp_path / "store", progress=seen.append)
+    seen: list[tuple[str, int, int]] = []
+    skipped: list[Skipped] = []
+    store = extract(
+        collection, Toy(), tmp_path / "store", progress=lambda *step: seen.append(step), on_skip=skipped.append
+    )
     assert {skip.what: "empty" in skip.why for skip in store.skipped} == {"003": False, "011": True}
     assert len(store) == 18
-    assert seen[-1] == Progress(total=20, resumed=0, done=20, skipped=2)
+    assert seen[-1] == ("extracting", 20, 20)
+    assert sorted(skip.what for skip in skipped) == ["003", "011"]
 
     torn.write_bytes(whole)
     assert len(extract(collection, Toy(), tmp_path / "store")) == 18
@@ -137,12 +141,11 @@ def test_progress_counts_up_to_the_total_and_starts_where_the_last_run_stopped(
     tmp_path: Path, collection: Collection
 ) -> None:
     extract(collection.where(range(6)), Toy(), tmp_path / "store")
-    seen: list[Progress] = []
-    extract(collection, Toy(), tmp_path / "store", batch_size=2, progress=seen.append)
-    assert seen[0] == Progress(total=20, resumed=6, done=6, skipped=0)
-    done = [step.done for step in seen]
-    assert done == sorted(done)
-    assert seen[-1] == Progress(total=20, resumed=6, done=20, skipped=0)
+    seen: list[tuple[str, int, int]] = []
+    extract(collection, Toy(), tmp_path / "store", batch_size=2, progress=lambda *step: seen.append(step))
+    assert seen[0] == ("extracting", 6, 20)
+    assert seen == sorted(seen)
+    assert seen[-1] == ("extracting", 20, 20)
 
 
 def test_features_that_are_not_numbers_stop_the_run_with_the_item_and_keep_what_came_before(
@@ -201,9 +204,9 @@ def test_only_a_bounded_number_of_pictures_is_in_memory(tmp_path: Path, monkeypa
 
     most = 0
 
-    def watch(step: Progress) -> None:
+    def watch(_: str, done: int, total: int) -> None:
         nonlocal most
-        most = max(most, prepared - step.done)
+        most = max(most, prepared - done)
 
     extract(Collection("many", "image", items), Counts(), tmp_path / "store", progress=watch)
     assert prepared == 1000
@@ -217,7 +220,7 @@ def test_an_impossible_rank_is_refused(tmp_path: Path, collection: Collection, r
 
 
 def test_what_needs_no_extraction_or_another_encoder_is_refused(tmp_path: Path, collection: Collection) -> None:
-    with pytest.raises(InputError, match="of features, not of pictures"):
+    with pytest.raises(InputError, match="x is a collection of features"):
         extract(Collection("x", "features", []), Toy(), tmp_path / "store")
     with pytest.raises(InputError, match="'letters' takes tokens, so it cannot encode pictures"):
         extract(collection, Letters(), tmp_path / "store")  # type: ignore[arg-type]
@@ -322,10 +325,10 @@ def test_two_processes_share_the_work_and_the_store(tmp_path: Path) -> None:
 def test_commits_follow_one_another_while_work_goes_on(
     tmp_path: Path, collection: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "COMMIT_SECONDS", 0.0)
+    monkeypatch.setattr(extraction, "COMMIT_SECONDS", 0.0)
     committed: list[int] = []
 
-    def look(step: Progress) -> None:
+    def look(*_: object) -> None:
         committed.append(len(FeatureStore.open(tmp_path / "store")))
 
     extract(collection, Toy(), tmp_path / "store", batch_size=2, progress=look)

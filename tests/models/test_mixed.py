@@ -10,7 +10,8 @@ from PIL import Image
 from encoders import tiny_models
 from polysem.data import Vocabulary
 from polysem.errors import InputError
-from polysem.models import build, embedding
+from polysem.models import build
+from polysem.models.items import ImageItems
 
 DIM = 8
 TEXTS = ["a dog", "the cat and the dog", "a cat"]
@@ -72,8 +73,8 @@ def test_similarity_takes_arrays_and_tensors(model, pictures):
 
 def test_pictures_are_opened_a_batch_at_a_time(model, pictures, monkeypatch):
     sizes = []
-    stacked = embedding._stacked
-    monkeypatch.setattr(embedding, "_stacked", lambda inputs: sizes.append(len(inputs)) or stacked(inputs))
+    stack = ImageItems.collate
+    monkeypatch.setattr(ImageItems, "collate", lambda self, loaded: sizes.append(len(loaded)) or stack(self, loaded))
     model.encode([*pictures, *pictures, pictures[0]], batch_size=2)
     assert sizes == [2, 2, 1]
 

@@ -129,7 +129,7 @@ def test_a_model_that_was_moved_is_asked_for(tmp_path, model, photos):
 def test_what_is_unchanged_is_not_encoded_again(index, photos, monkeypatch):
     assert index.add(photos).unchanged == 12
     monkeypatch.setattr(Model, "encode_texts", None)
-    monkeypatch.setattr("polysem.search.ingest._encode", None)
+    monkeypatch.setattr("polysem.search.ingest.embed", None)
     again = index.add(photos)
     assert (again.new, again.replaced, again.unchanged) == (0, 0, 12)
 
@@ -161,8 +161,10 @@ def test_a_folder_that_was_moved_keeps_its_vectors(tmp_path, model, monkeypatch)
         photos.rename(tmp_path / "elsewhere")
         save(tmp_path / "elsewhere" / "red.png", (10, 10, 10), np.random.default_rng(1))
         encoded = []
-        real = Reader._input
-        monkeypatch.setattr(Reader, "_input", lambda self, item: encoded.append(item.id) or real(self, item))
+        real = Reader._items
+        monkeypatch.setattr(
+            Reader, "_items", lambda self, items: encoded.extend(item.id for item in items) or real(self, items)
+        )
         monkeypatch.setattr(Model, "encode_texts", None)
         report = index.add(tmp_path / "elsewhere")
         assert (report.new, report.replaced, report.reused, report.unchanged) == (0, 12, 11, 0)
@@ -182,7 +184,7 @@ def test_a_new_label_does_not_encode_a_picture_again(tmp_path, model, monkeypatc
         before = index.vectors("image", ["red.png"])
         table = photos / "captions.jsonl"
         table.write_text(table.read_text().replace('["red"]', '["red", "warm"]'))
-        monkeypatch.setattr("polysem.search.ingest._encode", None)
+        monkeypatch.setattr("polysem.search.ingest.embed", None)
         monkeypatch.setattr(Model, "encode_texts", None)
         report = index.add(photos)
         assert (report.replaced, report.reused, report.unchanged) == (3, 3, 9)

@@ -13,8 +13,7 @@ import torch
 from polysem import LocalFeatures
 from polysem.errors import InputError
 from polysem.models import Model
-from polysem.models.frames import MOST, chosen, with_frames
-from polysem.models.moments import clock, moment_of
+from polysem.models.video import MOST, choose_frames, embed_with_frames, find_moment, format_time
 from polysem.search import Batch, Entry, Index, Manifest
 from search.photos import COLOURS, make_photos, tiny_model
 from search.videos import (
@@ -66,7 +65,7 @@ def test_a_frame_is_embedded_as_if_the_video_had_no_other(model: Model) -> None:
     lengths = (5, 1, 3)
     items = [torch.randn(length, WIDTH, generator=torch.Generator().manual_seed(length)) for length in lengths]
     with torch.inference_mode():
-        vectors, frames = with_frames(model.image, LocalFeatures.from_list(items))
+        vectors, frames = embed_with_frames(model.image, LocalFeatures.from_list(items))
         alone = [model.encode_images([frame[None]])[0] for item in items for frame in item]
         torch.testing.assert_close(vectors, model.encode_images(items), atol=1e-6, rtol=0)
         torch.testing.assert_close(torch.cat(frames), torch.stack(alone), atol=1e-5, rtol=0)
@@ -74,9 +73,9 @@ def test_a_frame_is_embedded_as_if_the_video_had_no_other(model: Model) -> None:
 
 
 def test_of_a_long_video_frames_at_even_distances_stand_for_all() -> None:
-    assert chosen(5).tolist() == [0, 1, 2, 3, 4]
-    assert chosen(10, 3).tolist() == [1, 5, 8]  # the middles of three equal parts
-    kept = chosen(1000)
+    assert choose_frames(5).tolist() == [0, 1, 2, 3, 4]
+    assert choose_frames(10, 3).tolist() == [1, 5, 8]  # the middles of three equal parts
+    kept = choose_frames(1000)
     assert len(kept) == MOST
     assert set(np.diff(kept)) <= {15, 16}
 
@@ -101,7 +100,7 @@ def test_a_moment_is_the_best_frame_and_its_like_neighbours(seed: int) -> None:
     rng = np.random.default_rng(seed)
     # Coarse values, so that there are ties.
     curve = (rng.integers(0, 5, rng.integers(1, 12)) / 4).tolist()
-    found = moment_of(curve, duration=len(curve) * 0.5)
+    found = find_moment(curve, duration=len(curve) * 0.5)
     best, first, last = slow_moment(curve)
     assert (found.frame, found.first, found.last) == (best, first, last)
     assert found.score == max(curve)
@@ -110,24 +109,24 @@ def test_a_moment_is_the_best_frame_and_its_like_neighbours(seed: int) -> None:
 
 
 def test_a_moment_of_a_video_without_a_length_is_told_in_frames() -> None:
-    assert moment_of([0, 1, 0.9, 0]).text == "frames 2–3"
-    assert moment_of([0, 1, 0]).text == "frame 2"
+    assert find_moment([0, 1, 0.9, 0]).text == "frames 2–3"
+    assert find_moment([0, 1, 0]).text == "frame 2"
     for odd in (float("nan"), -3, 0, "long", True, None):
-        assert moment_of([0, 1, 0], odd).time is None  # type: ignore[arg-type]
+        assert find_moment([0, 1, 0], odd).time is None  # type: ignore[arg-type]
 
 
 def test_a_moment_is_told_as_a_clock_tells_it() -> None:
-    assert moment_of([0, 0, 1, 1, 0, 0], 12).text == "0:04–0:08"
-    assert moment_of([0, 1, 0, 0], 2).text == "0:00.5–0:01.0"
-    assert moment_of([0, 1], 7300).text == "1:00:50–2:01:40"
-    assert clock(59.96, 1) == "1:00.0"
-    assert clock(3599.6) == "1:00:00"
+    assert find_moment([0, 0, 1, 1, 0, 0], 12).text == "0:04–0:08"
+    assert find_moment([0, 1, 0, 0], 2).text == "0:00.5–0:01.0"
+    assert find_moment([0, 1], 7300).text == "1:00:50–2:01:40"
+    assert format_time(59.96, 1) == "1:00.0"
+    assert format_time(3599.6) == "1:00:00"
 
 
 @pytest.mark.parametrize("curve", [[], [[1.0]], [float("nan"), 1.0]])
 def test_a_curve_that_is_none_is_refused(curve: list[float]) -> None:
     with pytest.raises(InputError, match="finite scores"):
-        moment_of(curve)
+        find_moment(curve)
 
 
 # ------------------------------------------------------------------------------------------------------- the search
@@ -141,7 +140,7 @@ def test_a_search_finds_the_moment_that_scoring_every_frame_by_hand_finds(
         for query in ("something red", "a blue picture"):
             asked = model.encode_texts([query])
             for result in index.search(query, find="image"):
-                own = np.load(features / "features" / f"{result.id}.npy")[chosen(len(np.load(result.path)))]
+                own = np.load(features / "features" / f"{result.id}.npy")[choose_frames(len(np.load(result.path)))]
                 if len(own) == 1:
                     assert result.moment is None
                     continue

@@ -12,9 +12,10 @@ from polysem import recipes
 from polysem.data import open_collection
 from polysem.encoders import Tokens
 from polysem.features import LocalFeatures
+from polysem.models.items import FeatureItems
 from polysem.training import train
 from polysem.training.data import split
-from polysem.training.loading import Captions, Fed, Pictures, Precomputed
+from polysem.training.loading import Captions, Fed, Pictures
 from sample_data import karpathy
 from training.small import assembled, make_data, tiny
 
@@ -87,9 +88,8 @@ def test_an_item_is_augmented_alike_in_any_company(tmp_path):
 
 def test_validation_sees_items_as_they_are(tmp_path):
     _, _, _, feeder = assembled(tiny("vse-infty"), make_data(tmp_path))
-    places = np.arange(6)
-    ids = feeder.texts.load(places, None).ids
-    assert torch.equal(ids, feeder.texts.encoder.tokenize([feeder.texts.captions[i] for i in places]).ids)
+    texts = feeder.texts.items
+    assert torch.equal(texts.batch(range(6)).ids, texts.encoder.tokenize(texts.texts[:6]).ids)
 
 
 def test_captions_follow_their_images(tmp_path):
@@ -103,7 +103,7 @@ def test_captions_follow_their_images(tmp_path):
             for row, n in zip(batch.texts.ids.tolist(), batch.texts.lengths.tolist(), strict=True)
         ]
         assert sorted(decoded) == sorted(expected)
-        assert isinstance(feeder.images, Precomputed)
+        assert isinstance(feeder.images.items, FeatureItems)
         assert isinstance(feeder.texts, Captions)
 
 
@@ -116,7 +116,7 @@ def test_pixels_are_augmented_by_item_and_epoch(pictures):
     assert torch.equal(first, again)
     assert not torch.equal(first, feeder.images.load(places, 1))
     assert torch.equal(first[1], feeder.images.load(np.array([5]), 0)[0])
-    plain = feeder.images.load(places, None)
+    plain = feeder.images.items.batch(places.tolist())
     assert not torch.equal(plain, first)
 
 

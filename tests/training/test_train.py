@@ -221,15 +221,15 @@ def test_the_test_split_is_never_opened(data, tmp_path, monkeypatch):
     for name in ("ims.npy", "caps.txt", "ids.txt"):
         shutil.copy(copy / f"dev_{name}", copy / f"test_{name}")
     (copy / "test_ids.txt").write_text("\n".join(f"test{i}" for i in range(8)) + "\n")
-    from polysem.training import loading
+    from polysem.models import items
 
-    real = loading.load_features
+    real = items.load_features
 
     def guarded(media):
         assert not media.name.startswith("test")
         return real(media)
 
-    monkeypatch.setattr(loading, "load_features", guarded)
+    monkeypatch.setattr(items, "load_features", guarded)
     assert run(tiny("vse-infty"), copy, tmp_path / "run").status == "finished"
 
 

@@ -86,9 +86,10 @@ def test_raw_videos_train_through_a_store_and_the_model_reads_files(clips, resne
     alone = torch.cat([model.encode_images([path]) for path in paths])
     assert together.shape == (len(paths), 1, 16)
     torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
-    assert model.encode_images([Image.new("RGB", (9, 9))]).shape == (1, 1, 16)
-    with pytest.raises(InputError, match="pictures or videos, not both"):
-        model.encode_images([paths[0], Image.new("RGB", (9, 9))])
+    picture = Image.new("RGB", (9, 9))  # to this model a video of one frame
+    mixed = model.encode_images([paths[0], picture, paths[1]])
+    torch.testing.assert_close(mixed[[0, 2]], together[:2], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(mixed[1:2], model.encode_images([picture]), atol=1e-5, rtol=1e-5)
     assert 'model.encode_images(["clip.mp4"])' in (tmp_path / "run" / "README.md").read_text()
 
 

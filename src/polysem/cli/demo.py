@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from polysem.demo import Demo
-    from polysem.encoders.pipeline import Progress
     from polysem.evaluation.reports.compare import Comparison
 
 PORT = 8000
@@ -103,8 +102,8 @@ class Steps:
 
     # ------------------------------------------------------------------------------------ what `train` asks a screen
 
-    def features(self, what: str, progress: Progress) -> None:
-        self.progress(f"features of {what}", progress.done, progress.total)
+    def features(self, what: str, done: int, total: int) -> None:
+        self.progress(f"features of {what}", done, total)
 
     def begin(self, title: str, total: int, step: int, best: dict[str, Any] | None) -> Any:
         from polysem.training.monitoring.display import Live

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from polysem.data.collection import Skipped
     from polysem.data.store import FeatureStore
     from polysem.encoders import Encoder
-    from polysem.encoders.pipeline import Progress
 
 _SHOWN = 10
 
@@ -87,10 +86,12 @@ def extract_features(
     what = "captions" if built.takes == "tokens" else f"{built.kind}s"
     with _bar(f"{collection.name}: {encoder}", what, shown=rank == 0) as show:
         if built.takes == "tokens":
-            store = extract_texts(collection, built, out, **options, progress=show)
+            store = extract_texts(collection, built, out, **options, progress=show.progress, on_skip=show.skip)
         else:
-            store = extract(collection, built, out, **options, workers=workers, progress=show)
-    summary = _summarise(store, what, show.last, rank, world_size, time.monotonic() - started)
+            store = extract(
+                collection, built, out, **options, workers=workers, progress=show.progress, on_skip=show.skip
+            )
+    summary = _summarise(store, what, show, rank, world_size, time.monotonic() - started)
     if as_json:
         # One line for each process, so that lines of several can be told apart.
         typer.echo(json.dumps(asdict(summary), indent=2 if world_size == 1 else None))
@@ -130,15 +131,27 @@ def _move(encoder: Encoder, device: str) -> None:
 
 
 class _Shown:
-    """Passes progress on to a bar, and remembers the last of it."""
+    """Counts the items of an extraction and passes them on to a bar.
 
-    def __init__(self, update: Callable[[Progress], None]) -> None:
-        self.last: Progress | None = None
+    resumed: items that an earlier run had done. done: those and this run's. skipped: items this run could not read.
+    """
+
+    def __init__(self, update: Callable[[_Shown, int], None]) -> None:
+        self.resumed: int | None = None
+        self.done = self.skipped = 0
         self._update = update
 
-    def __call__(self, step: Progress) -> None:
-        self.last = step
-        self._update(step)
+    def progress(self, _: str, done: int, total: int, /) -> None:
+        self.resumed = done if self.resumed is None else self.resumed
+        self.done = done
+        self._update(self, total)
+
+    def skip(self, _: Skipped) -> None:
+        self.skipped += 1
+
+    @property
+    def new(self) -> int:
+        return self.done - (self.resumed or 0)
 
 
 @contextmanager
@@ -153,20 +166,16 @@ def _bar(title: str, what: str, shown: bool) -> Iterator[_Shown]:
         task = bar.add_task(title, total=None, speed="")
         started = time.monotonic()
 
-        def update(step: Progress) -> None:
-            new = step.done - step.resumed
-            speed = f"{new / max(time.monotonic() - started, 1e-9):.1f} {what}/s" if new else ""
-            if step.skipped:
-                speed += f", {step.skipped} skipped"
-            bar.update(task, total=step.total, completed=step.done, speed=speed)
+        def update(counts: _Shown, total: int) -> None:
+            speed = f"{counts.new / max(time.monotonic() - started, 1e-9):.1f} {what}/s" if counts.new else ""
+            if counts.skipped:
+                speed += f", {counts.skipped} skipped"
+            bar.update(task, total=total, completed=counts.done, speed=speed)
 
         yield _Shown(update)
 
 
-def _summarise(
-    store: FeatureStore, what: str, last: Progress | None, rank: int, world_size: int, seconds: float
-) -> Summary:
-    done = 0 if last is None else last.done - last.resumed
+def _summarise(store: FeatureStore, what: str, counts: _Shown, rank: int, world_size: int, seconds: float) -> Summary:
     return Summary(
         store=str(store.folder),
         what=what,
@@ -175,10 +184,10 @@ def _summarise(
         items=len(store),
         tokens=int(store.lengths.sum()),
         bytes=store.nbytes,
-        extracted=0 if last is None else done - last.skipped,
-        resumed=0 if last is None else last.resumed,
+        extracted=counts.new - counts.skipped,
+        resumed=counts.resumed or 0,
         seconds=round(seconds, 3),
-        per_second=round(done / seconds, 2),
+        per_second=round(counts.new / seconds, 2),
         skipped=[{"item": skip.what, "why": skip.why} for skip in store.skipped],
     )
 

@@ -15,7 +15,6 @@ from polysem.cli.collections import FolderLabels, opened
 from polysem.errors import ConfigError
 
 if TYPE_CHECKING:
-    from polysem.encoders.pipeline import Progress
     from polysem.training import Result
     from polysem.training.monitoring.display import Live
 
@@ -82,20 +81,20 @@ class Screen:
         self._task: Any = None
         self._what = ""
 
-    def features(self, what: str, progress: Progress) -> None:
+    def features(self, what: str, done: int, total: int) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
 
         if what != self._what:
             self._close()
-            if progress.done == progress.total:
+            if done == total:
                 return  # nothing to do: they are there
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
             self._bar, self._what = Bar(*columns, console=Console(stderr=True)), what
-            self._task = self._bar.add_task(f"Features of {what}", total=progress.total)
+            self._task = self._bar.add_task(f"Features of {what}", total=total)
             self._bar.start()
-        self._bar.update(self._task, completed=progress.done)
+        self._bar.update(self._task, completed=done)
 
     def begin(self, title: str, total: int, step: int, best: dict[str, Any] | None) -> Live:
         from polysem import distributed

@@ -108,7 +108,11 @@ def _extract(lessons: Collection, stores: dict[str, Any], recipe: Recipe, screen
         (recipe.text, stores["text_features"], "captions"),
     ):
         encoder = encoders.build(**side.encoder)
-        features_of(lessons, encoder, place, partial(screen.features, what))
+
+        def report(_: str, done: int, total: int, /, what: str = what) -> None:
+            screen.features(what, done, total)
+
+        features_of(lessons, encoder, place, report)
     store = FeatureStore.open(stores["features"])
     return lessons.where([i for i, item in enumerate(lessons) if item.id in store and item.captions])
 

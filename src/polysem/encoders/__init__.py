@@ -3,7 +3,7 @@
 from polysem.encoders.base import Encoder, registry
 from polysem.encoders.bigru import BiGRU
 from polysem.encoders.detector import Detections, Detector
-from polysem.encoders.extraction import extract, extract_texts
+from polysem.encoders.extraction import caption_keys, extract, extract_texts
 from polysem.encoders.frames import Frames
 from polysem.encoders.grid import Grid
 from polysem.encoders.image import ImageEncoder
@@ -52,6 +52,7 @@ __all__ = [
     "Transformer",
     "VideoFrames",
     "build",
+    "caption_keys",
     "check",
     "describe",
     "encoder_kind",

@@ -3,29 +3,59 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import asdict, is_dataclass
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from polysem.data.collection import Collection
-from polysem.data.store import FeatureManifest, FeatureStore, StoreWriter
+from polysem.cpu_blocks import single_threaded_pool
+from polysem.data.collection import Collection, Skipped
+from polysem.data.store import FeatureManifest, FeatureStore, StoreEntry, StoreWriter
 from polysem.data.store.layout import Dtype
 from polysem.data.store.writer import SHARD_BYTES
+from polysem.encoders import pipeline
 from polysem.encoders.base import Encoder
-from polysem.encoders.pipeline import Job, Pace, Progress, run
 from polysem.encoders.pixel_encoder import PixelEncoder
 from polysem.encoders.text import TextEncoder, Tokens
 from polysem.errors import ConfigError, InputError
 from polysem.features import LocalFeatures
 from polysem.malloc_tuning import freed_memory_kept
+from polysem.progress import Progress, ignore
 
+COMMIT_SECONDS = 1.0
+"""How much work a sudden end may cost."""
 # On the CPU, measured with EfficientNet-Lite0: 4 pictures at a time are as fast as 8 or 16, and take less memory.
 CPU_BATCH, ACCELERATOR_BATCH = 4, 64
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The i-th key's input is `load(i)`; inputs of one shape, stacked, are encoded together."""
+
+    keys: Sequence[str]
+    load: Callable[[int], Tensor]
+    encode: Callable[[Tensor], LocalFeatures]
+
+
+@dataclass(frozen=True)
+class _Schedule:
+    """batch: most inputs encoded together. window: inputs grouped by shape, and the bound of what is in memory.
+
+    readers, encoders: number of threads. single_threaded: torch runs each thread's operations on that thread, since
+    torch's own threads meet at the end of every operation, which on a busy machine costs more than it brings.
+    """
+
+    batch: int
+    window: int
+    readers: int
+    encoders: int
+    single_threaded: bool
 
 
 def extract(
@@ -40,21 +70,31 @@ def extract(
     world_size: int = 1,
     retry_skipped: bool = False,
     shard_bytes: int = SHARD_BYTES,
-    progress: Callable[[Progress], None] = lambda _: None,
+    progress: Progress = ignore,
+    on_skip: Callable[[Skipped], None] | None = None,
 ) -> FeatureStore:
-    """The features of every picture or raw video of the collection, by item id. Goes on where an earlier call stopped.
+    """Extract the features of every image or raw video of a collection, by item id; resumes an earlier call.
 
-    What cannot be read is recorded in `store.skipped` with the reason and not tried again, unless `retry_skipped`
-    asks for it. With `world_size` processes each takes every so-many-th picture and writes its own
-    files; the store that is returned holds what all of them have committed by then.
+    What cannot be read is recorded in `store.skipped` with the reason. With `world_size` processes each takes every
+    so-many-th item and writes its own files; the store that is returned holds what all of them have committed by then.
 
-    batch_size: pictures or videos encoded together; None chooses by device. workers: threads that read them, and on the
-    CPU threads that encode; None takes as many as torch uses.
+    Args:
+        collection: the items.
+        encoder: an encoder of pixels.
+        out: the folder of the store.
+        batch_size: images or videos encoded together; None chooses by device.
+        dtype: of the stored values.
+        workers: threads that read and, on the CPU, threads that encode; None takes as many as torch uses.
+        rank: this process's number of `world_size`.
+        retry_skipped: try items again that an earlier call could not read.
+        shard_bytes: size of one file of the store.
+        progress: called with "extracting", the items encoded or skipped, and all of this rank's items.
+        on_skip: called with every item that this call leaves out.
     """
     if collection.content == "features":
         raise InputError(
-            f"{collection.name} is a collection of {collection.kind}, not of pictures: it needs no extraction. "
-            "Train on it directly, or give a folder of pictures."
+            f"{collection.name} is a collection of {collection.kind}, not of images: it needs no extraction. "
+            "Train on it directly, or give a folder of images."
         )
     _check(encoder, "pixels", collection.content, rank, world_size)
     if (collection.content == "videos") != (encoder.kind == "video"):
@@ -63,21 +103,17 @@ def extract(
             'Videos are read by video_frames: --encoder video_frames --set encoder=\'{"name": "grid"}\'.'
         )
     device = _device(encoder)
-    places = range(rank, len(collection), world_size)
-
-    def prepare(place: int) -> Tensor:
-        return encoder.read(collection[places[place]].media.path)
-
-    def encode(pixels: Tensor) -> LocalFeatures:
-        features: LocalFeatures = encoder(pixels.to(device))
-        return features
-
-    job = Job([collection[place].id for place in places], prepare, encode)
+    items = [collection[row] for row in range(rank, len(collection), world_size)]
+    job = _Job(
+        [item.id for item in items],
+        lambda row: encoder.read(items[row].media.path),
+        lambda pixels: encoder(pixels.to(device)),
+    )
     usual, per_item = CPU_BATCH if device.type == "cpu" else ACCELERATOR_BATCH, encoder.pictures_per_item
     batch = batch_size or max(1, usual // per_item)
-    pace = _pace(device, batch, max(4 * batch, 64 // per_item), workers)
-    manifest = _manifest(collection, encoder, dtype)
-    return _fill(job, encoder, StoreWriter(Path(out), manifest, rank, shard_bytes), pace, retry_skipped, progress)
+    schedule = _schedule(device, batch, max(4 * batch, 64 // per_item), workers)
+    writer = StoreWriter(Path(out), _manifest(collection, encoder, dtype), rank, shard_bytes)
+    return _fill(job, encoder, writer, schedule, retry_skipped, progress, on_skip)
 
 
 def extract_texts(
@@ -91,46 +127,119 @@ def extract_texts(
     world_size: int = 1,
     retry_skipped: bool = False,
     shard_bytes: int = SHARD_BYTES,
-    progress: Callable[[Progress], None] = lambda _: None,
+    progress: Progress = ignore,
+    on_skip: Callable[[Skipped], None] | None = None,
 ) -> FeatureStore:
-    """The features of every caption, under the key `"{item id}#{number of the caption, from 0}"`. Like `extract`."""
+    """Extract the features of every caption, under its key of `caption_keys`. Arguments as of `extract`."""
     _check(encoder, "tokens", "captions", rank, world_size)
     device = _device(encoder)
-    captions = [(item.id, number, text) for item in collection for number, text in enumerate(item.captions)]
-    captions = captions[rank::world_size]
-
-    def prepare(place: int) -> Tensor:
-        return encoder.tokenize([captions[place][2]]).ids[0]
+    captions = collection.captions[rank::world_size]
 
     def encode(ids: Tensor) -> LocalFeatures:
         features: LocalFeatures = encoder(Tokens(ids, torch.ones_like(ids, dtype=torch.bool)).to(device))
         return features
 
-    job = Job([f"{key}#{number}" for key, number, _ in captions], prepare, encode)
+    keys = caption_keys(collection)[rank::world_size]
+    job = _Job(keys, lambda row: encoder.tokenize([captions[row]]).ids[0], encode)
     batch = batch_size or (32 if device.type == "cpu" else 256)
     # Captions are light, and a wide window finds more of equal length. One reader: tokenisers are not made for more.
-    pace = _pace(device, batch, max(16 * batch, 512), workers=None, readers=1)
-    manifest = _manifest(collection, encoder, dtype)
-    return _fill(job, encoder, StoreWriter(Path(out), manifest, rank, shard_bytes), pace, retry_skipped, progress)
+    schedule = _schedule(device, batch, max(16 * batch, 512), workers=None, readers=1)
+    writer = StoreWriter(Path(out), _manifest(collection, encoder, dtype), rank, shard_bytes)
+    return _fill(job, encoder, writer, schedule, retry_skipped, progress, on_skip)
+
+
+def caption_keys(collection: Collection) -> list[str]:
+    """The key of each caption in a store of their features: `"{item id}#{number of the caption, from 0}"`."""
+    return [f"{item.id}#{number}" for item in collection for number in range(len(item.captions))]
 
 
 def _fill(
-    job: Job,
+    job: _Job,
     encoder: Encoder,
     writer: StoreWriter,
-    pace: Pace,
+    schedule: _Schedule,
     retry_skipped: bool,
-    progress: Callable[[Progress], None],
+    progress: Progress,
+    on_skip: Callable[[Skipped], None] | None,
 ) -> FeatureStore:
     training = encoder.training
     encoder.eval()  # dropout or moving averages have no place in what is kept
     try:
-        with writer, freed_memory_kept() if pace.alone else nullcontext():
+        with writer, freed_memory_kept() if schedule.single_threaded else nullcontext():
             done = writer.done if retry_skipped else writer.done | writer.skipped
-            run(job, writer, pace, set(done), progress)
+            for count, skipped in _write(job, writer, schedule, set(done)):
+                if skipped is not None and on_skip is not None:
+                    on_skip(skipped)
+                progress("extracting", count, len(job.keys))
     finally:
         encoder.train(training)
     return FeatureStore.open(writer.folder)
+
+
+def _write(job: _Job, writer: StoreWriter, schedule: _Schedule, done: set[str]) -> Iterator[tuple[int, Skipped | None]]:
+    """Extract every key that is not `done` and commit at least every second or so.
+
+    Yields, before the first and after every batch, how many keys are done, and the item that was skipped if it was one.
+    """
+    # Cut by place in the whole list: where a run goes on, the rest of a window is grouped as it would have been.
+    windows = (
+        [row for row in window if job.keys[row] not in done]
+        for window in pipeline.windows(range(len(job.keys)), schedule.window)
+    )
+    count, committed = sum(key in done for key in job.keys), time.monotonic()
+    yield count, None
+    with (
+        _pool(schedule.readers, schedule.single_threaded) as readers,
+        _pool(schedule.encoders, schedule.single_threaded) as encoders,
+    ):
+        for result in pipeline.encode_windows(
+            windows,
+            job.load,
+            lambda rows, inputs: _entries(job, rows, inputs),
+            schedule.batch,
+            group=pipeline.shape,
+            readers=readers,
+            encoders=encoders,
+            ahead=schedule.window,
+            name=job.keys.__getitem__,
+        ):
+            skipped = None
+            if isinstance(result, pipeline.Unreadable):
+                skipped = Skipped(job.keys[result.row], str(result.error))
+                writer.add([], [skipped])
+            else:
+                writer.add(result.result)
+            if time.monotonic() - committed > COMMIT_SECONDS:
+                writer.commit()
+                committed = time.monotonic()
+            count += 1 if isinstance(result, pipeline.Unreadable) else len(result.rows)
+            yield count, skipped
+    writer.commit()
+
+
+def _entries(job: _Job, rows: list[int], inputs: list[Tensor]) -> list[StoreEntry]:
+    with torch.inference_mode():
+        features = job.encode(torch.stack(inputs))
+        values, mask = features.values.float().cpu().numpy(), features.mask.cpu().numpy()
+        summary = None if features.summary is None else features.summary.float().cpu().numpy()
+    return [
+        StoreEntry(
+            job.keys[row],
+            values[place] if mask[place].all() else values[place][mask[place]],
+            None if summary is None else summary[place],
+        )
+        for place, row in enumerate(rows)
+    ]
+
+
+@contextmanager
+def _pool(workers: int, single_threaded: bool) -> Iterator[ThreadPoolExecutor]:
+    pool = single_threaded_pool(workers) if single_threaded else ThreadPoolExecutor(workers)
+    try:
+        yield pool
+    finally:
+        # After an error or Ctrl-C nobody wants what is still queued.
+        pool.shutdown(cancel_futures=True)
 
 
 def _check(encoder: Encoder, takes: str, what: str, rank: int, world_size: int) -> None:
@@ -147,14 +256,16 @@ def _device(encoder: Encoder) -> torch.device:
     return next((tensor.device for tensor in encoder.parameters()), torch.device("cpu"))
 
 
-def _pace(device: torch.device, batch: int, window: int, workers: int | None, readers: int | None = None) -> Pace:
+def _schedule(
+    device: torch.device, batch: int, window: int, workers: int | None, readers: int | None = None
+) -> _Schedule:
     for name, value in (("batch_size", batch), ("workers", workers)):
         if value is not None and value < 1:
             raise ConfigError(f"{name} must be at least 1, got {value}.")
     if device.type == "cpu":
         threads = workers or torch.get_num_threads()
-        return Pace(batch, window, readers or threads, threads, alone=True)
-    return Pace(batch, window, readers or workers or min(8, os.cpu_count() or 1), encoders=1, alone=False)
+        return _Schedule(batch, window, readers or threads, threads, single_threaded=True)
+    return _Schedule(batch, window, readers or workers or min(8, os.cpu_count() or 1), 1, single_threaded=False)
 
 
 def _manifest(collection: Collection, encoder: Encoder, dtype: Dtype) -> FeatureManifest:

@@ -1,180 +1,147 @@
-"""Files to features, with every core busy: some threads read and prepare, some encode, one writes.
+"""Items through a network in batches: some threads load, some encode, results come back in order.
 
-An encoding thread runs torch on itself alone: torch's own threads meet at the end of every single operation, which on
-a busy machine costs more than it brings (see `polysem.cpu_blocks`).
-
-The plan is a function of the list of keys alone. Keys are cut into windows, each window is grouped by the shape of what
-was prepared, each group is cut into batches, and batches are written in the order of their first keys. Taking batches
-away from the front leaves the others as they are: a run that was interrupted and goes on forms the same batches, and
-writes the same bytes, as one that was not.
+What is in a batch depends on the list of items alone. The list is cut into windows, each window is grouped by the shape
+of what was loaded, each group is cut into batches, and batches come in the order of their first items. Taking batches
+away from the front leaves the others as they are: a run that was interrupted and resumed forms the same batches as one
+that was not.
 """
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar
 
-import torch
 from torch import Tensor
 
-from polysem.cpu_blocks import single_threaded_pool
-from polysem.data.collection import Skipped
-from polysem.data.store import StoreEntry, StoreWriter
 from polysem.errors import InputError
-from polysem.features import LocalFeatures
 
-COMMIT_SECONDS = 1.0
-"""How much work a sudden end may cost."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a rank is: `done` of its `total` items are encoded or skipped, `resumed` of them by an earlier run."""
-
-    total: int
-    resumed: int
-    done: int
-    skipped: int
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
-class Job:
-    """What to extract: the i-th key's input is `prepare(i)`; inputs of one shape, stacked, are encoded together.
+class Encoded(Generic[R]):
+    """A batch that was encoded: its items' rows, and what `encode` made of it."""
 
-    `prepare` raises `InputError` for an input that has to be skipped.
+    rows: list[int]
+    result: R
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """An item that could not be loaded, and why."""
+
+    row: int
+    error: InputError
+
+
+def shape(item: Tensor) -> Hashable:
+    """Groups tensors that can be stacked."""
+    return tuple(item.shape)
+
+
+def windows(rows: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    """The rows, so many at a time."""
+    return (rows[start : start + size] for start in range(0, len(rows), size))
+
+
+def encode_windows(
+    windows: Iterable[Sequence[int]],
+    load: Callable[[int], T],
+    encode: Callable[[list[int], list[T]], R],
+    batch: int,
+    *,
+    group: Callable[[T], Hashable],
+    readers: Executor | None = None,
+    encoders: Executor | None = None,
+    ahead: int = 0,
+    name: Callable[[int], object] = str,
+) -> Iterator[Encoded[R] | Unreadable]:
+    """Load and encode the items of every window.
+
+    Args:
+        windows: the rows of the items; those of a window are loaded and grouped together.
+        load: reads one item; an `InputError` leaves it out.
+        encode: takes the rows and the loaded items of one batch.
+        batch: most items of one batch.
+        group: what loaded items must have in common to be encoded together, such as their shape.
+        readers: threads that load, one window ahead; None loads in the caller's own thread.
+        encoders: threads that encode; None encodes in the caller's own thread.
+        ahead: items that may be encoded, or wait for it, while the next window is loaded.
+        name: names an item in the note of an unexpected error.
     """
+    in_flight = deque[tuple[int, Unreadable | Callable[[], Encoded[R]]]]()
 
-    keys: Sequence[str]
-    prepare: Callable[[int], Tensor]
-    encode: Callable[[Tensor], LocalFeatures]
-
-
-@dataclass(frozen=True)
-class Pace:
-    """batch: most inputs encoded together. window: inputs that are grouped by shape, and bound of what is in memory.
-
-    readers, encoders: number of threads. alone: torch runs each thread's operations on that thread.
-    """
-
-    batch: int
-    window: int
-    readers: int
-    encoders: int
-    alone: bool
-
-
-def run(
-    job: Job, writer: StoreWriter, pace: Pace, done: set[str], report: Callable[[Progress], None] = lambda _: None
-) -> None:
-    """Extract every key of the job that is not `done`, and commit at least every second or so."""
-    todo = sum(key not in done for key in job.keys)
-    total, resumed, skipped = len(job.keys), len(job.keys) - todo, 0
-    encoded, in_flight = 0, deque[tuple[int, Future[list[StoreEntry]] | list[Skipped]]]()
-    committed = time.monotonic()
-    report(Progress(total, resumed, resumed, 0))
-
-    def write(given: Future[list[StoreEntry]] | list[Skipped]) -> None:
-        nonlocal encoded, skipped, committed
-        if isinstance(given, Future):
-            entries = given.result()
-            writer.add(entries)
-            encoded += len(entries)
-        else:
-            writer.add([], given)
-            skipped += len(given)
-        if time.monotonic() - committed > COMMIT_SECONDS:
-            writer.commit()
-            committed = time.monotonic()
-        report(Progress(total, resumed, resumed + encoded + skipped, skipped))
-
-    def finish_until(most: int) -> None:
+    def finish(most: int) -> Iterator[Encoded[R] | Unreadable]:
         while sum(count for count, _ in in_flight) > most:
-            write(in_flight.popleft()[1])
+            _, result = in_flight.popleft()
+            yield result if isinstance(result, Unreadable) else result()
 
-    with _pool(pace.readers, pace.alone) as readers, _pool(pace.encoders, pace.alone) as encoders:
-        for ready, left_out in _windows(job, done, readers, pace.window):
-            if left_out:
-                in_flight.append((len(left_out), left_out))
-            in_flight.extend(
-                (len(places), encoders.submit(_encode, job, places, inputs))
-                for places, inputs in _batches(ready, pace.batch)
-            )
-            del ready  # the queue alone holds the inputs, until they are encoded
-            finish_until(pace.window)
-        finish_until(0)
-    writer.commit()
+    for loaded, unreadable in _loaded_windows(windows, load, readers, name):
+        in_flight.extend((1, item) for item in unreadable)
+        in_flight.extend(
+            (len(rows), _submit(encoders, _encode, encode, rows, items, name))
+            for rows, items in _batches(loaded, batch, group)
+        )
+        del loaded  # the queue alone holds the inputs, until they are encoded
+        yield from finish(ahead)
+    yield from finish(0)
 
 
-def _windows(
-    job: Job, done: set[str], readers: Executor, size: int
-) -> Iterator[tuple[list[tuple[int, Tensor]], list[Skipped]]]:
-    """What was prepared of each window, and what could not be; meanwhile the next window is being read."""
-    # Cut by place in the whole list: where a run goes on, the rest of a window is grouped as it would have been.
-    starts = range(0, len(job.keys), size)
-    windows = ([i for i in range(at, min(at + size, len(job.keys))) if job.keys[i] not in done] for at in starts)
-    ahead = deque[list[tuple[int, Future[Tensor | Skipped]]]]()
+def _loaded_windows(
+    windows: Iterable[Sequence[int]], load: Callable[[int], T], readers: Executor | None, name: Callable[[int], object]
+) -> Iterator[tuple[list[tuple[int, T]], list[Unreadable]]]:
+    """What was loaded of each window, and what could not be; meanwhile the readers load the next window."""
+    waiting = deque[list[tuple[int, Callable[[], T | Unreadable]]]]()
 
-    def collect() -> tuple[list[tuple[int, Tensor]], list[Skipped]]:
-        found = [(place, future.result()) for place, future in ahead.popleft()]
-        ready = [(place, given) for place, given in found if isinstance(given, Tensor)]
-        return ready, [given for _, given in found if isinstance(given, Skipped)]
+    def collect() -> tuple[list[tuple[int, T]], list[Unreadable]]:
+        results = [(row, result()) for row, result in waiting.popleft()]
+        loaded = [(row, item) for row, item in results if not isinstance(item, Unreadable)]
+        return loaded, [item for _, item in results if isinstance(item, Unreadable)]
 
     for window in windows:
-        if window:
-            ahead.append([(place, readers.submit(_prepare, job, place)) for place in window])
-        if len(ahead) > 1:
+        if len(window):
+            waiting.append([(row, _submit(readers, _load, load, row, name)) for row in window])
+        if len(waiting) > 1:
             yield collect()
-    while ahead:
+    while waiting:
         yield collect()
 
 
-def _prepare(job: Job, place: int) -> Tensor | Skipped:
+def _load(load: Callable[[int], T], row: int, name: Callable[[int], object]) -> T | Unreadable:
     try:
-        return job.prepare(place)
+        return load(row)
     except InputError as error:
-        return Skipped(job.keys[place], str(error))
+        return Unreadable(row, error)
     except Exception as error:
-        error.add_note(f"This happened while preparing item {job.keys[place]!r}.")
+        error.add_note(f"This happened while loading item {name(row)!r}.")
         raise
 
 
-def _batches(ready: list[tuple[int, Tensor]], size: int) -> list[tuple[list[int], list[Tensor]]]:
-    groups: dict[tuple[int, ...], list[tuple[int, Tensor]]] = {}
-    for place, given in ready:
-        groups.setdefault(tuple(given.shape), []).append((place, given))
-    cut = [group[at : at + size] for group in groups.values() for at in range(0, len(group), size)]
-    cut.sort(key=lambda batch: batch[0][0])
-    return [([place for place, _ in batch], [given for _, given in batch]) for batch in cut]
+def _batches(loaded: list[tuple[int, T]], size: int, group: Callable[[T], Hashable]) -> list[tuple[list[int], list[T]]]:
+    groups: dict[Hashable, list[tuple[int, T]]] = {}
+    for row, item in loaded:
+        groups.setdefault(group(item), []).append((row, item))
+    batches = [alike[at : at + size] for alike in groups.values() for at in range(0, len(alike), size)]
+    order = {row: place for place, (row, _) in enumerate(loaded)}
+    batches.sort(key=lambda batch: order[batch[0][0]])
+    return [([row for row, _ in batch], [item for _, item in batch]) for batch in batches]
 
 
-def _encode(job: Job, places: list[int], inputs: list[Tensor]) -> list[StoreEntry]:
+def _encode(
+    encode: Callable[[list[int], list[T]], R], rows: list[int], items: list[T], name: Callable[[int], object]
+) -> Encoded[R]:
     try:
-        with torch.inference_mode():
-            features = job.encode(torch.stack(inputs))
-            values, mask = features.values.float().cpu().numpy(), features.mask.cpu().numpy()
-            summary = None if features.summary is None else features.summary.float().cpu().numpy()
+        return Encoded(rows, encode(rows, items))
     except Exception as error:
-        error.add_note(f"This happened while encoding items {[job.keys[place] for place in places]}.")
+        error.add_note(f"This happened while encoding items {[name(row) for row in rows]}.")
         raise
-    return [
-        StoreEntry(
-            job.keys[place],
-            values[row] if mask[row].all() else values[row][mask[row]],
-            None if summary is None else summary[row],
-        )
-        for row, place in enumerate(places)
-    ]
 
 
-@contextmanager
-def _pool(workers: int, alone: bool) -> Iterator[ThreadPoolExecutor]:
-    pool = single_threaded_pool(workers) if alone else ThreadPoolExecutor(workers)
-    try:
-        yield pool
-    finally:
-        # After an error or Ctrl-C nobody wants what is still queued.
-        pool.shutdown(cancel_futures=True)
+def _submit(executor: Executor | None, function: Callable[..., R], *arguments: Any) -> Callable[[], R]:
+    """A call whose result is asked for later: begun now by the executor, or made then by the caller."""
+    return partial(function, *arguments) if executor is None else executor.submit(function, *arguments).result

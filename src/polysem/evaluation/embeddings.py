@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Any
 
-import numpy as np
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from polysem.atomic_write import replace_file
 from polysem.data.collection import Collection
-from polysem.data.feature_files import load_features
 from polysem.data.store import FeatureStore
-from polysem.encoders import PixelEncoder
 from polysem.errors import InputError
-from polysem.features import LocalFeatures
 from polysem.models import Model, embedding
-from polysem.models.tower import Inputs, Tower
+from polysem.models.items import Items, collection_images, collection_texts, open_store
+from polysem.models.tower import Tower
+from polysem.progress import Progress
 
-BATCH = 64
+FEATURE_BATCH, SENTENCE_BATCH = 64, 128
 SIDES = ("image", "text")
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,84 +52,28 @@ def embed(
     if path is not None and path.exists():
         return _read(path, key)
     total = len(collection) + len(collection.captions)
-    images = _images(model.image, collection, opened_store(features, model.image), _part(progress, 0, total))
-    texts = _texts(model, collection, opened_store(text_features, model.text), _part(progress, len(collection), total))
-    found = _embeddings({"image": images, "text": texts})
+    images = collection_images(model.image.encoder, collection, open_store(features, model.image))
+    text_store = open_store(text_features, model.text)
+    texts = collection_texts(model.text.encoder, collection, text_store, by_length=True)
+    text_batch = SENTENCE_BATCH if text_store is None else FEATURE_BATCH
+    image_columns = _embed(model.image, images, FEATURE_BATCH, _part(progress, 0, total))
+    text_columns = _embed(model.text, texts, text_batch, _part(progress, len(collection), total))
+    columns = {"image": image_columns, "text": text_columns}
+    predictions = {side: parts[1] for side, parts in columns.items() if len(parts) > 1}
+    found = Embeddings(image_columns[0], text_columns[0], predictions)
     if path is not None:
         _write(path, found, key)
     return found
 
 
-def _embeddings(sides: Mapping[str, tuple[Tensor, ...]]) -> Embeddings:
-    """sides: the vectors of each and, if there are any, its class probabilities."""
-    predictions = {side: found[1] for side, found in sides.items() if len(found) > 1}
-    return Embeddings(sides["image"][0], sides["text"][0], predictions)
-
-
-def _images(
-    tower: Tower, collection: Collection, store: FeatureStore | None, progress: Progress | None
-) -> tuple[Tensor, ...]:
-    if store is not None:
-        places = store.positions([item.id for item in collection])
-        return _run(tower, len(collection), lambda rows: store.batch(places[rows]), progress)
-    if all(item.media.is_features for item in collection):
-
-        def arrays(rows: np.ndarray) -> Inputs:
-            given = [np.array(load_features(collection[row].media), np.float32) for row in rows.tolist()]
-            return LocalFeatures.from_list([torch.from_numpy(each) for each in given])
-
-        return _run(tower, len(collection), arrays, progress)
-    if tower.encoder.takes == "features":
-        raise InputError(
-            f"This model reads features of width {tower.encoder.config.get('input_dim')}, and {collection.name} "
-            f"holds {collection.content}. Extract the features it was trained on with `polysem features`, and give "
-            "--features."
-        )
-    reader = cast(PixelEncoder, tower.encoder)
-    with ThreadPoolExecutor(max(2, torch.get_num_threads()), thread_name_prefix="pictures") as readers:
-
-        def pixels(rows: np.ndarray) -> Inputs:
-            paths = [collection[row].media.path for row in rows.tolist()]
-            return torch.stack(list(readers.map(reader.read, paths)))
-
-        return _run(tower, len(collection), pixels, progress, max(1, BATCH // reader.pictures_per_item))
-
-
-def _texts(
-    model: Model, collection: Collection, store: FeatureStore | None, progress: Progress | None
-) -> tuple[Tensor, ...]:
-    if store is None:
-        return embedding.read_texts(model.text, collection.captions, progress=progress, read=_reading(model.text))
-    keys = [f"{item.id}#{number}" for item in collection for number in range(len(item.captions))]
-    places = store.positions(keys)
-    return _run(model.text, len(keys), lambda rows: store.batch(places[rows]), progress)
-
-
-def _reading(tower: Tower) -> embedding.Reading:
-    return embedding.vectors if tower.sets.labels is None else embedding.vectors_and_probabilities
-
-
-def _run(
-    tower: Tower, count: int, load: Callable[[np.ndarray], Inputs], progress: Progress | None, batch: int = BATCH
-) -> tuple[Tensor, ...]:
-    return embedding.run(tower, count, lambda rows: load(np.array(rows)), batch, progress, _reading(tower))
-
-
-def opened_store(folder: str | Path | None, tower: Tower) -> FeatureStore | None:
-    if folder is None:
-        return None
-    store = FeatureStore.open(folder)
-    expected = tower.encoder.fingerprint()
-    if tower.encoder.takes != "features" and store.fingerprint != expected:
-        raise InputError(
-            f"The features in {folder} were made by another encoder (fingerprint {store.fingerprint[:12]}) than this "
-            f"model's ({tower.encoder.config['name']}, {expected[:12]}). Leave the option out, or extract them again."
-        )
-    return store
+def _embed(tower: Tower, items: Items[Any], batch_size: int, progress: Progress | None) -> tuple[Tensor, ...]:
+    """The vectors and, of a model that classifies, the class probabilities."""
+    forward = embedding.vectors if tower.sets.labels is None else embedding.vectors_and_probabilities
+    return embedding.embed(tower, items, batch_size, forward, progress=progress)
 
 
 def _part(progress: Progress | None, first: int, total: int) -> Progress | None:
-    return None if progress is None else lambda done, _: progress(first + done, total)
+    return None if progress is None else lambda stage, done, _: progress(stage, first + done, total)
 
 
 def _digest(collection: Collection) -> str:

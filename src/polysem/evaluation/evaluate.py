@@ -180,7 +180,7 @@ def _score(
         features=features,
         text_features=text_features,
         cache=cache,
-        progress=lambda done, total: progress(f"encoding with {name}", done, total),
+        progress=lambda _, done, total: progress(f"encoding with {name}", done, total),
     )
     similarity, images, texts = source.similarity, embeddings.images, embeddings.texts
     return ModelScores(

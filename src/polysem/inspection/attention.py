@@ -11,12 +11,13 @@ from torch import Tensor
 
 from polysem.errors import InputError
 from polysem.features import LocalFeatures
-from polysem.inspection import inputs, occlusion
-from polysem.inspection.inputs import Progress
+from polysem.inspection import occlusion
 from polysem.models import Model, Tower
 from polysem.models.embedding import move
+from polysem.models.items import Items, image_items, text_items
 from polysem.models.tower import Inputs
 from polysem.pooling.base import coefficient_shares
+from polysem.progress import Progress
 
 How = Literal["attention", "pooling", "omission"]
 
@@ -65,37 +66,33 @@ def image_attentions(
     """The `Attention` of each image, in the order given. No more than a batch is in memory.
 
     images: a list of paths or PIL pictures; of (tokens, dim) arrays; or `LocalFeatures`, as `encode_images` takes them.
-    progress: called with the number of items done and their total.
     """
-    tower = model.image
-    batches = inputs.image_batches(tower.encoder, images, _batch(tower, batch_size))
-    return _attentions(tower, batches, len(images), progress)
+    return _attentions(model.image, image_items(model.image.encoder, images), batch_size, progress)
 
 
 def text_attentions(
     model: Model, texts: Any, *, batch_size: int = 64, progress: Progress | None = None
 ) -> Iterator[Attention]:
     """The `Attention` of each text, in the order given. texts: sentences, `Tokens`, or `LocalFeatures`."""
-    tower = model.text
-    batches = inputs.text_batches(tower.encoder, texts, _batch(tower, batch_size))
-    return _attentions(tower, batches, len(texts), progress)
+    return _attentions(model.text, text_items(model.text.encoder, texts, by_length=False), batch_size, progress)
 
 
-def _batch(tower: Tower, batch_size: int) -> int:
+def _attentions(tower: Tower, items: Items[Any], batch_size: int, progress: Progress | None) -> Iterator[Attention]:
     if batch_size < 1:
         raise InputError(f"batch_size must be at least 1, got {batch_size}.")
     # Variants that read padding as the released code does would show the padding of a chance batch.
-    return 1 if tower.reads_padding else batch_size
+    batches = items.batches(1 if tower.reads_padding else batch_size)
 
+    def attentions() -> Iterator[Attention]:
+        done = 0
+        for batch in batches:
+            for found in tower_attentions(tower, batch):
+                yield found
+                done += 1
+            if progress is not None:
+                progress("attention", done, len(items))
 
-def _attentions(tower: Tower, batches: Iterator[Inputs], total: int, progress: Progress | None) -> Iterator[Attention]:
-    done = 0
-    for batch in batches:
-        for found in tower_attentions(tower, batch):
-            yield found
-            done += 1
-        if progress is not None:
-            progress(done, total)
+    return attentions()
 
 
 def tower_attentions(tower: Tower, batch: Inputs) -> list[Attention]:

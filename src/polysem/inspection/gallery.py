@@ -57,7 +57,7 @@ def open_gallery(
         part = part.where([i * len(part) // most for i in range(most)])
         called = f"{called}, {most:,} of its items"
     name = type(model).__name__ if isinstance(model, Model) else Path(model).resolve().name
-    told = None if progress is None else lambda done, total: progress(f"encoding with {name}", done, total)
+    told = None if progress is None else lambda _, done, total: progress(f"encoding with {name}", done, total)
     return Gallery(
         name,
         opened,

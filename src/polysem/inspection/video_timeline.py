@@ -7,9 +7,8 @@ from torch import Tensor
 
 from polysem.models import Model
 from polysem.models.embedding import move
-from polysem.models.frames import with_frames
-from polysem.models.moments import Moment, moment_of
 from polysem.models.tower import Inputs
+from polysem.models.video import Moment, embed_with_frames, find_moment
 
 
 def moment(model: Model, video: Inputs, text: Tensor, duration: float | None) -> Moment:
@@ -21,8 +20,8 @@ def moment(model: Model, video: Inputs, text: Tensor, duration: float | None) ->
     tower.eval()
     try:
         with torch.no_grad():
-            _, (frames,) = with_frames(tower, move(video, model.device), most=2**31)
+            _, (frames,) = embed_with_frames(tower, move(video, model.device), most=2**31)
             scores = model.similarity.scores(text[None].to(frames), frames)[0]
     finally:
         tower.train(training)
-    return moment_of(scores.double().cpu().numpy(), duration)
+    return find_moment(scores.double().cpu().numpy(), duration)

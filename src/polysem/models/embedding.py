@@ -1,141 +1,138 @@
-"""Many items through one tower: in batches, without gradients, in the order given."""
+"""From items to vectors: the one path by which training, evaluation, search and inspection embed what they are given.
+
+`items` says what there is and how it is loaded, `embed` runs it through a tower.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
-from polysem.encoders import PixelEncoder, TextEncoder, Tokens
+from polysem import cpu_blocks
+from polysem.encoders.pipeline import Unreadable, encode_windows, windows
 from polysem.errors import InputError, kind
 from polysem.features import LocalFeatures
+from polysem.models.items import ImageItems, Items
 from polysem.models.tower import Inputs, Tower
-from polysem.sets import SetPrediction
+from polysem.progress import Progress
 
-Progress = Callable[[int, int], None]
-Reading = Callable[[Tower, SetPrediction], tuple[Tensor, ...]]
-"""What to take from a prediction: tensors with a row for each item."""
+if TYPE_CHECKING:
+    from polysem.models.model import Model
 
-
-def vectors(_: Tower, prediction: SetPrediction) -> tuple[Tensor, ...]:
-    """(B, K, D)."""
-    return (prediction.vectors,)
+Column = Tensor | list[Any]
+Forward = Callable[[Tower, Inputs], tuple[Column, ...]]
+"""What to compute of a batch: tensors or lists with a row for each item."""
 
 
-def probabilities(tower: Tower, prediction: SetPrediction) -> tuple[Tensor, ...]:
-    """(B, C): of each class."""
+def vectors(tower: Tower, inputs: Inputs) -> tuple[Tensor, ...]:
+    """(B, K, D): the items' sets."""
+    return (tower(inputs).vectors,)
+
+
+def probabilities(tower: Tower, inputs: Inputs) -> tuple[Tensor, ...]:
+    """(B, C): how probable each class is."""
+    return vectors_and_probabilities(tower, inputs)[1:]
+
+
+def vectors_and_probabilities(tower: Tower, inputs: Inputs) -> tuple[Tensor, ...]:
+    """(B, K, D) and (B, C), in one pass."""
+    prediction = tower(inputs)
     if prediction.logits is None:
         raise InputError(
             f"This model knows no classes: its sets are made by {tower.sets.config['name']!r}. Train one that does, "
             "e.g. `polysem train small-semantic-sharing`."
         )
-    return (tower.sets.probabilities(prediction.logits),)
+    return prediction.vectors, tower.sets.probabilities(prediction.logits)
 
 
-def vectors_and_probabilities(tower: Tower, prediction: SetPrediction) -> tuple[Tensor, ...]:
-    """Both, in one pass."""
-    return *vectors(tower, prediction), *probabilities(tower, prediction)
-
-
-def encode_images(
-    tower: Tower, images: Any, batch_size: int, progress: Progress | None, read: Reading = vectors
-) -> Tensor:
-    """What `read` takes first of every image."""
-    return read_images(tower, images, batch_size, progress, read)[0]
-
-
-def read_images(
-    tower: Tower, images: Any, batch_size: int, progress: Progress | None, read: Reading
-) -> tuple[Tensor, ...]:
-    encoder = tower.encoder
-    if isinstance(images, LocalFeatures):
-        return run(tower, len(images), lambda rows: _rows(images, rows), batch_size, progress, read)
-    if isinstance(images, (str, Path, Image.Image)) or not isinstance(images, (Sequence, np.ndarray, Tensor)):
-        raise InputError(f"encode_images() takes a list of images, got {kind(images)}. Write encode_images([image]).")
-    if encoder.takes == "features":
-        features = [_features(item, place) for place, item in enumerate(images)]
-        return run(
-            tower,
-            len(features),
-            lambda rows: LocalFeatures.from_list([features[i] for i in rows]),
-            batch_size,
-            progress,
-            read,
-        )
-    reader = cast(PixelEncoder, encoder)
-
-    def pixels(rows: list[int]) -> Tensor:
-        return _stacked([_pixels(reader, images[i], i) for i in rows])
-
-    return run(tower, len(images), pixels, max(1, batch_size // reader.pictures_per_item), progress, read)
-
-
-def encode_texts(
-    tower: Tower, texts: Any, batch_size: int, progress: Progress | None, read: Reading = vectors
-) -> Tensor:
-    """What `read` takes first of every text."""
-    return read_texts(tower, texts, batch_size, progress, read)[0]
-
-
-def read_texts(
-    tower: Tower, texts: Any, batch_size: int = 128, progress: Progress | None = None, read: Reading = vectors
-) -> tuple[Tensor, ...]:
-    encoder = cast(TextEncoder, tower.encoder)
-    if isinstance(texts, LocalFeatures):
-        return run(tower, len(texts), lambda rows: _rows(texts, rows), batch_size, progress, read)
-    if isinstance(texts, Tokens):
-        ids = [row[mask].tolist() for row, mask in zip(texts.ids, texts.mask, strict=True)]
-    elif not isinstance(texts, str) and len(texts) and not isinstance(texts[0], str):
-        ids = [list(map(int, row)) for row in texts]
-    else:
-        tokens = encoder.tokenize(texts)
-        ids = [row[mask].tolist() for row, mask in zip(tokens.ids, tokens.mask, strict=True)]
-    # Texts of like length together: padding is computed too.
-    order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
-
-    def some(rows: list[int]) -> Tokens:
-        return Tokens.from_lists([ids[order[i]] for i in rows])
-
-    encoded = run(tower, len(ids), some, batch_size, progress, read)
-    places = torch.tensor(order).argsort()
-    return tuple(tensor[places] for tensor in encoded)
-
-
-def run(
+def embed(
     tower: Tower,
-    count: int,
-    load: Callable[[list[int]], Inputs],
+    items: Items[Any],
     batch_size: int,
-    progress: Progress | None,
-    read: Reading,
-) -> tuple[Tensor, ...]:
-    """What `read` takes of so many items, batch by batch, in evaluation mode. load: the inputs of these rows."""
-    if count == 0:
-        raise InputError("Nothing to encode: the list is empty.")
+    forward: Forward = vectors,
+    *,
+    block: int | None = None,
+    progress: Progress | None = None,
+    on_skip: Callable[[int, InputError], None] | None = None,
+) -> tuple[Any, ...]:
+    """Embed items in batches, in evaluation mode and without gradients.
+
+    Args:
+        tower: one side of a model.
+        items: what to embed.
+        batch_size: images, features or texts in memory together; videos are fewer by the frames they have.
+        forward: what to compute of a batch.
+        block: cut batches of pixels into blocks of so many and encode each on a thread, on the CPU.
+        progress: called with "encoding", the items that are done, and all of them.
+        on_skip: called with the row of an item that cannot be read, and the reason; without it, that is an error.
+
+    Returns:
+        What `forward` gives, on the CPU, with a row for each item that was not skipped, in the items' order. Nothing if
+        all were skipped.
+    """
     if batch_size < 1:
         raise InputError(f"batch_size must be at least 1, got {batch_size}.")
     training, device = tower.training, next(tower.parameters()).device
+    count, size = len(items), max(1, batch_size // items.images_per_item)
+    in_blocks = block is not None and isinstance(items, ImageItems) and device.type == "cpu"
+    columns: list[Column] = []
+    kept = torch.ones(count, dtype=torch.bool)
+    done = 0
+
+    def run(_: list[int], loaded: list[Any]) -> tuple[Column, ...]:
+        return _forward(tower, move(items.collate(loaded), device), forward)
+
     tower.eval()
-    found: list[Tensor] = []
     try:
-        with torch.inference_mode():
-            for first in range(0, count, batch_size):
-                rows = list(range(first, min(count, first + batch_size)))
-                parts = [part.float().cpu() for part in read(tower, tower(move(load(rows), device)))]
-                found = found or [torch.empty(count, *part.shape[1:]) for part in parts]
-                for whole, part in zip(found, parts, strict=True):
-                    whole[rows[0] : rows[-1] + 1] = part
+        with items.readers() as readers:
+            for result in encode_windows(
+                windows(items.order, size),
+                items.load,
+                run,
+                block if in_blocks and block is not None else size,
+                group=items.group,
+                readers=readers,
+                encoders=cpu_blocks.shared_pool(device) if in_blocks else None,
+            ):
+                if isinstance(result, Unreadable):
+                    if on_skip is None:
+                        raise result.error
+                    on_skip(result.row, result.error)
+                    kept[result.row] = False
+                    done += 1
+                else:
+                    columns = columns or [_empty(part, count) for part in result.result]
+                    for column, part in zip(columns, result.result, strict=True):
+                        _fill(column, result.rows, part)
+                    done += len(result.rows)
                 if progress is not None:
-                    progress(rows[-1] + 1, count)
+                    progress("encoding", done, count)
     finally:
         tower.train(training)
-    # Ordinary tensors: those made in inference mode cannot take part in training.
-    return tuple(tensor.clone() for tensor in found)
+    return tuple(_select(column, kept) for column in columns)
+
+
+def embed_batch(tower: Tower, inputs: Inputs, forward: Forward = vectors) -> tuple[Any, ...]:
+    """What `forward` gives of one batch of a tower's inputs, on the CPU, in evaluation mode and without gradients."""
+    training = tower.training
+    tower.eval()
+    try:
+        return _forward(tower, move(inputs, next(tower.parameters()).device), forward)
+    finally:
+        tower.train(training)
+
+
+def _forward(tower: Tower, inputs: Inputs, forward: Forward) -> tuple[Column, ...]:
+    with torch.inference_mode():
+        columns = forward(tower, inputs)
+        return tuple(column.float().cpu() if isinstance(column, Tensor) else column for column in columns)
 
 
 def move(inputs: Inputs, device: torch.device) -> Inputs:
@@ -146,31 +143,84 @@ def move(inputs: Inputs, device: torch.device) -> Inputs:
     return inputs.to(device)
 
 
-def _rows(features: LocalFeatures, rows: list[int]) -> LocalFeatures:
-    part = slice(rows[0], rows[-1] + 1)
-    summary = None if features.summary is None else features.summary[part]
-    return LocalFeatures(features.values[part], features.mask[part], summary)
+def _empty(part: Column, count: int) -> Column:
+    # Made outside inference mode: tensors made inside it cannot take part in training.
+    return torch.empty(count, *part.shape[1:]) if isinstance(part, Tensor) else [None] * count
 
 
-def _features(item: Any, place: int) -> Tensor:
-    found = torch.as_tensor(np.asarray(item)) if not isinstance(item, Tensor) else item
-    if found.ndim != 2 or not found.is_floating_point():
+def _fill(column: Column, rows: list[int], part: Column) -> None:
+    if isinstance(column, Tensor) and isinstance(part, Tensor):
+        column[rows] = part
+    else:
+        for row, value in zip(rows, part, strict=True):
+            column[row] = value
+
+
+def _select(column: Column, kept: Tensor) -> Column:
+    if bool(kept.all()):
+        return column
+    rows = kept.nonzero().flatten()
+    return column[rows] if isinstance(column, Tensor) else [column[row] for row in rows.tolist()]
+
+
+# --------------------------------------------------------------------------------------- texts and images in one list
+
+
+def encode_mixed(model: Model, inputs: Any, batch_size: int, show_progress_bar: bool) -> Tensor:
+    """Texts and images in one list, as sentence-transformers' `encode` takes them.
+
+    Returns:
+        (items, K, dim) in the order given; (K, dim) of a single item.
+    """
+    single = isinstance(inputs, (str, Path, Image.Image)) or (_is_array(inputs) and inputs.ndim == 2)
+    items = [inputs] if single else _as_list(inputs)
+    texts = [row for row, item in enumerate(items) if _is_text(item, row)]
+    images = [row for row, item in enumerate(items) if not isinstance(item, str)]
+    if not items:
+        raise InputError("encode() got an empty list; give at least one text or image.")
+    if texts and images and model.set_sizes[0] != model.set_sizes[1]:
         raise InputError(
-            f"Image number {place}: this model takes precomputed features, a (tokens, dim) array per image; "
-            f"got {kind(item)}."
+            "This model gives an image {} vectors and a text {}, which fit into no common array. "
+            "Encode images and texts in two calls.".format(*model.set_sizes)
         )
-    return found.float()
+    vectors = torch.empty(len(items), model.set_sizes[0 if images else 1], model.dim)
+    with _bar(len(items), show_progress_bar) as advance:
+        for rows, encode, first in ((texts, model.encode_texts, 0), (images, model.encode_images, len(texts))):
+            if rows:
+                part = [items[row] for row in rows]
+                vectors[rows] = encode(
+                    part, batch_size=batch_size, progress=lambda _, done, __, first=first: advance(first + done)
+                )
+    return vectors[0] if single else vectors
 
 
-def _stacked(inputs: list[Tensor]) -> Tensor:
-    if len({given.shape for given in inputs}) > 1:
-        raise InputError("A list holds pictures or videos, not both: to this model a picture is a video of one frame.")
-    return torch.stack(inputs)
+def _is_array(item: Any) -> bool:
+    return isinstance(item, (np.ndarray, Tensor))
 
 
-def _pixels(reader: PixelEncoder, item: Any, place: int) -> Tensor:
-    if isinstance(item, Image.Image):
-        return reader.preprocess(item.convert("RGB"))
-    if isinstance(item, (str, Path)):
-        return reader.read(Path(item))
-    raise InputError(f"Image number {place}: give a path or a PIL image, got {kind(item)}.")
+def _as_list(inputs: Any) -> Sequence[Any]:
+    if isinstance(inputs, (Sequence, np.ndarray, Tensor)):
+        return list(inputs)
+    raise InputError(f"encode() takes a text, an image or a list of them, got {kind(inputs)}.")
+
+
+def _is_text(item: Any, row: int) -> bool:
+    if not isinstance(item, str):
+        return False
+    # Words never end like this, and a file name's embedding would be a quiet mistake.
+    if Path(item).suffix.lower() in Image.registered_extensions() and Path(item).is_file():
+        raise InputError(
+            f"Item number {row} is the text {item!r}, and there is an image of that name. encode() takes every str "
+            f"for a text: write Path({item!r}) for the image, or use encode_images()."
+        )
+    return True
+
+
+@contextmanager
+def _bar(total: int, shown: bool) -> Iterator[Callable[[int], None]]:
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True), disable=not shown) as bar:
+        task = bar.add_task("Encoding", total=total)
+        yield lambda done: bar.update(task, completed=done)

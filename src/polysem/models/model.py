@@ -10,14 +10,16 @@ from torch import Tensor, nn
 
 from polysem.encoders import fingerprints
 from polysem.encoders.base import Encoder
-from polysem.models import embedding, folder, mixed
+from polysem.models import embedding, folder
+from polysem.models.items import Items, image_items, text_items
 from polysem.models.tower import Hidden, Inputs, Tower
+from polysem.progress import Progress
 from polysem.registry import Part
 from polysem.sets import SetPrediction
 from polysem.similarity import Similarity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     import numpy as np
     from numpy.typing import NDArray
@@ -83,36 +85,30 @@ class Model(nn.Module):
         A list gives (items, K, dim), a single item (K, dim): every vector already has length 1, and
         `model.similarity(a, b)` compares what comes out, arrays or tensors.
         """
-        found = mixed.encode(self, inputs, batch_size, show_progress_bar)
-        return found if convert_to_tensor or not convert_to_numpy else found.numpy()
+        vectors = embedding.encode_mixed(self, inputs, batch_size, show_progress_bar)
+        return vectors if convert_to_tensor or not convert_to_numpy else vectors.numpy()
 
-    def encode_images(
-        self, images: Any, *, batch_size: int = 32, progress: Callable[[int, int], None] | None = None
-    ) -> Tensor:
+    def encode_images(self, images: Any, *, batch_size: int = 32, progress: Progress | None = None) -> Tensor:
         """(items, K, dim) on the CPU, in the order given; an item's set does not depend on the others.
 
         images: paths or PIL images, where the encoder takes pixels; (tokens, dim) arrays or `LocalFeatures` where it
         takes features. `LocalFeatures` of the encoder's own making are accepted by both.
         """
-        return embedding.encode_images(self.image, images, batch_size, progress)
+        return _embed(self.image, image_items(self.image.encoder, images), batch_size, progress)
 
-    def encode_texts(
-        self, texts: Any, *, batch_size: int = 128, progress: Callable[[int, int], None] | None = None
-    ) -> Tensor:
+    def encode_texts(self, texts: Any, *, batch_size: int = 128, progress: Progress | None = None) -> Tensor:
         """(texts, K, dim) on the CPU, in the order given. texts: sentences, or `Tokens`, or lists of token ids."""
-        return embedding.encode_texts(self.text, texts, batch_size, progress)
+        return _embed(self.text, text_items(self.text.encoder, texts), batch_size, progress)
 
-    def classify_images(
-        self, images: Any, *, batch_size: int = 32, progress: Callable[[int, int], None] | None = None
-    ) -> Tensor:
+    def classify_images(self, images: Any, *, batch_size: int = 32, progress: Progress | None = None) -> Tensor:
         """(items, classes): how probable each of `labels` is. images: as `encode_images` takes them."""
-        return embedding.encode_images(self.image, images, batch_size, progress, embedding.probabilities)
+        items = image_items(self.image.encoder, images)
+        return _embed(self.image, items, batch_size, progress, embedding.probabilities)
 
-    def classify_texts(
-        self, texts: Any, *, batch_size: int = 128, progress: Callable[[int, int], None] | None = None
-    ) -> Tensor:
+    def classify_texts(self, texts: Any, *, batch_size: int = 128, progress: Progress | None = None) -> Tensor:
         """(texts, classes): how probable each of `labels` is. texts: as `encode_texts` takes them."""
-        return embedding.encode_texts(self.text, texts, batch_size, progress, embedding.probabilities)
+        items = text_items(self.text.encoder, texts)
+        return _embed(self.text, items, batch_size, progress, embedding.probabilities)
 
     def fingerprint(self) -> str:
         """sha256 of all that decides an embedding: weights, knobs and preprocessing of both towers, and the similarity.
@@ -141,6 +137,17 @@ class Model(nn.Module):
         installed where the model is loaded. What is saved is the rounded model, with a fingerprint of its own.
         """
         return folder.save(self, Path(path), card or {}, small)
+
+
+def _embed(
+    tower: Tower,
+    items: Items[Any],
+    batch_size: int,
+    progress: Progress | None,
+    forward: embedding.Forward = embedding.vectors,
+) -> Tensor:
+    result: Tensor = embedding.embed(tower, items, batch_size, forward, progress=progress)[0]
+    return result
 
 
 def _fingerprint(part: Part) -> str:

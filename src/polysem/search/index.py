@@ -17,7 +17,7 @@ from polysem.data.collection import Collection
 from polysem.data.readers import open_collection
 from polysem.errors import InputError, PolysemError, kind, unknown
 from polysem.models import Model, load
-from polysem.models.frames import has_frames
+from polysem.models.video import has_frames
 from polysem.search import audit, duplicates, folding, moments, open_index
 from polysem.search import id_conflicts as clashes
 from polysem.search.backend import CANDIDATES, Backend, Mode, Ranked

@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import groupby
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polysem import cpu_blocks
 from polysem.data.collection import Collection, Item, Skipped
 from polysem.data.feature_files import load_features
 from polysem.data.images import read_exif
 from polysem.data.video import is_video
-from polysem.encoders import PixelEncoder
 from polysem.errors import InputError, PolysemError
-from polysem.evaluation.embeddings import opened_store
-from polysem.features import LocalFeatures
 from polysem.malloc_tuning import freed_memory_kept
 from polysem.models import Model
-from polysem.models.embedding import move
-from polysem.models.frames import has_frames, with_frames
+from polysem.models.embedding import embed, vectors
+from polysem.models.items import FeatureItems, ImageItems, Items, StoredItems, open_store
 from polysem.models.tower import Inputs, Tower
+from polysem.models.video import embed_with_frames, has_frames
 from polysem.search.content_hash import Known, hash_of, joined, reused
 from polysem.search.store import Batch, Entry
 from polysem.search.store.entries import as_rows
@@ -69,8 +64,8 @@ class Reader:
     ) -> None:
         self._model = model
         self._frames = frames and has_frames(model.image)
-        self._store = opened_store(features, model.image)
-        self._text_store = opened_store(text_features, model.text)
+        self._store = open_store(features, model.image)
+        self._text_store = open_store(text_features, model.text)
 
     def read(self, collection: Collection, known: Known, captions: bool = True) -> Iterator[Read]:
         """Chunk by chunk. What cannot be read or kept is left out and named; what has not changed is not encoded."""
@@ -112,7 +107,7 @@ class Reader:
         same = reused("image", [entry for _, entry in changed], there, known, self._frames)
         kept = {entry.id for entry in same.entries}
         fresh = [(item, entry) for item, entry in changed if item.id not in kept]
-        images = joined(same, self._images(fresh, readers, skipped))
+        images = joined(same, self._images(fresh, skipped))
         unreadable = {each.what for each in skipped}
         now: dict[str, set[str]] = {}
         texts: list[Entry] = []
@@ -158,55 +153,46 @@ class Reader:
         except (OSError, PolysemError):  # reading it to encode it says what is wrong
             return b""
 
-    def _images(self, changed: list[tuple[Item, Entry]], readers: ThreadPoolExecutor, skipped: list[Skipped]) -> Batch:
-        entries: list[Entry] = []
-        vectors: list[NDArray[np.float32]] = []
-        frames: list[NDArray[np.float16] | None] = []
-        step = max(2, _BATCH // getattr(self._model.image.encoder, "pictures_per_item", 1))
-        for start in range(0, len(changed), step):
-            some = changed[start : start + step]
-            inputs = list(readers.map(lambda pair: self._input(pair[0]), some))
-            good = [(pair[1], each) for pair, each in zip(some, inputs, strict=True) if not isinstance(each, Exception)]
-            skipped += [
-                Skipped(pair[0].id, str(each))
-                for pair, each in zip(some, inputs, strict=True)
-                if isinstance(each, Exception)
-            ]
-            # A picture among videos is one of a single frame: those are encoded by themselves.
-            for _, alike in groupby(good, key=lambda pair: getattr(pair[1], "shape", None)):
-                pairs = list(alike)
-                entries += [entry for entry, _ in pairs]
-                together = _together([each for _, each in pairs])
-                if self._frames:
-                    sets, own = _encode_with_frames(self._model.image, together)
-                    vectors.append(sets)
-                    frames += own
-                else:
-                    vectors.append(_encode(self._model.image, together))
-        shape = (0, self._model.set_sizes[0], self._model.dim)
-        joined = np.concatenate(vectors) if vectors else np.empty(shape, np.float32)
-        return Batch("image", entries, self._comparable(joined), frames=frames)
+    def _images(self, changed: list[tuple[Item, Entry]], skipped: list[Skipped]) -> Batch:
+        nothing = np.empty((0, self._model.set_sizes[0], self._model.dim), np.float32)
+        if not changed:
+            return Batch("image", [], nothing, frames=[])
+        unreadable: set[int] = set()
 
-    def _comparable(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        return as_units(vectors, self._model.similarity.config)
+        def skip(row: int, error: InputError) -> None:
+            unreadable.add(row)
+            skipped.append(Skipped(changed[row][0].id, str(error)))
 
-    def _input(self, item: Item) -> Tensor | LocalFeatures | Exception:
-        try:
-            if self._store is not None:
-                return self._store.batch(self._store.positions([item.id]))
-            if item.media.is_features:
-                return LocalFeatures.from_list([torch.from_numpy(np.array(load_features(item.media), np.float32))])
-            return cast(PixelEncoder, self._model.image.encoder).read(item.media.path)
-        except PolysemError as error:
-            return error
+        items = self._items([item for item, _ in changed])
+        columns = embed(
+            self._model.image,
+            items,
+            max(_BATCH, 2 * items.images_per_item),
+            _vectors_and_frames if self._frames else vectors,
+            block=None if self._frames else _BLOCK,
+            on_skip=skip,
+        )
+        entries = [entry for row, (_, entry) in enumerate(changed) if row not in unreadable]
+        sets = self._comparable(columns[0].numpy() if columns else nothing)
+        return Batch("image", entries, sets, frames=columns[1] if len(columns) > 1 else [])
+
+    def _items(self, items: list[Item]) -> Items[Any]:
+        if self._store is not None:
+            return StoredItems(self._store, [item.id for item in items], complete=False)
+        if all(item.media.is_features for item in items):
+            return FeatureItems([item.media for item in items])
+        return ImageItems(self._model.image.encoder, [item.media.path for item in items])
+
+    def _comparable(self, sets: NDArray[np.float32]) -> NDArray[np.float32]:
+        return as_units(sets, self._model.similarity.config)
 
     def _texts(self, entries: list[Entry]) -> NDArray[np.float32]:
         if self._text_store is None:
-            vectors: NDArray[np.float32] = self._model.encode_texts([str(each.caption) for each in entries]).numpy()
-            return vectors
-        places = self._text_store.positions([each.id for each in entries])
-        blocks = [places[i : i + 4 * _BATCH] for i in range(0, len(places), 4 * _BATCH)]
-        return np.concatenate([_encode(self._model.text, self._text_store.batch(block)) for block in blocks])
+            sets: NDArray[np.float32] = self._model.encode_texts([str(each.caption) for each in entries]).numpy()
+        else:
+            stored = StoredItems(self._text_store, [each.id for each in entries])
+            sets = embed(self._model.text, stored, 4 * _BATCH)[0].numpy()
+        return sets
 
 
 def _captions(item: Item, image: Entry) -> list[Entry]:
@@ -231,32 +217,7 @@ def _sha256(content: bytes) -> bytes:
     return hashlib.sha256(content).digest()
 
 
-def _together(inputs: Sequence[Tensor | LocalFeatures]) -> Inputs:
-    if isinstance(inputs[0], Tensor):
-        return torch.stack(cast(list[Tensor], list(inputs)))
-    features = cast(Sequence[LocalFeatures], inputs)
-    joined = LocalFeatures.from_list([each.values[0][each.mask[0]] for each in features])
-    if features[0].summary is None:
-        return joined
-    return LocalFeatures(joined.values, joined.mask, torch.cat([cast(Tensor, each.summary) for each in features]))
-
-
-def _encode(tower: Tower, inputs: Inputs) -> NDArray[np.float32]:
-    device = next(tower.parameters()).device
-    parts = inputs.split(_BLOCK) if isinstance(inputs, Tensor) and device.type == "cpu" else [inputs]
-    found: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(parts)
-
-    def one(place: int) -> None:
-        found[place] = tower(move(parts[place], device)).vectors.float().cpu().numpy()
-
-    with torch.inference_mode():
-        cpu_blocks.run([partial(one, place) for place in range(len(parts))], device)
-    return np.concatenate(found)
-
-
-def _encode_with_frames(tower: Tower, inputs: Inputs) -> tuple[NDArray[np.float32], list[NDArray[np.float16] | None]]:
+def _vectors_and_frames(tower: Tower, inputs: Inputs) -> tuple[Tensor, list[NDArray[np.float16] | None]]:
     """The sets, and those of the frames; None for a single frame, which is no moment of anything."""
-    device = next(tower.parameters()).device
-    with torch.inference_mode():
-        vectors, frames = with_frames(tower, move(inputs, device))
-    return vectors.float().cpu().numpy(), [each.half().cpu().numpy() if len(each) > 1 else None for each in frames]
+    sets, frames = embed_with_frames(tower, inputs)
+    return sets, [each.half().cpu().numpy() if len(each) > 1 else None for each in frames]

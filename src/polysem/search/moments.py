@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polysem.models.moments import moment_of
+from polysem.models.video import find_moment
 from polysem.search.backend import Backend
 from polysem.search.results import Result
 from polysem.search.store import Side
@@ -30,7 +30,7 @@ def with_moments(backend: Backend, side: Side, found: Sequence[Result], query: N
     ends = np.cumsum([len(frames[key]) for key in known])[:-1]
     curves = dict(zip(known, np.split(scores, ends), strict=True))
     return [
-        replace(result, moment=moment_of(curves[result.id], result.metadata.get("duration")))
+        replace(result, moment=find_moment(curves[result.id], result.metadata.get("duration")))
         if result.id in curves
         else result
         for result in found

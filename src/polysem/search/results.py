@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from polysem.models.moments import Moment
+from polysem.models.video import Moment
 from polysem.search.backend import Mode
 from polysem.search.relevance import Cut
 from polysem.search.store import Item, Side

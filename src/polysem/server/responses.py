@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from polysem.server.requests import Mode, SearchRequest, Side
 
 if TYPE_CHECKING:
-    from polysem.models.moments import Moment
+    from polysem.models.video import Moment
 
 
 class ErrorInfo(BaseModel):

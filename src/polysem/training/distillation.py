@@ -15,8 +15,9 @@ from polysem.data import train_overlap
 from polysem.data.collection import Collection
 from polysem.data.store import FeatureStore
 from polysem.errors import InputError
-from polysem.evaluation.embeddings import Progress, embed
+from polysem.evaluation.embeddings import embed
 from polysem.models import Model, Tower, load
+from polysem.progress import Progress
 from polysem.recipes.schema import Teacher
 from polysem.similarity import Similarity
 

@@ -5,11 +5,10 @@ Every random draw is a function of seed, epoch and item, so that a resumed run i
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,13 +17,12 @@ from torch import Tensor
 from polysem.data.augmentation import draws, grid_drop, region_drop, word_mask
 from polysem.data.batching import Batch, Batches, Places
 from polysem.data.collection import Collection
-from polysem.data.feature_files import load_features
 from polysem.data.store import FeatureStore
-from polysem.encoders import PixelEncoder, TextEncoder, Tokens
+from polysem.encoders import Tokens, caption_keys
 from polysem.errors import ConfigError
-from polysem.features import LocalFeatures
 from polysem.models import Model, Tower
 from polysem.models.embedding import move
+from polysem.models.items import ImageItems, Items, SentenceItems, collection_images, collection_texts
 from polysem.models.tower import Inputs
 from polysem.recipes import Side
 from polysem.training.blanks import Blanking, Blanks
@@ -54,15 +52,15 @@ class Fed:
     taught: Tensor | None = None
 
 
-class Source(ABC):
-    """Inputs of one side by place: items for images, captions for texts."""
+class Source:
+    """Inputs of one side by position: items for images, captions for texts. keys: names what augmentation draws for."""
 
-    def __init__(self, keys: Callable[[int], str], side: Side, seed: int) -> None:
-        self.keys, self.side, self.seed = keys, side, seed
+    def __init__(self, items: Items[Any], keys: Callable[[int], str], side: Side, seed: int) -> None:
+        self.items, self.keys, self.side, self.seed = items, keys, side, seed
 
-    @abstractmethod
-    def load(self, places: Places, epoch: int | None) -> Inputs:
-        """epoch: None for inputs as they are, else augmented for that epoch."""
+    def load(self, places: Places, epoch: int) -> Inputs:
+        """The inputs, augmented for that epoch."""
+        return self.items.batch(places.tolist())
 
     def keep(self, inputs: Inputs, places: Places, epoch: int, tokens: int | None = None) -> Tensor | None:
         """(B, N) bool: which tokens stay in this epoch; None if all. tokens: N, where the inputs do not show it."""
@@ -79,88 +77,56 @@ class Source(ABC):
         return draws(self.seed, epoch, self.keys(place))
 
 
-class Stored(Source):
-    """Features that a frozen encoder made once."""
-
-    def __init__(self, store: FeatureStore, ids: list[str], side: Side, seed: int) -> None:
-        super().__init__(ids.__getitem__, side, seed)
-        self.store, self.positions = store, store.positions(ids)
-
-    def load(self, places: Places, epoch: int | None) -> Inputs:
-        return self.store.batch(self.positions[places])
-
-
-class Precomputed(Source):
-    """Features that are the data set."""
-
-    def __init__(self, collection: Collection, side: Side, seed: int) -> None:
-        super().__init__(lambda place: collection[place].id, side, seed)
-        self.collection = collection
-
-    def load(self, places: Places, epoch: int | None) -> Inputs:
-        arrays = [load_features(self.collection[place].media) for place in places.tolist()]
-        return LocalFeatures.from_list([torch.from_numpy(np.array(array, np.float32)) for array in arrays])
-
-
 class Pictures(Source):
     """Pixels, of pictures or of videos, read by several threads."""
 
-    def __init__(self, collection: Collection, encoder: PixelEncoder, side: Side, seed: int) -> None:
-        super().__init__(lambda place: collection[place].id, side, seed)
-        self.collection, self.encoder = collection, encoder
-        self.readers = ThreadPoolExecutor(max(2, torch.get_num_threads()), thread_name_prefix="pictures")
+    items: ImageItems
 
-    def load(self, places: Places, epoch: int | None) -> Inputs:
-        return torch.stack(list(self.readers.map(lambda place: self._pixels(place, epoch), places.tolist())))
+    def __init__(self, items: ImageItems, keys: Callable[[int], str], side: Side, seed: int) -> None:
+        super().__init__(items, keys, side, seed)
+        self.readers = ThreadPoolExecutor(max(2, torch.get_num_threads()), thread_name_prefix="readers")
 
-    def _pixels(self, place: int, epoch: int | None) -> Tensor:
-        path = self.collection[place].media.path
-        if epoch is None or not self.side.augment.pixels:
-            return self.encoder.read(path)
-        luck = int(self.draws(place, epoch).integers(2**62))
-        return self.encoder.read(path, torch.Generator().manual_seed(luck))
+    def load(self, places: Places, epoch: int) -> Inputs:
+        return self.items.collate(list(self.readers.map(lambda place: self._pixels(place, epoch), places.tolist())))
+
+    def _pixels(self, place: int, epoch: int) -> Tensor:
+        if not self.side.augment.pixels:
+            return self.items.load(place)
+        seed = int(self.draws(place, epoch).integers(2**62))
+        return self.items.load(place, torch.Generator().manual_seed(seed))
 
 
 class Captions(Source):
-    """Tokens of captions."""
+    """Tokens of captions, of which augmentation hides or deletes words."""
 
-    def __init__(self, collection: Collection, encoder: TextEncoder, side: Side, seed: int) -> None:
-        self.captions = collection.captions
-        owners, first = collection.caption_items, np.cumsum([0, *(len(item.captions) for item in collection)])
-        super().__init__(lambda n: f"{collection[int(owners[n])].id}#{n - first[owners[n]]}", side, seed)
-        self.encoder = encoder
+    items: SentenceItems
 
-    def load(self, places: Places, epoch: int | None) -> Inputs:
-        texts = [self.captions[place] for place in places.tolist()]
-        if epoch is None or not self.side.augment.words:
-            return self.encoder.tokenize(texts)
-        augment, mask = self.side.augment, self.encoder.mask_id
+    def load(self, places: Places, epoch: int) -> Inputs:
+        augment, encoder = self.side.augment, self.items.encoder
+        if not augment.words:
+            return super().load(places, epoch)
+        words_of_texts = encoder.tokenize_words([self.items.texts[place] for place in places.tolist()])
         rows = [
             word_mask(
-                words, self.draws(place, epoch), mask, self.encoder.vocab_size, augment.rate, augment.protect_ends
+                words, self.draws(place, epoch), encoder.mask_id, encoder.vocab_size, augment.rate, augment.protect_ends
             )
-            for place, words in zip(places.tolist(), self.encoder.tokenize_words(texts), strict=True)
+            for place, words in zip(places.tolist(), words_of_texts, strict=True)
         ]
         return Tokens.from_lists(rows)
 
 
-def caption_ids(collection: Collection) -> list[str]:
-    """The key of each caption in a store of their features."""
-    return [f"{item.id}#{number}" for item in collection for number in range(len(item.captions))]
-
-
 def image_source(tower: Tower, collection: Collection, store: FeatureStore | None, side: Side, seed: int) -> Source:
-    if store is not None:
-        return Stored(store, [item.id for item in collection], side, seed)
-    if tower.encoder.takes == "features":
-        return Precomputed(collection, side, seed)
-    return Pictures(collection, cast(PixelEncoder, tower.encoder), side, seed)
+    """The images of a collection; their features, where a store is given or the collection holds them."""
+    items = collection_images(tower.encoder, collection, store)
+    keys = [item.id for item in collection].__getitem__
+    return Pictures(items, keys, side, seed) if isinstance(items, ImageItems) else Source(items, keys, side, seed)
 
 
 def text_source(tower: Tower, collection: Collection, store: FeatureStore | None, side: Side, seed: int) -> Source:
-    if store is not None:
-        return Stored(store, caption_ids(collection), side, seed)
-    return Captions(collection, cast(TextEncoder, tower.encoder), side, seed)
+    """The captions of a collection; their features, where a store is given."""
+    items = collection_texts(tower.encoder, collection, store)
+    source = Captions if isinstance(items, SentenceItems) else Source
+    return source(items, caption_keys(collection).__getitem__, side, seed)
 
 
 class Feeder:
@@ -212,7 +178,7 @@ class Feeder:
         rows, columns = shares[self.rank]
         pictures, captions = batch.images[rows], batch.captions[columns]
         images, texts = self.images.load(pictures, epoch), self.texts.load(captions, epoch)
-        tokens = self.images.encoder.tokens_per_item if isinstance(self.images, Pictures) else None
+        tokens = self.images.items.encoder.tokens_per_item if isinstance(self.images, Pictures) else None
         image_keep = self.images.keep(images, pictures, epoch, tokens)
         text_keep = self.texts.keep(texts, captions, epoch)
         blanks = None

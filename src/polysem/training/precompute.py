@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
 from polysem.data.collection import Collection
 from polysem.data.store import FeatureStore
-from polysem.encoders import Encoder, PixelEncoder, TextEncoder, extract, extract_texts
-from polysem.encoders.pipeline import Progress
+from polysem.encoders import Encoder, PixelEncoder, TextEncoder, caption_keys, extract, extract_texts
 from polysem.environment.paths import cache_folder
 from polysem.errors import InputError
+from polysem.progress import Progress
 from polysem.recipes import Side
 from polysem.training import feature_cache_key
-from polysem.training.loading import caption_ids
 
 
 def is_frozen(encoder: Encoder, side: Side) -> bool:
@@ -30,7 +28,7 @@ def features_of(
     collection: Collection,
     encoder: Encoder,
     folder: Path | None,
-    progress: Callable[[Progress], None],
+    progress: Progress,
     rank: int = 0,
     world_size: int = 1,
 ) -> FeatureStore:
@@ -71,7 +69,7 @@ def _complete(folder: Path, collection: Collection, encoder: Encoder) -> Feature
     if not (folder / "manifest.json").exists():
         return None
     store = FeatureStore.open(folder)
-    wanted = caption_ids(collection) if encoder.takes == "tokens" else [item.id for item in collection]
+    wanted = caption_keys(collection) if encoder.takes == "tokens" else [item.id for item in collection]
     left_out = {skip.what for skip in store.skipped}
     done = store.fingerprint == encoder.fingerprint() and all(key in store or key in left_out for key in wanted)
     return store if done else None

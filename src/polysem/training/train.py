@@ -20,7 +20,6 @@ from polysem.data.batching import Batches
 from polysem.data.collection import Collection
 from polysem.data.store import FeatureStore
 from polysem.data.train_overlap import sketch, together
-from polysem.encoders.pipeline import Progress
 from polysem.environment.precision import reduced_precision
 from polysem.errors import ConfigError, InputError
 from polysem.evaluation import Stamp
@@ -48,7 +47,7 @@ TEACHER = "teacher.safetensors"
 class Silent:
     """A watcher that shows nothing."""
 
-    def features(self, what: str, progress: Progress) -> None: ...
+    def features(self, what: str, done: int, total: int) -> None: ...
     def begin(self, title: str, total: int, step: int, best: dict[str, Any] | None) -> AbstractContextManager[Watcher]:
         return nullcontext(self)
 
@@ -124,8 +123,8 @@ def train(
         if accelerator.is_main_process:
             folder.write(run, content)
         if teacher is not None and recipe.teacher is not None:
-            told = partial(_tell_embedding, watcher)
-            loop.feeder.teaching = lessons(teacher, recipe.teacher, splits.train, stores, run / TEACHER, told)
+            progress = partial(_report_teacher, watcher)
+            loop.feeder.teaching = lessons(teacher, recipe.teacher, splits.train, stores, run / TEACHER, progress)
         resumed = loop.resume()
         begun = loop.step
         if tracker is not None:
@@ -227,8 +226,8 @@ def _stores(
             return None
         place = None if where is None else Path(where)
 
-        def progress(step: Progress) -> None:
-            watcher.features(what, step)
+        def progress(_: str, done: int, total: int) -> None:
+            watcher.features(what, done, total)
 
         rank, size = distributed.rank(), distributed.world_size()
         store = precompute.features_of(used, tower.encoder, place, progress, rank, size)
@@ -269,14 +268,14 @@ def _loop(
     owners = splits.val.caption_items
 
     def judged() -> dict[str, Any]:
-        return validate(model, val_images, len(splits.val), val_texts, owners, splits.val if learns else None)
+        return validate(model, val_images.items, val_texts.items, owners, splits.val if learns else None)
 
     records = Records(run, accelerator.is_main_process)
     return Loop(recipe, model, feeder, judged, Checkpoints(run), records, accelerator, Silent(), on_collapse, guessing)
 
 
-def _tell_embedding(watcher: Any, done: int, total: int) -> None:
-    watcher.features("items for the teacher", Progress(total, 0, done, 0))
+def _report_teacher(watcher: Any, _: str, done: int, total: int) -> None:
+    watcher.features("items for the teacher", done, total)
 
 
 def _finish(loop: Loop, run: Path, content: dict[str, Any], taught_from: list[str]) -> None:

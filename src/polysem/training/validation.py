@@ -15,10 +15,10 @@ from polysem.evaluation import compute_recalls
 from polysem.evaluation.protocols import ModelScores
 from polysem.evaluation.protocols.labels import LabelsProtocol
 from polysem.evaluation.score_matrix import ScoreMatrix
-from polysem.models import Model, Tower
-from polysem.models.embedding import Reading, move, vectors, vectors_and_probabilities
+from polysem.models import Model
+from polysem.models.embedding import embed, vectors, vectors_and_probabilities
+from polysem.models.items import Items
 from polysem.training.diagnosis import circular_variance
-from polysem.training.loading import Source
 
 BATCH = 128
 CUT = 50
@@ -27,17 +27,16 @@ CUT = 50
 
 def validate(
     model: Model,
-    images: Source,
-    image_count: int,
-    texts: Source,
+    images: Items[Any],
+    texts: Items[Any],
     owners: np.ndarray,
     labelled: Collection | None = None,
 ) -> dict[str, Any]:
     """owners: the image of each caption. labelled: the items, of a run that learns their labels. Changes nothing of the
     model, and draws no random number."""
-    read = vectors_and_probabilities if labelled is not None else vectors
-    pictures, *image_classes = embed(model.image, images, image_count, read)
-    captions, *text_classes = embed(model.text, texts, len(owners), read)
+    forward = vectors_and_probabilities if labelled is not None else vectors
+    pictures, *image_classes = embed(model.image, images, BATCH, forward)
+    captions, *text_classes = embed(model.text, texts, BATCH, forward)
     with torch.inference_mode():
         scores = model.similarity.scores(pictures.to(model.device), captions.to(model.device)).cpu()
     found = compute_recalls(scores, owners)
@@ -63,19 +62,3 @@ def merit(found: Mapping[str, Any]) -> float:
     """What picks the checkpoint: NDCG by labels, both ways, of a run that learns them; else RSUM."""
     labels = found.get("labels")
     return float(sum(labels[f"ndcg{CUT}"].values())) if labels else float(found["rsum"])
-
-
-def embed(tower: Tower, source: Source, count: int, read: Reading) -> list[Tensor]:
-    """(count, …) on the CPU: what `read` takes of every item of a source as it is, without augmentation."""
-    training, device = tower.training, next(tower.parameters()).device
-    tower.eval()
-    parts = []
-    try:
-        with torch.inference_mode():
-            for first in range(0, count, BATCH):
-                places = np.arange(first, min(count, first + BATCH))
-                prediction = tower(move(source.load(places, None), device))
-                parts.append([tensor.float().cpu() for tensor in read(tower, prediction)])
-    finally:
-        tower.train(training)
-    return [torch.cat(column) for column in zip(*parts, strict=True)]

@@ -13,7 +13,7 @@ from polysem.inspection.attention import Attention
 from polysem.inspection.contributions import Contributions
 from polysem.inspection.token_boxes import Places
 from polysem.inspection.words import Word, word_weights
-from polysem.models.moments import Moment
+from polysem.models.video import Moment
 
 
 @dataclass(frozen=True)

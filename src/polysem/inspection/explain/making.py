@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,11 @@ import numpy as np
 from PIL import Image
 
 from polysem.data.collection import Collection
+from polysem.data.images import load_image
 from polysem.data.video import is_video, load_still, video_duration
 from polysem.encoders import Detector
-from polysem.errors import InputError
-from polysem.inspection import inputs
+from polysem.encoders.preprocessing import to_rgb
+from polysem.errors import InputError, kind
 from polysem.inspection.attention import text_attentions, tower_attentions
 from polysem.inspection.contributions import contributions
 from polysem.inspection.explain.explanation import Explanation, Near, Said, Searched
@@ -23,13 +24,14 @@ from polysem.inspection.explain.winning import winning
 from polysem.inspection.token_boxes import Places, nowhere, places, regions
 from polysem.inspection.video_timeline import moment
 from polysem.inspection.words import words
-from polysem.models import Model, embedding, load
-from polysem.models.frames import has_frames
-from polysem.models.moments import Moment, clock
+from polysem.models import Model, load
+from polysem.models.embedding import embed_batch, probabilities
+from polysem.models.items import image_items
 from polysem.models.tower import Inputs
+from polysem.models.video import Moment, format_time, has_frames
+from polysem.progress import Progress
 
 NEAREST, LABELS = 3, 3
-Progress = Callable[[str, int, int], None]
 
 
 def explain(
@@ -61,7 +63,7 @@ def explain(
         model = load(model)
     path = Path(image).expanduser() if isinstance(image, (str, Path)) else None
     seen, features = _seen(model, image, path, picture)
-    given = inputs.image_inputs(model.image.encoder, [seen if features is None else features])
+    given = image_items(model.image.encoder, [seen if features is None else features]).batch([0])
     (looked,) = tower_attentions(model.image, given)
     (read,) = text_attentions(model, [caption])
     tokens = looked.weights.shape[-1]
@@ -74,8 +76,7 @@ def explain(
     searched = None
     if captions is not None:
         choice = captions_of(captions, path, split)
-        report = None if progress is None else lambda done, total: progress("captions", done, total)
-        found = nearest(model, looked.vectors, choice, NEAREST, report)
+        found = nearest(model, looked.vectors, choice, NEAREST, progress)
         searched = Searched(choice.name, len(choice.texts))
     return Explanation(
         model=Path(name).name,
@@ -106,7 +107,7 @@ def _labels(model: Model, given: Inputs, caption: str) -> dict[str, tuple[Said, 
     if not model.labels:
         return {}
     probable = {
-        "image": embedding.run(model.image, 1, lambda _: given, 1, None, embedding.probabilities)[0],
+        "image": embed_batch(model.image, given, probabilities)[0],
         "text": model.classify_texts([caption]),
     }
     found = {}
@@ -119,7 +120,7 @@ def _labels(model: Model, given: Inputs, caption: str) -> dict[str, tuple[Said, 
 
 def _called(path: Path | None, part: Moment | None) -> str:
     name = "image" if path is None else path.name
-    return name if part is None or part.time is None else f"{name} at {clock(part.time, 1)}"
+    return name if part is None or part.time is None else f"{name} at {format_time(part.time, 1)}"
 
 
 def _timed(found: Places, part: Moment | None) -> Places:
@@ -134,7 +135,7 @@ def _seen(
     model: Model, image: Any, path: Path | None, picture: Image.Image | str | Path | None
 ) -> tuple[Image.Image | None, Any]:
     """The picture, if there is one, and the features, or the video, to take in its stead."""
-    shown = None if picture is None else inputs.picture(picture)
+    shown = None if picture is None else open_picture(picture)
     if path is not None and is_video(path) and model.image.encoder.takes == "pixels":
         if not has_frames(model.image):
             raise InputError(f"This model reads pictures, and {path} is a video. Give a picture, or a model of videos.")
@@ -150,7 +151,16 @@ def _seen(
             f"{getattr(model.image.encoder, 'input_dim', 'dim')}) features, made as those it was trained on; "
             "to see them on the picture add --picture (picture=…) and --boxes (boxes=…)."
         )
-    return inputs.picture(image), None
+    return open_picture(image), None
+
+
+def open_picture(image: Any) -> Image.Image:
+    """The image as the encoder will see it: upright RGB."""
+    if isinstance(image, Image.Image):
+        return to_rgb(image)
+    if isinstance(image, (str, Path)):
+        return load_image(Path(image).expanduser())
+    raise InputError(f"Expected a path or a PIL image, got {kind(image)}.")
 
 
 def _array(path: Path) -> np.ndarray[Any, Any]:

@@ -13,8 +13,8 @@ from polysem.data import open_collection
 from polysem.data.collection import Collection
 from polysem.errors import InputError
 from polysem.inspection.explain.explanation import Near
-from polysem.inspection.inputs import Progress
 from polysem.models import Model
+from polysem.progress import Progress
 
 _AT_ONCE = 512
 
@@ -65,7 +65,7 @@ def nearest(
         kept = best.topk(min(count, best.shape[1]), dim=1)
         best, which = kept.values, which.gather(1, kept.indices)
         if progress is not None:
-            progress(first + items, total)
+            progress("captions", first + items, total)
     return tuple(
         tuple(
             Near(captions.texts[place], value, _matches(captions, place))

@@ -11,7 +11,6 @@ from typing import Any
 
 from polysem import models
 from polysem.data.collection import Collection
-from polysem.encoders.pipeline import Progress
 from polysem.evaluation import Protocol, evaluate
 from polysem.models import Model
 from polysem.recipes import Recipe
@@ -92,8 +91,8 @@ class Measure:
                 found.append(None)
                 continue
 
-            def advance(step: Progress, what: str = what) -> None:
-                report(f"features of {what}", step.done, step.total)
+            def advance(_: str, done: int, total: int, /, what: str = what) -> None:
+                report(f"features of {what}", done, total)
 
             found.append(precompute.features_of(part, tower.encoder, given, advance).folder)
         return found[0], found[1]

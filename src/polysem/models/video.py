@@ -1,4 +1,7 @@
-"""Which part of a video a query means: the frames that score like the best one, around it."""
+"""Videos: the sets of their frames, and which part of a video a query means.
+
+The moment of a query is the best frame and its neighbours that score like it.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,59 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from polysem.errors import InputError, kind
+from polysem.features import LocalFeatures
+from polysem.models.tower import Inputs, Tower
+
+MOST = 64
+"""Frames of a video that are looked at; of more, so many at even distances."""
+
+
+def has_frames(tower: Tower) -> bool:
+    """Whether what the tower embeds is a sequence in time."""
+    return tower.encoder.kind == "video"
+
+
+def choose_frames(count: int, most: int = MOST) -> NDArray[np.int64]:
+    """(m,) which of `count` frames stand for all: the middles of as many equal parts."""
+    kept = min(count, most)
+    found: NDArray[np.int64] = ((np.arange(kept) + 0.5) * count / kept).astype(np.int64)
+    return found
+
+
+def embed_with_frames(tower: Tower, inputs: Inputs, most: int = MOST) -> tuple[Tensor, list[Tensor]]:
+    """(B, K, D) the items' sets, as the tower gives them, and (m, K, D) for each: the sets of its frames.
+
+    A frame's set is what the tower makes of that frame's tokens alone, after the projection has seen all of them.
+    """
+    encoded, projected = tower.encode(inputs)
+    vectors = tower.embed(encoded, projected).vectors
+    return vectors, [frame_sets(tower, _item(encoded, row), _item(projected, row), most) for row in range(len(vectors))]
+
+
+def frame_sets(tower: Tower, encoded: LocalFeatures, projected: LocalFeatures, most: int = MOST) -> Tensor:
+    """(m, K, D) of one item without padding, from its local features before and after the projection."""
+    rows = torch.from_numpy(choose_frames(projected.values.shape[1], most)).to(projected.values.device)
+    return tower.embed(_alone(encoded, rows), _alone(projected, rows)).vectors
+
+
+def _item(features: LocalFeatures, row: int) -> LocalFeatures:
+    """One item of a batch without its padding."""
+    real = features.mask[row]
+    summary = None if features.summary is None else features.summary[row : row + 1]
+    return LocalFeatures(features.values[row : row + 1, real], real[real][None], summary)
+
+
+def _alone(item: LocalFeatures, frames: Tensor) -> LocalFeatures:
+    """An item's frames, a token each, as a batch of items with one frame."""
+    values = item.values[0, frames, None]
+    summary = None if item.summary is None else item.summary.expand(len(frames), -1)
+    return LocalFeatures(values, torch.ones(values.shape[:2], dtype=torch.bool, device=values.device), summary)
+
 
 HEIGHT = 2 / 3
 """How high between the curve's lowest and highest point a neighbour of the best frame still belongs to the moment."""
@@ -43,11 +96,11 @@ class Moment:
         if self.start is None or self.end is None:
             return f"frame {self.first + 1}" if self.first == self.last else f"frames {self.first + 1}–{self.last + 1}"
         if self.end - self.start < SHORT:
-            return f"{clock(self.start, 1)}–{clock(self.end, 1)}"
-        return f"{clock(math.floor(self.start))}–{clock(math.ceil(self.end))}"
+            return f"{format_time(self.start, 1)}–{format_time(self.end, 1)}"
+        return f"{format_time(math.floor(self.start))}–{format_time(math.ceil(self.end))}"
 
 
-def moment_of(curve: NDArray[np.floating] | Sequence[float], duration: float | None = None) -> Moment:
+def find_moment(curve: NDArray[np.floating] | Sequence[float], duration: float | None = None) -> Moment:
     """The moment of a video whose frames, at even distances over `duration` seconds, have these scores.
 
     The best frame (of equal ones the first), and its neighbours on both sides while they score at least two thirds of
@@ -61,20 +114,20 @@ def moment_of(curve: NDArray[np.floating] | Sequence[float], duration: float | N
     lower = np.flatnonzero(scores < floor)
     first = int(lower[lower < best].max(initial=-1)) + 1
     last = int(lower[lower > best].min(initial=len(scores))) - 1
-    seconds = usable(duration)
+    seconds = valid_duration(duration)
     width = None if seconds is None else seconds / len(scores)
     time, start, end = (None,) * 3 if width is None else ((best + 0.5) * width, first * width, (last + 1) * width)
     return Moment(time, start, end, float(scores[best]), best, first, last, tuple(scores.tolist()))
 
 
-def usable(duration: object) -> float | None:
+def valid_duration(duration: object) -> float | None:
     """A length in seconds, None if this is none: it may come from anybody's metadata."""
     if isinstance(duration, bool) or not isinstance(duration, (int, float)) or not np.isfinite(duration):
         return None
     return float(duration) if duration > 0 else None
 
 
-def clock(seconds: float, digits: int = 0) -> str:
+def format_time(seconds: float, digits: int = 0) -> str:
     """0:04, 12:30, 1:02:03; with so many digits after the point."""
     whole = round(seconds, digits)
     hours, minutes, rest = int(whole // 3600), int(whole % 3600 // 60), whole % 60

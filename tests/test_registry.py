@@ -82,7 +82,7 @@ def test_the_shipped_model_is_rebuilt_to_the_configs_it_was_saved_with():
 
 
 def test_a_name_belongs_to_one_part():
-    with pytest.raises(ConfigError, match="'gpo'.*polysem.pooling.gpo.GPO"):
+    with pytest.raises(ConfigError, match=r"'gpo'.*polysem\.pooling\.gpo\.GPO"):
 
         @polysem.pooling.registry.register("gpo")
         class Another(GPO):

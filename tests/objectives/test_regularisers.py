@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from polysem import PolysemError, objectives
-from polysem.objectives import mmd
+from polysem.objectives import regularisers
 from support import unit
 
 SETTINGS = {
@@ -100,7 +100,7 @@ def test_mmd_in_blocks_equals_mmd_in_one_piece(monkeypatch):
     part = objectives.build("mmd")
     results = []
     for block in (1 << 22, 50):
-        monkeypatch.setattr(mmd, "_BLOCK", block)
+        monkeypatch.setattr(regularisers, "_BLOCK", block)
         images, texts = unit(5, 4, 6).requires_grad_(), unit(7, 2, 6, seed=1).requires_grad_()
         total = part(images, texts).total
         total.backward()

@@ -29,10 +29,10 @@ from polysem.export import traceable_gru
 from polysem.features import LocalFeatures
 from polysem.models import length_buckets
 from polysem.pooling import coefficients
+from polysem.pooling.contextual import RelationLayer
 from polysem.pooling.fspool import FSPool
-from polysem.pooling.gcn import RelationLayer
 from polysem.pooling.gpo import GPO
-from polysem.pooling.kmax import KMax
+from polysem.pooling.simple import KMax
 from polysem.sets import SetPrediction, SetPredictor, batch_threads
 from polysem.sets.attention import Plan, SlotAttention
 from polysem.sets.semantic_sharing import SemanticSharing

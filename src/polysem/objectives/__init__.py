@@ -1,12 +1,10 @@
 """Objectives: scores and positives to a loss; and the regularisers that go with sets."""
 
 from polysem.objectives.adopt import AdOpt
-from polysem.objectives.base import Loss, Objective, Regulariser, registry
-from polysem.objectives.diversity import Diversity
+from polysem.objectives.base import Labelled, LabelObjective, Loss, Objective, Regulariser, registry
 from polysem.objectives.dscmr import DSCMR
 from polysem.objectives.infonce import InfoNCE
-from polysem.objectives.label_objective import Labelled, LabelObjective
-from polysem.objectives.mmd import MMD
+from polysem.objectives.regularisers import MMD, Diversity
 from polysem.objectives.semantic_sharing import SemanticSharingLoss
 from polysem.objectives.triplet import Triplet
 

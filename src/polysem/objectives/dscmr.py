@@ -8,8 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from polysem import masked_ops
-from polysem.objectives.base import Loss, registry
-from polysem.objectives.label_objective import Labelled, LabelObjective, pairs
+from polysem.objectives.base import Labelled, LabelObjective, Loss, pairs, registry
 
 
 @registry.register("dscmr")

@@ -6,8 +6,7 @@ from pydantic import NonNegativeFloat
 from torch import Tensor
 from torch.nn import functional as F
 
-from polysem.objectives.base import Loss, registry
-from polysem.objectives.label_objective import Labelled, LabelObjective, pairs
+from polysem.objectives.base import Labelled, LabelObjective, Loss, pairs, registry
 
 
 @registry.register("semantic_sharing", stored_as="labels")

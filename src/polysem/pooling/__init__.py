@@ -14,16 +14,11 @@ Example:
 from polysem.pooling.adapool import AdaPool
 from polysem.pooling.adpool import AdPool
 from polysem.pooling.base import Pooling, registry
+from polysem.pooling.contextual import GCN, SelfAttention, Seq2Seq
 from polysem.pooling.fspool import FSPool
-from polysem.pooling.gcn import GCN
 from polysem.pooling.gpo import GPO
-from polysem.pooling.kmax import KMax
 from polysem.pooling.lip import LIP
-from polysem.pooling.max import Max
-from polysem.pooling.mean import Mean
-from polysem.pooling.selfattention import SelfAttention
-from polysem.pooling.seq2seq import Seq2Seq
-from polysem.pooling.softpool import SoftPool
+from polysem.pooling.simple import KMax, Max, Mean, SoftPool
 
 registry.import_folder(__name__, __path__)
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from polysem import masked_ops
 from polysem.pooling.base import Pooling, registry
-from polysem.pooling.softpool import softpool
+from polysem.pooling.simple import softpool
 
 
 def dice_similarity(a: Tensor, b: Tensor) -> Tensor:

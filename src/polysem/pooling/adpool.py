@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from polysem import masked_ops
 from polysem.pooling.base import Pooling, by_token, registry
-from polysem.pooling.softpool import softpool
+from polysem.pooling.simple import softpool
 
 
 @registry.register("adpool")

@@ -7,10 +7,9 @@ from types import ModuleType
 from polysem import encoders, objectives, pooling, sets, similarity
 from polysem.encoders.base import registry as encoder_registry
 from polysem.errors import ConfigError, PolysemError, unknown
-from polysem.objectives.base import Objective
+from polysem.objectives.base import LabelObjective, Objective
 from polysem.objectives.base import Regulariser as RegulariserPart
 from polysem.objectives.base import registry as objective_registry
-from polysem.objectives.label_objective import LabelObjective
 from polysem.recipes.schema import SHARED, PartConfig, Recipe, Side
 from polysem.sets.base import SetPredictor
 from polysem.sets.base import registry as set_registry

@@ -4,12 +4,10 @@ from polysem.sets.attention_pooling import AttentionPooling
 from polysem.sets.base import SetPrediction, SetPredictor, TokenSum, registry
 from polysem.sets.dscmr import CommonSpace
 from polysem.sets.ensemble import Ensemble
-from polysem.sets.global_feature import GlobalFeature
 from polysem.sets.pie_net import PIENet
 from polysem.sets.semantic_sharing import SemanticSharing
-from polysem.sets.single import Single
-from polysem.sets.slots import Slots
-from polysem.sets.transformer import TransformerPredictor
+from polysem.sets.single import GlobalFeature, Single
+from polysem.sets.slots import Slots, TransformerPredictor
 
 registry.import_folder(__name__, __path__)
 

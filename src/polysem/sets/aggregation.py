@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import cast
 
 import torch
@@ -10,7 +11,14 @@ from torch import Tensor, nn
 from polysem.dropout import Dropout
 from polysem.sets import batch_threads
 from polysem.sets.attention import Competition, Memory, SlotAttention
-from polysem.sets.positions import relative_sinusoids
+
+
+def relative_sinusoids(mask: Tensor, dim: int) -> Tensor:
+    """(B, N) -> (B, N, dim): sinusoids of position / length * 2 pi, positions counted from 1 over the real tokens."""
+    position = mask.long().cumsum(1) / (mask.sum(1, keepdim=True) + 1e-6) * (2 * math.pi)
+    column = torch.arange(dim, device=mask.device)
+    angles = position[..., None] / 10_000 ** (2 * (column // 2) / dim)
+    return torch.where(column % 2 == 0, angles.sin(), angles.cos())
 
 
 class FeedForward(nn.Sequential):

@@ -1,3 +1,5 @@
+"""Single vectors as sets of one: any pooling, or the global feature itself."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -40,3 +42,15 @@ class Single(SetPredictor):
         if weights is None:
             return None
         return TokenSum(weights * self.pooling.prepared(features)[0], coefficient_shares(weights))
+
+
+@registry.register("global_feature", stored_as="summary")
+class GlobalFeature(SetPredictor):
+    """The global feature itself as a set of one: the final state of a GRU is VSE++'s sentence vector."""
+
+    def __init__(self, dim: PositiveInt, input_dim: PositiveInt | None = None) -> None:
+        super().__init__(dim, 1, input_dim)
+
+    def predict(self, features: LocalFeatures, global_feature: Tensor | None) -> SetPrediction:
+        vectors = global_feature[:, None]  # type: ignore[index]
+        return SetPrediction(masked_ops.unit(vectors), None, vectors)

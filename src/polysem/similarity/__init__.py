@@ -1,11 +1,9 @@
 """Similarities: sets against sets, a score for each pair."""
 
 from polysem.similarity.base import InnerProductScore, Similarity, registry
-from polysem.similarity.chamfer import Chamfer
-from polysem.similarity.cosine import Cosine
+from polysem.similarity.chamfer import Chamfer, SmoothChamfer
 from polysem.similarity.match_probability import MatchProbability
-from polysem.similarity.mil import MIL
-from polysem.similarity.smooth_chamfer import SmoothChamfer
+from polysem.similarity.simple import MIL, Cosine
 
 registry.import_folder(__name__, __path__)
 

@@ -1,18 +1,43 @@
+"""Poolings in which tokens change each other before one vector is made of them."""
+
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from polysem import masked_ops
 from polysem.errors import unknown
 from polysem.features import LocalFeatures
 from polysem.pooling.base import Pooling, registry
-from polysem.pooling.seq2seq import last_state
+
+
+def last_state(gru: nn.GRU, x: Tensor, mask: Tensor) -> Tensor:
+    """The forward GRU's state after each item's last real token. (B, N, D), (B, N) -> (B, H)."""
+    steps = torch.arange(mask.shape[1], device=mask.device)
+    # Bring the real tokens of each item to the front, in order, so that a state never passes through padding.
+    order = torch.where(mask, steps, steps + mask.shape[1]).argsort(1)
+    packed = x.gather(1, order[..., None].expand_as(x))
+    states, _ = gru(packed)
+    last = (mask.sum(1) - 1)[:, None, None].expand(-1, 1, states.shape[2])
+    result: Tensor = states.gather(1, last).squeeze(1)
+    return result
+
+
+@registry.register("seq2seq")
+class Seq2Seq(Pooling):
+    """The last state of a GRU that reads the tokens in order. The only pooling here that cares about their order."""
+
+    def __init__(self, dim: PositiveInt) -> None:
+        super().__init__(dim)
+        self.gru = nn.GRU(dim, dim, batch_first=True)
+
+    def pool(self, x: Tensor, mask: Tensor) -> Tensor:
+        return last_state(self.gru, x, mask)
 
 
 class RelationLayer(nn.Module):
@@ -80,3 +105,26 @@ class GCN(Pooling):
             else:
                 raise unknown("tensor of VSRN's reasoning", name, ["Rs_GCN_<i>.{g,theta,phi,W.0,W.1}.*", "img_rnn.*"])
         return own
+
+
+@registry.register("selfattention")
+class SelfAttention(Pooling):
+    """One transformer encoder layer over the tokens, then their mean: tokens may reword each other first."""
+
+    def __init__(
+        self,
+        dim: PositiveInt,
+        heads: PositiveInt = 4,
+        ff_mult: PositiveInt = 2,
+        dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0,
+    ) -> None:
+        super().__init__(dim)
+        if dim % heads:
+            self.reject_knobs(f"dim={dim} does not divide into heads={heads}.")
+        self.layer = nn.TransformerEncoderLayer(
+            dim, heads, dim_feedforward=ff_mult * dim, dropout=dropout, batch_first=True, norm_first=True
+        )
+
+    def pool(self, x: Tensor, mask: Tensor) -> Tensor:
+        mixed = self.layer(x, src_key_padding_mask=~mask)
+        return masked_ops.mean(mixed.masked_fill(~mask[..., None], 0.0), mask)

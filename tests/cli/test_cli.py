@@ -17,7 +17,7 @@ import polysem.environment
 from fake_packages import LITE0, LITE0_FILE, install
 from polysem._version import __version__
 from polysem.cli import main
-from polysem.cli import parts as parts_module
+from polysem.cli import recipes as parts_module
 from polysem.environment import Environment, Finding, Precision, examine
 from polysem.errors import PolysemError
 from waiting import LONG
@@ -196,7 +196,7 @@ def test_an_error_of_the_library_is_one_message_without_a_traceback(run: Run, mo
     def refuse(folder: str) -> None:
         raise PolysemError("Given 3. Expected 4. Add one.")
 
-    monkeypatch.setattr(parts_module, "_registered", refuse)
+    monkeypatch.setattr(parts_module, "_describe_parts", refuse)
     shown = run("parts", "pooling")
     assert (shown.code, shown.out, shown.err) == (1, "", "polysem: Given 3. Expected 4. Add one.\n")
 
@@ -205,7 +205,7 @@ def test_a_defect_of_the_library_is_not_hidden(monkeypatch: pytest.MonkeyPatch) 
     def break_down(folder: str) -> None:
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(parts_module, "_registered", break_down)
+    monkeypatch.setattr(parts_module, "_describe_parts", break_down)
     monkeypatch.setattr(sys, "argv", ["polysem", "parts"])
     with pytest.raises(RuntimeError, match="a defect"):
         main()

@@ -12,13 +12,13 @@ import typer
 from typer.testing import CliRunner, Result
 
 import polysem.encoders
-from polysem.cli.features import extract_features
+from polysem.cli.features import features_command
 from polysem.data.store import FeatureStore
 from polysem.errors import ConfigError, PolysemError
 from toy_extraction import pictures, registry
 
 app = typer.Typer()
-app.command()(extract_features)
+app.command()(features_command)
 
 
 @pytest.fixture

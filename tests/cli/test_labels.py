@@ -136,7 +136,7 @@ def test_a_knob_of_what_is_shared_is_refused_where_it_would_be_ignored():
 
 
 def test_the_encoders_state_says_which_width_it_needs():
-    with pytest.raises(ConfigError, match=r"image.sets.embed=state .* --set dim=16"):
+    with pytest.raises(ConfigError, match=r"embed=state.* --set dim=16"):
         tiny("semantic-sharing", "image.sets.embed=state")
 
 

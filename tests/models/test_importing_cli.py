@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 import polysem
 from polysem import PolysemError
-from polysem.cli.import_checkpoint import import_command
+from polysem.cli.models import import_command
 from support import FIXTURES
 
 app = typer.Typer()

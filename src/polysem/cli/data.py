@@ -2,48 +2,41 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from polysem.cli.common import AsJson, ProgressBar, new_console, print_facts, print_json
+
 if TYPE_CHECKING:
     from polysem.data.check import CheckReport, CollectionStatistics
 
 DataPath = Annotated[Path, typer.Argument(help="A folder or file of data, in any layout that polysem reads.")]
 Images = Annotated[Path | None, typer.Option(help="Where the pictures are, if not in the usual place.")]
-Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 Repair = Annotated[bool, typer.Option("--repair-bytes", help="Decode captions that begin with b'.")]
+NewFolder = Annotated[Path, typer.Option("--out", help="The folder to make; new or empty.")]
 
 
 def _options(images: Path | None, repair_bytes: bool) -> dict[str, Any]:
-    given: dict[str, Any] = {"images": images} if images else {}
-    return {**given, "repair_bytes": True} if repair_bytes else given
+    options: dict[str, Any] = {"images": images} if images else {}
+    return {**options, "repair_bytes": True} if repair_bytes else options
 
 
-def check_command(path: DataPath, images: Images = None, repair_bytes: Repair = False, as_json: Json = False) -> None:
+def check_command(path: DataPath, images: Images = None, repair_bytes: Repair = False, as_json: AsJson = False) -> None:
     """Report everything that is wrong with a collection: captions, counts, pictures, features, leaks between splits.
 
     The exit code is 1 if anything is an error.
     """
-    from rich.console import Console
-    from rich.progress import Progress
-
     from polysem.data.check import check_collection
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("looking at every item", total=None)
-        report = check_collection(
-            path,
-            progress=lambda _, done, total: bar.update(task, completed=done, total=total),
-            **_options(images, repair_bytes),
-        )
+    with ProgressBar() as progress:
+        report = check_collection(path, progress=progress, **_options(images, repair_bytes))
     if as_json:
         items = None if report.collection is None else len(report.collection)
-        found = [asdict(problem) for problem in report.problems]
-        typer.echo(json.dumps({"sound": report.sound, "items": items, "problems": found}, indent=2))
+        problems = [asdict(problem) for problem in report.problems]
+        print_json({"sound": report.sound, "items": items, "problems": problems})
     else:
         _show_check(report)
     if not report.sound:
@@ -51,22 +44,19 @@ def check_command(path: DataPath, images: Images = None, repair_bytes: Repair = 
 
 
 def _show_check(report: CheckReport) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False)
+    console = new_console()
     styles = {"error": "bold red", "skip": "yellow", "note": "cyan"}
     groups: dict[tuple[str, str], list[Any]] = {}
     for problem in report.problems:
         groups.setdefault((problem.severity, problem.kind), []).append(problem)
     if groups:
         table = Table("", "What", "How many", "The first of them", title="Found", title_justify="left")
-        for severity in styles:
-            for (found, kind), problems in groups.items():
-                if found == severity:
-                    first = Text(f"{problems[0].where}: {problems[0].message}")
-                    table.add_row(Text(severity, styles[severity]), kind, str(len(problems)), first)
+        for (severity, kind), problems in sorted(groups.items(), key=lambda group: list(styles).index(group[0][0])):
+            first = Text(f"{problems[0].where}: {problems[0].message}")
+            table.add_row(Text(severity, styles[severity]), kind, str(len(problems)), first)
         console.print(table)
     if report.collection is not None:
         collection = report.collection
@@ -84,7 +74,7 @@ def show_command(
     seed: Annotated[int, typer.Option(help="Draws other pictures.")] = 0,
     images: Images = None,
     repair_bytes: Repair = False,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print what a collection holds and write a contact sheet of some of its pictures with their captions."""
     from polysem.data import open_collection
@@ -97,28 +87,64 @@ def show_command(
     figures = compute_statistics(collection)
     sheet = contact_sheet(collection, out, count, seed=seed) if collection.kind == "image" else None
     if as_json:
-        typer.echo(json.dumps({**asdict(figures), "contact_sheet": sheet and str(sheet)}, indent=2))
+        print_json({**asdict(figures), "contact_sheet": sheet and str(sheet)})
     else:
         _show_statistics(figures, sheet)
 
 
 def _show_statistics(figures: CollectionStatistics, sheet: Path | None) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False)
-    table = Table("", "", title=figures.name, title_justify="left", show_header=False)
-    table.add_row("items", f"{figures.items:,} ({figures.kind})")
-    table.add_row("splits", ", ".join(f"{name} {count:,}" for name, count in figures.splits.items()))
     per_item = ", ".join(f"{count:,} items with {number}" for number, count in figures.captions_per_item.items())
-    table.add_row("captions", f"{figures.captions:,} ({per_item})")
-    table.add_row("words", f"{figures.words:,}, {figures.mean_words_per_caption:.1f} per caption")
-    table.add_row("different words", f"{figures.different_words:,}")
+    rows = [
+        ("items", f"{figures.items:,} ({figures.kind})"),
+        ("splits", ", ".join(f"{name} {count:,}" for name, count in figures.splits.items())),
+        ("captions", f"{figures.captions:,} ({per_item})"),
+        ("words", f"{figures.words:,}, {figures.mean_words_per_caption:.1f} per caption"),
+        ("different words", f"{figures.different_words:,}"),
+    ]
     if figures.labels:
         common = ", ".join(f"{label} {count}" for label, count in list(figures.labels.items())[:8])
-        table.add_row("labels", f"{len(figures.labels)}: {common} …")
+        rows.append(("labels", f"{len(figures.labels)}: {common} …"))
     if figures.boxes:
-        table.add_row("boxes", f"{figures.boxes:,}")
-    table.add_row("left out", f"{figures.skipped:,}")
-    console.print(table)
-    console.print(f"Contact sheet: {sheet}" if sheet else f"No contact sheet: these are {figures.kind}, not pictures.")
+        rows.append(("boxes", f"{figures.boxes:,}"))
+    print_facts(figures.name, [*rows, ("left out", f"{figures.skipped:,}")])
+    new_console().print(
+        f"Contact sheet: {sheet}" if sheet else f"No contact sheet: these are {figures.kind}, not pictures."
+    )
+
+
+def make_emoji_scenes_command(
+    out: NewFolder,
+    items: Annotated[int, typer.Option("--items", help="How many pictures.", min=1)] = 2000,
+    seed: Annotated[int, typer.Option("--seed", help="Another number, other pictures.", min=0)] = 0,
+    size: Annotated[int, typer.Option("--size", help="Width and height of the pictures in pixels.")] = 224,
+    as_json: AsJson = False,
+) -> None:
+    """Make pictures of several emoji, five captions each, with labels, boxes and splits."""
+    from polysem.synthetic.scenes.make import make_emoji_scenes
+
+    with ProgressBar() as progress:
+        made = make_emoji_scenes(out, items, seed, size, lambda done, _: progress("emoji scenes", done, items))
+    _show_made("emoji scenes", made, items, seed, size, as_json)
+
+
+def make_emoji_clips_command(
+    out: NewFolder,
+    items: Annotated[int, typer.Option("--items", help="How many clips.", min=1)] = 600,
+    seed: Annotated[int, typer.Option("--seed", help="Another number, other clips.", min=0)] = 0,
+    size: Annotated[int, typer.Option("--size", help="Width and height of the clips in pixels, even.")] = 192,
+    as_json: AsJson = False,
+) -> None:
+    """Make short videos of moving emoji, five captions each, with splits and the true time of every event."""
+    from polysem.synthetic.clips.make import make_emoji_clips
+
+    with ProgressBar() as progress:
+        made = make_emoji_clips(out, items, seed, size, lambda done, _: progress("emoji clips", done, items))
+    _show_made("emoji clips", made, items, seed, size, as_json)
+
+
+def _show_made(what: str, folder: Path, items: int, seed: int, size: int, as_json: bool) -> None:
+    if as_json:
+        name = what.replace(" ", "-")
+        print_json({"dataset": name, "path": str(folder), "items": items, "seed": seed, "size": size})
+    else:
+        typer.echo(f"{folder}: {items} {what}, {5 * items} captions")

@@ -124,8 +124,8 @@ def show(made: Demo, data: Path | None, console: Console, seconds: float) -> Non
     """The comparison, the two searches, and what to try next."""
     from rich.text import Text
 
-    from polysem.cli import search
-    from polysem.cli.index import printable
+    from polysem.cli.common import printable
+    from polysem.cli.search_commands.search import show_results
     from polysem.evaluation.reports.tables import as_plain, as_rich
 
     console.print()
@@ -149,7 +149,7 @@ def show(made: Demo, data: Path | None, console: Console, seconds: float) -> Non
     for found in made.searches:
         title = Text.assemble("\n", (f'"{found.query}"', "bold"), (f" ({found.why})", "dim"))
         console.print(title, soft_wrap=not console.is_terminal)
-        search.show(found.results)
+        show_results(found.results)
     typer.echo(f"\nDone in {seconds / 60:.1f} min. Everything is in {made.folder}. Try next:")
     for line in commands(made, data):
         typer.echo(f"  {line}")

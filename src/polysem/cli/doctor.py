@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
+
+from polysem.cli.common import AsJson, new_console, print_facts, print_json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -16,16 +17,14 @@ if TYPE_CHECKING:
 _STYLES = {"ok": "green", "missing": "yellow", "optional": "yellow"}
 
 
-def report(
-    as_json: Annotated[bool, typer.Option("--json", help="Print the whole report as JSON.")] = False,
-) -> None:
+def doctor_command(as_json: AsJson = False) -> None:
     """Report what is installed, which weights and accelerators are found, and how to get what is missing.
 
     The exit code is 1 when something required is missing or something installed is broken, 0 otherwise.
     """
     environment = _examine()
     if as_json:
-        typer.echo(json.dumps({**asdict(environment), "healthy": environment.healthy}, indent=2))
+        print_json({**asdict(environment), "healthy": environment.healthy})
     else:
         _show(environment)
     if not environment.healthy:
@@ -46,10 +45,8 @@ def _examine() -> Environment:
 
 
 def _show(environment: Environment) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    console.print(_machine(environment))
+    console = new_console()
+    _show_machine(environment)
     if environment.packages:
         console.print(_packages(environment))
     console.print(_offline(environment))
@@ -64,36 +61,31 @@ def _show(environment: Environment) -> None:
         console.print(f"  {_plain(finding.remedy)}", soft_wrap=True)
 
 
-def _machine(environment: Environment) -> RenderableType:
-    from rich.table import Table
-
+def _show_machine(environment: Environment) -> None:
     machine, torch = environment.machine, environment.torch
-    memory = "unknown" if machine.memory_bytes is None else f"{machine.memory_bytes / 1e9:.1f} GB"
     extensions = machine.vector_extensions
-    table = Table("", "", title=f"polysem {environment.polysem}", title_justify="left", show_header=False)
-    table.add_row("Python", f"{environment.python} ({_plain(environment.executable)})")
-    table.add_row("Platform", _plain(environment.platform))
-    table.add_row("Processor", f"{machine.processor}, {machine.usable_cores} of {machine.cores} cores usable")
-    table.add_row("Vector extensions", "unknown" if extensions is None else ", ".join(extensions) or "none")
-    table.add_row("Memory", memory)
-    table.add_row(
-        "torch",
-        "missing" if torch is None else f"{torch.version} ({torch.flavour} build) {torch.toolkit or ''}",
-    )
-    table.add_row("Search loops", "compiled" if environment.search_kernels else "torch's: no compiler at install")
+    rows = [
+        ("Python", f"{environment.python} ({environment.executable})"),
+        ("Platform", environment.platform),
+        ("Processor", f"{machine.processor}, {machine.usable_cores} of {machine.cores} cores usable"),
+        ("Vector extensions", "unknown" if extensions is None else ", ".join(extensions) or "none"),
+        ("Memory", "unknown" if machine.memory_bytes is None else f"{machine.memory_bytes / 1e9:.1f} GB"),
+        ("torch", "missing" if torch is None else f"{torch.version} ({torch.flavour} build) {torch.toolkit or ''}"),
+        ("Search loops", "compiled" if environment.search_kernels else "torch's: no compiler at install"),
+    ]
     if environment.precisions:
-        table.add_row("Reduced precision", "\n".join(_precision(each) for each in environment.precisions))
-    found = "; ".join(
+        rows.append(("Reduced precision", "\n".join(_precision(each) for each in environment.precisions)))
+    devices = "; ".join(
         f"{device.kind} ({device.evidence}){'' if device.usable else ', not usable with this torch'}"
         for device in environment.accelerators
     )
-    table.add_row("Accelerators", _plain(found) or "none found: work runs on the processor")
-    return table
+    rows.append(("Accelerators", devices or "none found: work runs on the processor"))
+    print_facts(f"polysem {environment.polysem}", rows)
 
 
 def _precision(precision: Precision) -> str:
     if not precision.works:
-        return f"{precision.dtype}: {_plain(str(precision.problem))} (see below)"
+        return f"{precision.dtype}: {precision.problem} (see below)"
     worth = "faster than" if precision.pays else "no faster than"
     return f"{precision.dtype}: works, {worth} float32 ({precision.speedup:g}×)"
 

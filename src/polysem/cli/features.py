@@ -43,7 +43,7 @@ class Summary:
     skipped: list[dict[str, str]]
 
 
-def extract_features(
+def features_command(
     data: Annotated[Path, typer.Argument(help="The collection: a folder, or the file that describes it.")],
     encoder: Annotated[str, typer.Option(help="Name of the encoder, such as grid; a text encoder takes captions.")],
     out: Annotated[Path, typer.Option(help="Folder of the features. One begun earlier is completed.")],

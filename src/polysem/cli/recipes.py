@@ -1,16 +1,22 @@
-"""`polysem recipes`: every recipe, the row it stands for, and what it says."""
+"""`polysem recipes` and `polysem parts`: what there is to train, and to build models from."""
 
 from __future__ import annotations
 
-import json
+from dataclasses import asdict
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polysem.cli.fast_help import QuickCommand, QuickGroup
+from polysem.cli.common import AsJson, QuickCommand, QuickGroup, new_console, print_json
+from polysem.errors import unknown
 
 if TYPE_CHECKING:
     from polysem.recipes import Recipe
+    from polysem.registry import PartInfo
+
+FOLDERS = ("encoders", "pooling", "sets", "similarity", "objectives")
+"""The folders that hold parts, in the order data flows through them."""
 
 group = typer.Typer(cls=QuickGroup, invoke_without_command=True, epilog="Example: polysem recipes show dive --resolved")
 
@@ -27,10 +33,9 @@ def list_recipes(
 
     found = catalogue()
     if as_json:
-        recipes = [recipe.model_dump(mode="json") for recipes in found.values() for recipe in recipes]
-        typer.echo(json.dumps(recipes, indent=2, ensure_ascii=False))
+        print_json([recipe.model_dump(mode="json") for recipes in found.values() for recipe in recipes])
     else:
-        _list(found)
+        _show_recipes(found)
 
 
 @group.command(
@@ -39,7 +44,7 @@ def list_recipes(
 def show_recipe(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="Name of a recipe, or the path of a YAML file.")],
     resolved: Annotated[
-        bool, typer.Option("--resolved", help="Everything it comes to: what it extends, overrides and defaults.")
+        bool, typer.Option("--resolved", help="With all that it extends, overrides and takes by default.")
     ] = False,
     override: Annotated[
         list[str] | None,
@@ -49,7 +54,7 @@ def show_recipe(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print it resolved, as JSON.")] = False,
 ) -> None:
-    """Print the YAML of a recipe as it stands, or all that it comes to."""
+    """Print the YAML of a recipe as it stands, or with every key."""
     from polysem.recipes import as_yaml, load, source
 
     if as_json:
@@ -71,15 +76,15 @@ def _print_yaml(text: str) -> None:
         typer.echo(text, nl=False)
 
 
-def _list(found: dict[str, list[Recipe]]) -> None:
-    from rich.console import Console
+def _show_recipes(found: dict[str, list[Recipe]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False)
+    console = new_console()
     for title, recipes in found.items():
-        table = Table("Name", "What it is, and the row it stands for", "Epochs", "Batch", title=title)
-        table.title_justify = "left"
+        table = Table(
+            "Name", "What it is, and the row it stands for", "Epochs", "Batch", title=title, title_justify="left"
+        )
         table.columns[0].no_wrap = True
         for recipe in recipes:
             training = recipe.training
@@ -87,4 +92,43 @@ def _list(found: dict[str, list[Recipe]]) -> None:
             about = Text(recipe.summary).append(f"\n{recipe.paper}" if recipe.paper else "", style="dim")
             table.add_row(Text(recipe.name), about, str(training.epochs), f"{training.batch}{captions}")
         console.print(table)
-    console.print("polysem recipes show NAME prints one. What a recipe says, --set KEY=VALUE changes.", soft_wrap=True)
+    console.print("polysem recipes show NAME prints one; --set KEY=VALUE changes a key of it.", soft_wrap=True)
+
+
+def parts_command(
+    folder: Annotated[
+        str | None, typer.Argument(help=f"Only this folder: {', '.join(FOLDERS)}.", show_default="all")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List every encoder, pooling, set predictor, similarity and objective with its knobs and their defaults."""
+    if folder is not None and folder not in FOLDERS:
+        raise unknown("folder of parts", folder, FOLDERS)
+    parts = {name: _describe_parts(name) for name in (FOLDERS if folder is None else (folder,))}
+    if as_json:
+        print_json({name: [asdict(part) for part in infos] for name, infos in parts.items()})
+    else:
+        _show_parts(parts)
+
+
+def _describe_parts(folder: str) -> list[PartInfo]:
+    module = import_module(f"polysem.{folder}")
+    return [module.describe(name) for name in module.names()]
+
+
+def _show_parts(parts: dict[str, list[PartInfo]]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    console = new_console()
+    for folder, infos in parts.items():
+        table = Table("Name", "What it does", "Knobs", title=folder, title_justify="left", show_lines=True)
+        table.columns[0].no_wrap = True
+        for part in infos:
+            knobs = "\n".join(
+                f"{knob.name}: {knob.type}" + (", required" if knob.default == "required" else f" = {knob.default}")
+                for knob in part.knobs
+            )
+            # `Text`, not markup: types such as tuple[int, ...] carry square brackets.
+            table.add_row(Text(part.name), Text(part.summary), Text(knobs))
+        console.print(table)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polysem.cli.fast_help import QuickCommand, QuickGroup
-from polysem.cli.progress import stages
+from polysem.cli.common import AsJson, ProgressBar, QuickCommand, QuickGroup, new_console
 from polysem.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ group = typer.Typer(cls=QuickGroup, no_args_is_help=True, epilog="Example: polys
 
 @group.callback()
 def reproduce() -> None:
-    """Carry out a paper's experiment again and compare."""
+    """Repeat a paper's experiment and compare."""
 
 
 @group.command(
@@ -46,7 +45,7 @@ def gpo_synthetic_command(
         Path | None,
         typer.Option(help="Folder for gpo-synthetic.html (table and plots) and .json.", show_default="none"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Which designs of GPO can learn which pooling? VSE∞, supplement, Table 6: RMSE of the learned coefficients.
 
@@ -61,48 +60,47 @@ def gpo_synthetic_command(
     from polysem.reproduction.patterns import PATTERNS
 
     try:
-        with stages() as advance:
-            found = reproduce(
+        with ProgressBar() as progress:
+            experiment = reproduce(
                 design or tuple(DESIGNS),
                 pattern or tuple(PATTERNS),
                 seeds,
                 Settings(steps=steps),
                 workers,
-                lambda done, total: advance("Trainings", done, total),
+                lambda done, total: progress("Trainings", done, total),
             )
     except KeyboardInterrupt:
         typer.echo("\nInterrupted. Nothing was written.", err=True)
         sys.exit(130)
-    answer = json.dumps(_summary(found), indent=2)
+    answer = json.dumps(_summarise(experiment), indent=2)
     if out is not None:
         from polysem.reproduction.gpo_page import page
 
         out.mkdir(parents=True, exist_ok=True)
         (out / "gpo-synthetic.json").write_text(answer + "\n", encoding="utf-8")
-        (out / "gpo-synthetic.html").write_text(page(found), encoding="utf-8")
+        (out / "gpo-synthetic.html").write_text(page(experiment), encoding="utf-8")
     if as_json:
         typer.echo(answer)
     else:
-        _show(found, out)
+        _show(experiment, out)
 
 
-def _summary(found: Experiment) -> dict[str, Any]:
-    designs = dict.fromkeys(cell.design for cell in found.cells)
+def _summarise(experiment: Experiment) -> dict[str, Any]:
+    designs = dict.fromkeys(cell.design for cell in experiment.cells)
     return {
         "experiment": "gpo-synthetic",
-        "settings": asdict(found.settings),
-        "seeds": found.seeds,
-        "seconds": round(found.seconds, 1),
-        "cpu_seconds": round(found.cpu_seconds, 1),
-        "met": {design: "{} of {}".format(*found.met(design)) for design in designs},
+        "settings": asdict(experiment.settings),
+        "seeds": experiment.seeds,
+        "seconds": round(experiment.seconds, 1),
+        "cpu_seconds": round(experiment.cpu_seconds, 1),
+        "met": {design: "{} of {}".format(*experiment.met(design)) for design in designs},
         "cells": [
-            {**asdict(cell), "ours": round(cell.ours, 5), "spread": round(cell.spread, 5)} for cell in found.cells
+            {**asdict(cell), "ours": round(cell.ours, 5), "spread": round(cell.spread, 5)} for cell in experiment.cells
         ],
     }
 
 
-def _show(found: Experiment, out: Path | None) -> None:
-    from rich.console import Console
+def _show(experiment: Experiment, out: Path | None) -> None:
     from rich.table import Table
 
     from polysem.reproduction.gpo_table import DESIGNS, SIZES
@@ -111,18 +109,18 @@ def _show(found: Experiment, out: Path | None) -> None:
         "Design", "Pattern", *SIZES, title="RMSE of the coefficients, ours (the paper's)", title_justify="left"
     )
     before = None
-    for run in dict.fromkeys((cell.design, cell.pattern) for cell in found.cells):
+    for run in dict.fromkeys((cell.design, cell.pattern) for cell in experiment.cells):
         if before not in (None, run[0]):
             table.add_section()
-        cells = [_cell(cell, found.seeds) for cell in found.cells if (cell.design, cell.pattern) == run]
+        cells = [_cell(cell, experiment.seeds) for cell in experiment.cells if (cell.design, cell.pattern) == run]
         table.add_row("" if before == run[0] else DESIGNS[run[0]], run[1], *cells)
         before = run[0]
-    console = Console(highlight=False)
+    console = new_console()
     console.print(table)
     console.print("✓ within 0.004 or half of the paper's value; otherwise < below it, > above it")
-    for design in dict.fromkeys(cell.design for cell in found.cells):
-        console.print("{}: {} of {} cells".format(DESIGNS[design], *found.met(design)))
-    console.print(f"{found.seconds / 60:.1f} min, {found.cpu_seconds / 60:.1f} min of computing")
+    for design in dict.fromkeys(cell.design for cell in experiment.cells):
+        console.print("{}: {} of {} cells".format(DESIGNS[design], *experiment.met(design)))
+    console.print(f"{experiment.seconds / 60:.1f} min, {experiment.cpu_seconds / 60:.1f} min of computing")
     if out is not None:
         console.print(
             f"{out / 'gpo-synthetic.html'} shows learned against true coefficients.", soft_wrap=True, markup=False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from pathlib import Path
@@ -10,12 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polysem.cli.collections import FolderLabels, opened
+from polysem.cli.common import (
+    AsJson,
+    FolderLabels,
+    ProtocolOptions,
+    find_protocol,
+    open_data,
+    print_json,
+)
 from polysem.cli.train import ON_COLLAPSE
 from polysem.errors import ConfigError
 
 if TYPE_CHECKING:
-    from polysem.evaluation.protocols import Protocol
     from polysem.training.sweep import Run, Sweep, Watcher
 
 LOWER_IS_BETTER = ("median_rank", "mean_rank")
@@ -52,10 +57,7 @@ def sweep_command(
     split: Annotated[
         str | None, typer.Option(help="Which split to measure on, with --protocol.", show_default="test")
     ] = None,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="An option of the protocol; repeatable.", show_default="none"),
-    ] = None,
+    option: ProtocolOptions = None,
     features: Annotated[
         Path | None, typer.Option(help="Features of the images, made once if absent.", show_default="in the cache")
     ] = None,
@@ -65,7 +67,7 @@ def sweep_command(
     folder_labels: FolderLabels = False,
     on_collapse: Annotated[str, typer.Option(help="What to do with a run that is dying: stop or warn.")] = "warn",
     tracker: Annotated[str, typer.Option(help="A tracker of accelerate by name, or none.")] = "tensorboard",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train a recipe with several values of a key, any key, and draw how the figures go with it.
 
@@ -75,17 +77,20 @@ def sweep_command(
     """
     if on_collapse not in ON_COLLAPSE:
         raise ConfigError(f"--on-collapse takes stop or warn, got {on_collapse!r}.")
-    chosen_seeds = _seeds(seeds)
+    if protocol is None and option:
+        raise ConfigError(f"--option {option[0]} is for --protocol, and none was given.")
+    chosen_seeds = _parse_seeds(seeds)
+    chosen = None if protocol is None else find_protocol(protocol, option)
     from polysem.training.sweep import sweep
 
     try:
-        found = sweep(
+        result = sweep(
             recipe,
             settings or (),
-            opened(data, folder_labels),
+            open_data(data, folder_labels),
             out,
             seeds=chosen_seeds,
-            protocol=_protocol(protocol, option or []),
+            protocol=chosen,
             split=split,
             metrics=tuple(filter(None, (metric or "").replace(" ", "").split(","))),
             features=features,
@@ -98,34 +103,23 @@ def sweep_command(
         typer.echo(f"\nInterrupted. {out} holds what is done: run the same command to go on.", err=True)
         sys.exit(130)
     if as_json:
-        typer.echo(json.dumps({**found.as_dict(), "out": str(out)}, indent=2, ensure_ascii=False, default=str))
+        print_json({**result.as_dict(), "out": str(out)})
     else:
-        _show(found)
-    if found.failed:
+        _show(result)
+    if result.failed:
         sys.exit(1)
 
 
-def _seeds(given: str | None) -> tuple[int, ...]:
-    if given is None:
+def _parse_seeds(text: str | None) -> tuple[int, ...]:
+    if text is None:
         return ()
     try:
-        found = tuple(int(part) for part in given.split(","))
+        seeds = tuple(int(part) for part in text.split(","))
     except ValueError:
-        found = ()
-    if not found or min(found) < 0:
-        raise ConfigError(f"--seeds takes whole numbers from 0 on, such as 0,1,2; got {given!r}.")
-    return found
-
-
-def _protocol(name: str | None, options: list[str]) -> Protocol | None:
-    if name is None:
-        if options:
-            raise ConfigError(f"--option {options[0]} is for --protocol, and none was given.")
-        return None
-    from polysem.cli.eval import option_of
-    from polysem.evaluation import protocols
-
-    return protocols.find(name).with_options(**dict(option_of(given) for given in options))
+        seeds = ()
+    if not seeds or min(seeds) < 0:
+        raise ConfigError(f"--seeds takes whole numbers from 0 on, such as 0,1,2; got {text!r}.")
+    return seeds
 
 
 def _screen() -> Watcher:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from dataclasses import asdict
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polysem.cli.collections import FolderLabels, opened
+from polysem.cli.common import AsJson, FolderLabels, open_data, print_facts, print_json
 from polysem.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def train_command(
     folder_labels: FolderLabels = False,
     on_collapse: Annotated[str, typer.Option(help="What to do with a run that is dying: stop or warn.")] = "warn",
     tracker: Annotated[str, typer.Option(help="A tracker of accelerate by name, or none.")] = "tensorboard",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train a model. Stopped at any moment, the same command goes on from there, to the very same weights.
 
@@ -54,7 +53,7 @@ def train_command(
     try:
         result = train(
             loaded,
-            opened(data, folder_labels),
+            open_data(data, folder_labels),
             out,
             features=features,
             text_features=text_features,
@@ -68,7 +67,7 @@ def train_command(
     if os.environ.get("RANK", "0") != "0":  # the processes have parted by now, only their names are left
         return
     if as_json:
-        typer.echo(json.dumps({**asdict(result), "run": str(result.run)}, indent=2))
+        print_json({**asdict(result), "run": str(result.run)})
     else:
         _show(result)
 
@@ -113,31 +112,22 @@ class Screen:
 
 
 def _show(result: Result) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table("", "", title="Run", title_justify="left", show_header=False)
-    table.add_row("Folder", escape(str(result.run)))
-    table.add_row("Steps", f"{result.steps:,}" + (f" (from {result.resumed_from:,} on)" if result.resumed_from else ""))
-    table.add_row("Time", f"{result.seconds / 60:.1f} min")
+    rows = [
+        ("Folder", str(result.run)),
+        ("Steps", f"{result.steps:,}" + (f" (from {result.resumed_from:,} on)" if result.resumed_from else "")),
+        ("Time", f"{result.seconds / 60:.1f} min"),
+    ]
     if result.best:
         best = result.best
-        table.add_row("Validation RSUM", f"{best['rsum']:.1f} at step {best['step']:,}")
+        rows.append(("Validation RSUM", f"{best['rsum']:.1f} at step {best['step']:,}"))
         for way, name in (("i2t", "Image to text"), ("t2i", "Text to image")):
-            table.add_row(name, "  ".join(f"R@{key[1:]} {value:.1f}" for key, value in best[way].items()))
+            rows.append((name, "  ".join(f"R@{key[1:]} {value:.1f}" for key, value in best[way].items())))
         for name, values in best.get("labels", {}).items():
-            shown = "  ".join(f"{side} {value:.1f}" for side, value in values.items())
-            table.add_row(f"By labels, {name}", shown)
-        for side, value in best.get("log_variance", {}).items():
-            table.add_row(f"log variance, {side}s", f"{value:.2f}")
-    table.add_row("Protocol", escape(result.protocol))
+            rows.append((f"By labels, {name}", "  ".join(f"{side} {value:.1f}" for side, value in values.items())))
+        rows += [(f"log variance, {side}s", f"{value:.2f}") for side, value in best.get("log_variance", {}).items()]
+    rows.append(("Protocol", result.protocol))
     if result.left_out:
-        told = [*result.left_out[:3], *(["…"] if len(result.left_out) > 3 else [])]
-        table.add_row("Left out", escape(f"{len(result.left_out)} item(s) that cannot be read\n" + "\n".join(told)))
-    console = Console(highlight=False)
-    console.print(table)
-    console.print(
-        f"polysem.load({str(result.run)!r}) loads the model; {result.run / 'report.html'} shows the curves.",
-        soft_wrap=True,
-    )
+        first = [*result.left_out[:3], *(["…"] if len(result.left_out) > 3 else [])]
+        rows.append(("Left out", f"{len(result.left_out)} item(s) that cannot be read\n" + "\n".join(first)))
+    print_facts("Run", rows)
+    typer.echo(f"polysem.load({str(result.run)!r}) loads the model; {result.run / 'report.html'} shows the curves.")

@@ -4,7 +4,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from polysem.cli.make_data import make_emoji_scenes_command
+from polysem.cli.data import make_emoji_scenes_command
 from polysem.synthetic.scenes import make
 from synthetic.fake_art import fake_art, fake_kinds
 

@@ -6,11 +6,14 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from polysem.data.collection import Collection
 from polysem.errors import ConfigError, InputError, unknown
+from polysem.evaluation.evaluate import evaluate
 from polysem.evaluation.reports import significance
-from polysem.evaluation.result import Evaluation, Stamp
+from polysem.evaluation.result import Evaluation, Stamp, read_evaluation
 
 COLUMNS = (*significance.RSUM, "rsum")
 """Of pairs. What a protocol of labels is about comes before: `_usual`."""
@@ -55,6 +58,37 @@ class Comparison:
     rows: tuple[ComparisonRow, ...]
     notes: tuple[str, ...] = ()
     alpha: float = 0.05
+
+
+def evaluate_all(
+    runs: Sequence[str],
+    data: Collection | None,
+    features: Sequence[str | Path | None],
+    text_features: Sequence[str | Path | None],
+    **how: Any,
+) -> list[Evaluation]:
+    """Evaluate several runs alike, for one table; those that `polysem eval --json` wrote to files are read.
+
+    Args:
+        runs: Folders, .npy files of scores, or .json files of evaluations.
+        data: Only files of evaluations need none.
+        features, text_features: Feature stores, one for each run.
+        how: `protocol`, `split`, `rescore` and `progress` of `evaluate`.
+    """
+    evaluations = []
+    for run, images, texts in zip(runs, features, text_features, strict=True):
+        if run.endswith(".json"):
+            evaluations.append(read_evaluation(run))
+            continue
+        if data is None:
+            raise InputError(f"--data is missing: it is what {run} is to be measured on.")
+        evaluations.append(evaluate(run, data, features=images, text_features=texts, intervals=False, **how))
+    names = [each.model for each in evaluations]
+    # Two of one name cannot be told apart in a table: what the user typed can.
+    return [
+        replace(each, model=run) if names.count(each.model) > 1 else each
+        for run, each in zip(runs, evaluations, strict=True)
+    ]
 
 
 def compare(

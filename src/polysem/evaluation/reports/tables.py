@@ -15,10 +15,7 @@ from rich.text import Text
 
 from polysem.evaluation.reports.compare import DIGITS, Comparison, ComparisonCell
 
-DIRECTIONS = {
-    **{"i2t": "image → text", "t2i": "text → image", "i2i": "image → image", "t2t": "text → text"},
-    "micro_f1": "micro-F1",
-}
+WAYS = {"i2t": "image → text", "t2i": "text → image", "i2i": "image → image", "t2t": "text → text"}
 METRICS = {
     "rsum": "RSUM",
     "map_at_r": "mAP@R",
@@ -157,7 +154,7 @@ def _short(path: str) -> str:
 
 def _direction(path: str) -> str:
     way = path.rpartition(".")[0]
-    return DIRECTIONS.get(way, way)
+    return "micro-F1" if way == "micro_f1" else WAYS.get(way, way)
 
 
 def _is_wide(comparison: Comparison, path: str) -> bool:

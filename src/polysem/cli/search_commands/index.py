@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import time
-import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polysem.cli.collections import FolderLabels, opened
-from polysem.cli.progress import stages
+from polysem.cli.common import (
+    AsJson,
+    FolderLabels,
+    ProgressBar,
+    TextFeatures,
+    open_data,
+    print_json,
+    printable,
+)
+from polysem.cli.search_commands.search import IndexPath, ModelPath
 from polysem.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,18 +32,14 @@ _SHOWN = 10
 Features = Annotated[
     Path | None, typer.Option("--features", help="Store of image features made earlier.", show_default="none")
 ]
-TextFeatures = Annotated[
-    Path | None, typer.Option("--text-features", help="Store of caption features.", show_default="none")
-]
 Split = Annotated[list[str] | None, typer.Option(help="Only this split; repeatable.", show_default="all")]
 Captions = Annotated[bool, typer.Option("--captions/--no-captions", help="Index the captions as well as the pictures.")]
 Prefix = Annotated[
     str, typer.Option("--prefix", help="Put this before the ids of the collection's items.", show_default="nothing")
 ]
 Replace = Annotated[
-    bool, typer.Option("--replace", help="Items may take the id of a different picture that is still there.")
+    bool, typer.Option("--replace", help="Let items take the id of a different picture that is still there.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")]
 
 
 def index_command(
@@ -72,11 +74,11 @@ def index_command(
     from polysem.environment.paths import PHOTO_SMALL
     from polysem.search import SearchError
 
-    found = _collection(collection, split, folder_labels)
+    items = _open_split(collection, split, folder_labels)
     start = time.perf_counter()
-    with _made(out, model or PHOTO_SMALL, store, dtype) as index, stages(quiet=as_json) as progress:
+    with _create_or_continue(out, model or PHOTO_SMALL, store, dtype) as index, ProgressBar(as_json) as progress:
         report = index.add(
-            found,
+            items,
             captions=captions,
             features=features,
             text_features=text_features,
@@ -91,17 +93,15 @@ def index_command(
             index.compact(progress)
         except SearchError as error:
             typer.echo(f"All items are in the index, but it could not be tidied up: {error}", err=True)
-        _tell(index, [report], out, time.perf_counter() - start, as_json)
+        _show_added(index, [report], out, time.perf_counter() - start, as_json)
 
 
 def add_command(
-    place: Annotated[str, typer.Argument(metavar="INDEX", help="The index.")],
+    place: IndexPath,
     sources: Annotated[
         list[str], typer.Argument(metavar="COLLECTION|PICTURE|VIDEO …", help="What to add or bring up to date.")
     ],
-    model: Annotated[
-        str | None, typer.Option("--model", help="Where the index's model is now.", show_default="where it was")
-    ] = None,
+    model: ModelPath = None,
     split: Split = None,
     captions: Captions = True,
     folder_labels: FolderLabels = False,
@@ -121,14 +121,14 @@ def add_command(
     start = time.perf_counter()
     once = dict.fromkeys(sources)
     pictures = [source for source in once if _is_picture(source)]
-    found: list[Collection] = [_collection(each, split, folder_labels) for each in once if each not in pictures]
-    with Index.open(place, write=True, model=model) as index, stages(quiet=as_json) as progress:
+    collections: list[Collection] = [_open_split(each, split, folder_labels) for each in once if each not in pictures]
+    with Index.open(place, write=True, model=model) as index, ProgressBar(as_json) as progress:
         if prefix:
-            found = [prefixed(each, prefix) for each in found]
+            collections = [prefixed(each, prefix) for each in collections]
         if pictures:
-            found.append(index.pictures(pictures))
+            collections.append(index.pictures(pictures))
         if not replace:
-            refuse(index.clashes(*found))  # before anything is added
+            refuse(index.clashes(*collections))  # before anything is added
         reports = [
             index.add(
                 each,
@@ -137,16 +137,16 @@ def add_command(
                 text_features=text_features,
                 progress=progress,
             )
-            for each in found
+            for each in collections
         ]
-        _tell(index, reports, place, time.perf_counter() - start, as_json)
+        _show_added(index, reports, place, time.perf_counter() - start, as_json)
 
 
-def _made(out: str, model: str, store: str | None, dtype: str) -> Index:
-    """A new index, or the one that this very command has begun."""
+def _create_or_continue(out: str, model: str, store: str | None, dtype: str) -> Index:
+    """A new index, or the one that the same command has begun."""
     from polysem.search import Index
 
-    begun = _begun(out, model, store, dtype)
+    begun = _begun_model(out, model, store, dtype)
     if begun is None:
         return Index.create(out, model, store=store, dtype=dtype)  # type: ignore[arg-type]
     opened = Index.open(out, write=True, model=begun)
@@ -154,7 +154,7 @@ def _made(out: str, model: str, store: str | None, dtype: str) -> Index:
     return opened
 
 
-def _begun(out: str, model: str, store: str | None, dtype: str) -> Model | None:
+def _begun_model(out: str, model: str, store: str | None, dtype: str) -> Model | None:
     """The model, if there is an index of its vectors already, kept in the same place and the same way."""
     from polysem.errors import PolysemError
     from polysem.search import Index, open_index
@@ -170,9 +170,9 @@ def _begun(out: str, model: str, store: str | None, dtype: str) -> Model | None:
         return None
 
 
-def _collection(source: str, split: list[str] | None, folder_labels: bool) -> Collection:
-    found = opened(source, folder_labels)
-    return found.split(*split) if split else found
+def _open_split(source: str, split: list[str] | None, folder_labels: bool) -> Collection:
+    collection = open_data(source, folder_labels)
+    return collection.split(*split) if split else collection
 
 
 def _is_picture(source: str) -> bool:
@@ -182,7 +182,7 @@ def _is_picture(source: str) -> bool:
     return Path(source).is_file() and (is_image(Path(source)) or is_video(Path(source)))
 
 
-def _tell(index: Index, reports: Sequence[AddReport], place: str, seconds: float, as_json: bool) -> None:
+def _show_added(index: Index, reports: Sequence[AddReport], place: str, seconds: float, as_json: bool) -> None:
     stats = index.stats()
     done: dict[str, Any] = {
         name: sum(getattr(report, name) for report in reports) for name in ("new", "replaced", "unchanged", "removed")
@@ -191,7 +191,7 @@ def _tell(index: Index, reports: Sequence[AddReport], place: str, seconds: float
     clashes = [clash for report in reports for clash in report.clashes]
     skipped = [each for report in reports for each in report.skipped]
     if as_json:
-        told = done | {
+        summary = done | {
             "index": place,
             "items": stats.items,
             "by_side": stats.by_side,
@@ -201,7 +201,7 @@ def _tell(index: Index, reports: Sequence[AddReport], place: str, seconds: float
             "skipped": [{"what": printable(each.what), "why": each.why} for each in skipped],
             "remarks": list(dict.fromkeys(report.remark for report in reports if report.remark)),
         }
-        typer.echo(json.dumps(told, indent=2, ensure_ascii=False))
+        print_json(summary)
         return
     counts = ", ".join(f"{count:,} {name}" for name, count in done.items() if count) or "nothing new"
     sides = " and ".join(f"{count:,} {side}s" for side, count in stats.by_side.items() if count)
@@ -218,12 +218,6 @@ def _tell(index: Index, reports: Sequence[AddReport], place: str, seconds: float
     for remark in dict.fromkeys(report.remark for report in reports if report.remark):
         typer.echo(f"  {remark}")
     typer.echo(f'Search it: polysem search {place} "a dog on a beach"')
-
-
-def printable(name: str) -> str:
-    """A name with what is no Unicode in it, as of files in an old encoding, and what steers a terminal written out."""
-    told = name.encode(errors="backslashreplace").decode()
-    return "".join(repr(sign)[1:-1] if unicodedata.category(sign) == "Cc" else sign for sign in told)
 
 
 def _why(skipped: Sequence[Any]) -> str:

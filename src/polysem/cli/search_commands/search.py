@@ -1,23 +1,28 @@
-"""`polysem search`: the best items of an index for a text, a picture or another item."""
+"""`polysem search` and `polysem serve`: the best items of an index for a text, a picture or another item."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from polysem.cli.common import AsJson, new_console, print_json
 from polysem.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from polysem.search import Results
 
+IndexPath = Annotated[str, typer.Argument(metavar="INDEX", help="The index.")]
+ModelPath = Annotated[
+    str | None, typer.Option("--model", help="Where the index's model is now.", show_default="where it was")
+]
+
 SIDES = {"images": "image", "texts": "text", "image": "image", "text": "text"}
 
 
 def search_command(
-    place: Annotated[str, typer.Argument(metavar="INDEX", help="The index.")],
+    place: IndexPath,
     query: Annotated[str | None, typer.Argument(metavar="TEXT", help="What to look for.", show_default="none")] = None,
     image: Annotated[
         Path | None, typer.Option("--image", help="Look for what is like this picture or video.", show_default="none")
@@ -39,7 +44,7 @@ def search_command(
         bool | None,
         typer.Option(
             "--fast/--exact",
-            help="By set means first, or exactly.",
+            help="Choose candidates by the mean of each set first, or score everything.",
             show_default="the index's own: exact in a folder, fast in Milvus",
         ),
     ] = None,
@@ -47,17 +52,15 @@ def search_command(
     relevant: Annotated[
         bool, typer.Option("--relevant", help="Leave out what this query's own scores show to be irrelevant.")
     ] = False,
-    dedupe: Annotated[bool, typer.Option("--dedupe", help="Fold near-duplicates into the best of them.")] = False,
-    model: Annotated[
-        str | None, typer.Option("--model", help="Where the index's model is now.", show_default="where it was")
-    ] = None,
+    dedupe: Annotated[bool, typer.Option("--dedupe", help="Show of near-duplicates the best alone.")] = False,
+    model: ModelPath = None,
     sheet: Annotated[
         Path | None,
         typer.Option(
             "--sheet", help="Write the pictures found, of videos the moment, to this PNG file.", show_default="none"
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Search an index. Text and pictures find pictures and texts alike, and in videos the moment that matches."""
     from polysem.search import Index
@@ -71,7 +74,7 @@ def search_command(
     if sheet is not None and (sheet.is_dir() or not sheet.parent.is_dir()):
         raise InputError(f"--sheet {sheet}: give the name of a PNG file to write, in a folder that exists.")
     with Index.open(place, model=model) as index:
-        found = index.search(
+        results = index.search(
             query,
             image=image,
             item=item,
@@ -84,58 +87,58 @@ def search_command(
             dedupe=dedupe,
         )
     if as_json:
-        typer.echo(json.dumps(found.as_dict(), indent=2, ensure_ascii=False))
+        print_json(results.as_dict())
     else:
-        show(found)
+        show_results(results)
     if sheet is not None:
-        draw(found, sheet)
+        _draw_sheet(results, sheet)
 
 
-def show(found: Results) -> None:
+def show_results(results: Results) -> None:
     """The results as a table, best first, and how they were found."""
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False)
+    console = new_console()
     table = Table("", "score", "id", "caption")
     table.columns[0].justify = table.columns[1].justify = "right"
-    timed = any(result.moment for result in found)
+    timed = any(result.moment for result in results)
     if timed:
         table.add_column("moment", no_wrap=True)
-    labelled = any(result.labels for result in found)
+    labelled = any(result.labels for result in results)
     if labelled:
         table.add_column("labels")
-    for result in found:
+    for result in results:
         more = f"  +{len(result.duplicates)} alike" if result.duplicates else ""
         row = [str(result.rank), f"{result.score:.3f}", result.id + more, result.caption or ""]
         if timed:
             row.append("" if result.moment is None else result.moment.text)
         table.add_row(*(Text(cell) for cell in [*row, *([", ".join(result.labels)] if labelled else [])]))
-    if found.items:
+    if results.items:
         console.print(table)
     else:
         console.print("Nothing found.")
-    way = f"{found.mode}, {found.scored:,} of {found.of:,} {found.side}s scored in full, {1e3 * found.seconds:.0f} ms"
-    if found.cut is not None:
-        way += f"; {found.cut.explained()}"
+    scored = f"{results.scored:,} of {results.of:,} {results.side}s scored in full"
+    way = f"{results.mode}, {scored}, {1e3 * results.seconds:.0f} ms"
+    if results.cut is not None:
+        way += f"; {results.cut.explained()}"
     console.print(Text(f"[{way}]", style="dim"), soft_wrap=True)
-    if found.folded_among is not None:
+    if results.folded_among is not None:
         console.print(
-            f"Folded among the best {found.folded_among:,}, most of them duplicates: there may be more different ones.",
+            f"Of the best {results.folded_among:,} most are duplicates: there may be more different ones.",
             style="bold",
         )
-    if found.unreadable:
-        console.print(f"{found.unreadable:,} items could not be searched: run `polysem verify`.", style="bold red")
+    if results.unreadable:
+        console.print(f"{results.unreadable:,} items could not be searched: run `polysem verify`.", style="bold red")
 
 
-def draw(found: Results, out: Path) -> None:
+def _draw_sheet(results: Results, out: Path) -> None:
     """The pictures found on one sheet, best first; of videos the frame at the moment."""
     from polysem.data.collection import Collection, Item, Media
     from polysem.data.contact_sheet import contact_sheet
 
     items, times = [], {}
-    for result in found:
+    for result in results:
         if result.side == "image" and result.path is not None and not result.path.endswith(".npy"):
             path, moment = Path(result.path), result.moment
             name = f"{result.rank}. {result.score:.3f}  {result.id}"
@@ -149,3 +152,46 @@ def draw(found: Results, out: Path) -> None:
         contact_sheet(Collection("results", "image", items), out, count=len(items), times=times)
     except OSError as error:
         raise InputError(f"--sheet {out}: cannot be written ({error.strerror or error}).") from None
+
+
+def serve_command(
+    place: IndexPath,
+    host: Annotated[
+        str, typer.Option("--host", help="Where to listen. Anything but this machine's own loopback needs a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="0 takes any free one.")] = 8000,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--token-file",
+            help="A file with the token that changes need, and off loopback everything. chmod 600.",
+            show_default="none: no changes",
+        ),
+    ] = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Refuse changes, token or not.")] = False,
+    model: ModelPath = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option("--allow-host", help="A name the server goes by in URLs; may be repeated.", show_default="none"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the address as JSON when it listens.")] = False,
+) -> None:
+    """Serve an index: a page to search it and an API for programs (/docs). Ctrl-C finishes what is running and ends."""
+    import logging
+
+    from polysem.server import Settings, serve
+    from polysem.server.settings import read_token
+
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    token = None if token_file is None else read_token(token_file)
+    settings = Settings(host, port, token, read_only, tuple(allow_host or ()))
+
+    def announce(url: str) -> None:
+        if as_json:
+            print_json({"url": url}, indent=None)
+            return
+        typer.echo(f"{url}  (the API: {url}/docs)  Ctrl-C ends.")
+        if settings.reads_need_token:
+            typer.echo("Open it with the token: add #token=… to the address once.", err=True)
+
+    serve(place, settings, model=model, announce=announce)

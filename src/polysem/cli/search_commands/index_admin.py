@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polysem.cli.index import printable
-from polysem.cli.progress import stages
+from polysem.cli.common import AsJson, ProgressBar, print_facts, print_json, printable
+from polysem.cli.search_commands.search import IndexPath
 from polysem.errors import InputError
 
 if TYPE_CHECKING:
     from polysem.search import IndexStats
 
-Place = Annotated[str, typer.Argument(metavar="INDEX", help="The index.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
 _SHOWN = 5
 
 
 def remove_command(
-    place: Place,
+    place: IndexPath,
     ids: Annotated[
         list[str] | None, typer.Argument(metavar="ID …", help="Ids of the items.", show_default="none")
     ] = None,
@@ -41,27 +38,27 @@ def remove_command(
         removed = index.remove(ids or []) + (index.remove_where(where) if where is not None else 0)
     missing = [printable(each) or "''" for each in ids or [] if each not in known]
     if as_json:
-        typer.echo(json.dumps({"removed": removed, "not_there": missing}, ensure_ascii=False))
+        print_json({"removed": removed, "not_there": missing}, indent=None)
         return
     typer.echo(f"{place}: {removed:,} items removed.")
     if missing:
         typer.echo(f"  not there: {', '.join(missing[:_SHOWN])}{' …' if len(missing) > _SHOWN else ''}")
 
 
-def stats_command(place: Place, as_json: AsJson = False) -> None:
+def stats_command(place: IndexPath, as_json: AsJson = False) -> None:
     """Show how large an index is, what made it, and the measured recall of its fast mode."""
     from polysem.search import Index
 
     with Index.open(place) as index:
-        found = index.stats()
+        stats = index.stats()
     if as_json:
-        typer.echo(json.dumps(asdict(found), indent=2, ensure_ascii=False))
+        print_json(asdict(stats))
     else:
-        _show(place, found)
+        _show_stats(place, stats)
 
 
 def verify_command(
-    place: Place,
+    place: IndexPath,
     sample: Annotated[int, typer.Option(min=1, help="Queries to measure the recall of the fast mode with.")] = 100,
     as_json: AsJson = False,
 ) -> None:
@@ -73,50 +70,49 @@ def verify_command(
     except SearchError as error:  # being written, or not ours to write: it can be checked all the same
         opened, kept = Index.open(place), False
         typer.echo(f"The figures will not be kept: {error}", err=True)
-    with opened as index, stages(quiet=as_json) as progress:
-        found = index.verify(sample=sample, progress=progress)
+    with opened as index, ProgressBar(as_json) as progress:
+        report = index.verify(sample=sample, progress=progress)
     if as_json:
-        told: dict[str, Any] = {
+        summary: dict[str, Any] = {
             "damage": [
                 {
                     "file": each.segment,
                     "rows": None if each.rows is None else [each.rows.start, each.rows.stop],
                     "why": each.why,
                 }
-                for each in found.damage
+                for each in report.damage
             ],
-            "lost": found.lost,
-            "repaired": found.repaired,
-            "audit": found.audit,
-            "remark": found.remark,
+            "lost": report.lost,
+            "repaired": report.repaired,
+            "audit": report.audit,
+            "remark": report.remark,
             "kept": kept,
         }
-        typer.echo(json.dumps(told, indent=2, ensure_ascii=False))
+        print_json(summary)
     else:
-        for each in found.damage:
-            ids = found.lost.get(each.segment, [])
+        for each in report.damage:
+            ids = report.lost.get(each.segment, [])
             concerns = f"; it holds {len(ids):,} items, e.g. {', '.join(ids[:_SHOWN])}" if ids else ""
             typer.echo(f"  damaged: {each.segment}: {each.why}{concerns}")
-        typer.echo(f"{place}: {'every checksum is right' if not found.damage else f'{len(found.damage)} damaged'}.")
-        for name in found.repaired:
-            typer.echo(f"  was damaged, and has been made again: {name}")
-        for line in [*_recalls(found.audit), *([found.remark] if found.remark else [])]:
+        typer.echo(f"{place}: {'every checksum is right' if not report.damage else f'{len(report.damage)} damaged'}.")
+        for name in report.repaired:
+            typer.echo(f"  was damaged, and has been rebuilt: {name}")
+        for line in [*_recalls(report.audit), *([report.remark] if report.remark else [])]:
             typer.echo(f"  {line}")
-    if found.damage:
+    if report.damage:
         if not as_json:
             typer.echo("Remove or add these items again (`polysem remove`, `polysem add`); all others can be searched.")
         raise typer.Exit(1)
 
 
-def compact_command(place: Place, as_json: AsJson = False) -> None:
+def compact_command(place: IndexPath, as_json: AsJson = False) -> None:
     """Give back the space of removed items and merge small segments. Searching goes on meanwhile."""
     from polysem.search import Index
 
-    with Index.open(place, write=True) as index, stages(quiet=as_json) as progress:
+    with Index.open(place, write=True) as index, ProgressBar(as_json) as progress:
         done = index.compact(progress)
     if as_json:
-        told = done._asdict() | {"damaged": [each.segment for each in done.damaged]}
-        typer.echo(json.dumps(told, indent=2))
+        print_json(done._asdict() | {"damaged": [each.segment for each in done.damaged]})
         return
     typer.echo(
         f"{place}: {done.rewritten:,} segments rewritten, {done.dropped_rows:,} removed items dropped, "
@@ -126,30 +122,23 @@ def compact_command(place: Place, as_json: AsJson = False) -> None:
         typer.echo(f"  left as it is, because it is damaged: {each.segment}: {each.why}")
 
 
-def _show(place: str, found: IndexStats) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    manifest = found.manifest
-    table = Table(show_header=False, title=Text(place, style="table.title"), title_justify="left")
+def _show_stats(place: str, stats: IndexStats) -> None:
+    manifest = stats.manifest
     sizes = " / ".join(f"{side} {size}" for side, size in manifest.sets.items())
     rows = {
-        "items": ", ".join(f"{count:,} {side}s" for side, count in found.by_side.items()),
+        "items": ", ".join(f"{count:,} {side}s" for side, count in stats.by_side.items()),
         "vectors": f"{sizes} × {manifest.dim} {manifest.dtype}",
         "similarity": str(manifest.similarity.get("name")),
         "model": f"{manifest.model or 'unnamed'} (fingerprint {manifest.fingerprint[:12]})",
     }
-    if found.bytes is not None and found.bytes_per_item is not None:
-        rows["on disk"] = f"{_size(found.bytes)}, {found.bytes_per_item:,.0f} bytes per item, {found.segments} segments"
-    if found.dead:
-        rows["removed, not freed"] = f"{found.dead:,} items; `polysem compact {place}` frees them"
-    rows["fast mode"] = "\n".join(_recalls(found.audit)) or f"not measured yet: `polysem verify {place}`"
-    if found.changed_since_audit:
+    if stats.bytes is not None and stats.bytes_per_item is not None:
+        rows["on disk"] = f"{_size(stats.bytes)}, {stats.bytes_per_item:,.0f} bytes per item, {stats.segments} segments"
+    if stats.dead:
+        rows["removed, not freed"] = f"{stats.dead:,} items; `polysem compact {place}` frees them"
+    rows["fast mode"] = "\n".join(_recalls(stats.audit)) or f"not measured yet: `polysem verify {place}`"
+    if stats.changed_since_audit:
         rows["fast mode"] += "\n(the index has changed since)"
-    for name, value in rows.items():
-        table.add_row(name, Text(value))
-    Console(highlight=False).print(table)
+    print_facts(place, rows.items())
 
 
 def _recalls(audit: dict[str, Any] | None) -> list[str]:

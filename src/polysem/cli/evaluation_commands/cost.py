@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from polysem.cli.common import AsJson, ProgressBar, new_console, print_json
 
 if TYPE_CHECKING:
     from polysem.evaluation.cost import Cost
@@ -20,7 +21,7 @@ def cost_command(
     queries: Annotated[int, typer.Option(min=1, help="Queries that are searched for, each way.")] = 1000,
     gallery: Annotated[int, typer.Option(min=1, help="Items that are searched.")] = 5000,
     repeats: Annotated[int, typer.Option(min=1, help="Rounds; times are their medians.")] = 5,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the costs as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """FLOPs, latency, memory and parameters of models, relative to a single-vector model in the same run.
 
@@ -29,37 +30,19 @@ def cost_command(
     """
     import torch
 
-    from polysem.evaluation.cost import TOP
+    from polysem.evaluation.cost import TOP, cost, find_model
 
-    costs = _measure(models, (queries, gallery), repeats)
+    with ProgressBar(as_json) as progress:
+        costs = cost({name: find_model(name) for name in models}, (queries, gallery), repeats, progress=progress)
     threads = torch.get_num_threads()
     protocol = {"queries": queries, "gallery": gallery, "top": TOP, "repeats": repeats, "threads": threads}
     if as_json:
-        typer.echo(json.dumps({**protocol, "models": [asdict(entry) for entry in costs]}, indent=2))
+        print_json({**protocol, "models": [asdict(entry) for entry in costs]})
     else:
         _show(costs, protocol)
 
 
-def _measure(names: list[str], gallery: tuple[int, int], repeats: int) -> list[Cost]:
-    """With progress on stderr."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from polysem.evaluation.cost import cost, find_model
-
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("Building", total=None)
-        models = {name: find_model(name) for name in names}
-
-        def update(_: str, done: int, total: int) -> None:
-            bar.update(task, description="Measuring", completed=done, total=total)
-
-        return cost(models, gallery, repeats, progress=update)
-
-
 def _show(costs: list[Cost], protocol: dict[str, int]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -72,7 +55,7 @@ def _show(costs: list[Cost], protocol: dict[str, int]) -> None:
     rows = [_figures(entry) for entry in costs]
     for label in rows[0]:
         table.add_row(label, *(row[label] for row in rows))
-    console = Console(highlight=False)
+    console = new_console()
     console.print(table)
     reference = next(entry.name for entry in costs if entry.is_reference)
     notes = [
@@ -81,8 +64,8 @@ def _show(costs: list[Cost], protocol: dict[str, int]) -> None:
     ]
     for entry in costs:
         if entry.assumed:
-            told = ", ".join(f"{knob}={value}" for knob, value in entry.assumed.items())
-            notes.append(f"{entry.name} has seen no data; assumed: {told}.")
+            assumed = ", ".join(f"{knob}={value}" for knob, value in entry.assumed.items())
+            notes.append(f"{entry.name} has seen no data; assumed: {assumed}.")
     for note in notes:
         console.print(Text(note), soft_wrap=True)
 

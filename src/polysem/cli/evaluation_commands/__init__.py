@@ -1,0 +1,1 @@
+"""Commands that measure and inspect models: eval, compare, cost, explain, map, diagnose."""

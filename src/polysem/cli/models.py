@@ -1,0 +1,173 @@
+"""`polysem import`, `join` and `export`: models from checkpoints, from several models, and for other runtimes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from polysem.cli.common import AsJson, ProgressBar, new_console, print_facts, print_json
+from polysem.errors import unknown
+
+if TYPE_CHECKING:
+    from polysem.export import Export
+    from polysem.models import Model
+
+FORMATS = ("onnx",)
+
+
+def import_command(
+    checkpoint: Annotated[Path, typer.Argument(help="The checkpoint file, as its authors released it.")],
+    source: Annotated[str, typer.Option("--from", help="Whose it is: vse-infty, vse-2ad, dive or labelwise.")],
+    out: Annotated[Path, typer.Option(help="Folder of the model. One that is there is replaced.")],
+    vocabulary: Annotated[
+        Path | None,
+        typer.Option(help="JSON vocabulary of a BiGRU, for a model that takes sentences.", show_default="none"),
+    ] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="Folder of BERT's tokenizer, for the same.", show_default="none")
+    ] = None,
+    variant: Annotated[
+        str, typer.Option(help="paper leaves padding out; official lets it in where the released code does.")
+    ] = "paper",
+    bert_heads: Annotated[
+        int | None, typer.Option(help="Attention heads of BERT.", show_default="its width / 64")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Turn the authors' checkpoint into a model that `polysem.load` reads, with embeddings equal to theirs.
+
+    No code from the file is run: it is read as tensors and plain values, or refused.
+    """
+    from polysem.models import import_checkpoint
+
+    model = import_checkpoint(
+        checkpoint, source, vocabulary, variant=variant, tokenizer=tokenizer, bert_heads=bert_heads
+    )
+    model.save(out)
+    summary = _summarise(model, out)
+    if as_json:
+        print_json(summary)
+    else:
+        _show_imported(summary)
+
+
+def _summarise(model: Model, out: Path) -> dict[str, Any]:
+    """imported: among others what the file says of itself; nothing of it was measured."""
+    image, text = model.image.encoder.config, model.text.encoder
+    boxes = " with their boxes" if model.image.sets.classifies else ""
+    can_read = getattr(text, "vocabulary", None) or getattr(text, "tokenizer", None)
+    return {
+        "out": str(out),
+        "imported": model.provenance["imported"],
+        "dim": model.dim,
+        "image_vectors": model.set_sizes[0],
+        "text_vectors": model.set_sizes[1],
+        "images": f"region features{boxes}, (regions, {image['input_dim']})",
+        "texts": "sentences" if can_read else "token ids",
+        "parts": [
+            {"place": place, "part": part.config["name"], "parameters": sum(p.numel() for p in part.parameters())}
+            for place, part in model.parts().items()
+        ],
+        "fingerprint": model.fingerprint(),
+    }
+
+
+def _show_imported(summary: dict[str, Any]) -> None:
+    origin = summary["imported"]
+    facts = {"data": origin["data"], "epoch": origin["epoch"], **origin["recorded"]}
+    recorded = ", ".join(f"{name} {value}" for name, value in facts.items() if value not in (None, "")) or "nothing"
+    images, texts = summary["image_vectors"], summary["text_vectors"]
+    rows = [
+        ("Model", summary["out"]),
+        ("From", f"{origin['file']} ({origin['from']}, variant {origin['variant']})"),
+        ("The file says", f"{recorded} (as recorded there, not measured)"),
+        ("Vectors", f"{images} per image, {texts} per text, width {summary['dim']}"),
+        ("Takes", f"{summary['images']}; {summary['texts']}"),
+        *((part["place"], f"{part['part']}, {part['parameters']:,} parameters") for part in summary["parts"]),
+        *(("Left out", dropped) for dropped in origin["dropped"]),
+    ]
+    print_facts("Imported", rows)
+    if summary["texts"] == "token ids":
+        words = any(part["part"] == "bigru" for part in summary["parts"])
+        wanted = "--vocabulary FILE" if words else "--tokenizer FOLDER"
+        new_console().print(f"Texts are given as token ids. For sentences, import again with {wanted}.")
+
+
+def join_command(
+    models: Annotated[list[str], typer.Argument(help="Model folders, two or more, over the same frozen encoders.")],
+    out: Annotated[Path, typer.Option(help="Folder of the joined model.")],
+    alpha: Annotated[float, typer.Option(help="Of the smooth-Chamfer similarity that compares the joined sets.")] = 16,
+    small: Annotated[
+        bool, typer.Option("--small", help="Write float16, without the weights that an installed package has anyway.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Join models to one: an ensemble in one folder, whose encoders run once.
+
+    Each was trained by itself, from another seed say. The joined model's sets hold the vectors of all, and are better
+    than each member's as far as the members make different mistakes. Measure it: `polysem eval`.
+    """
+    from polysem.models import join, load
+
+    with ProgressBar(quiet=as_json) as progress:
+        loaded = []
+        for number, model in enumerate(models):
+            progress("load", number, len(models))
+            loaded.append(load(model))
+        joined = join(loaded, {"name": "smooth_chamfer", "alpha": alpha})
+        progress("write", 0, 1)
+        joined.save(out, small=small)
+    images, texts = joined.set_sizes
+    if as_json:
+        print_json({"out": str(out), "set_sizes": [images, texts], "dim": joined.dim})
+    else:
+        typer.echo(f"{out}: {images} vectors per image, {texts} per text, of width {joined.dim}.")
+
+
+def export_command(
+    model: Annotated[str, typer.Argument(help="A model folder, or its name.")],
+    out: Annotated[Path, typer.Option(help="Folder to write. An earlier export there is replaced.")],
+    format_: Annotated[str, typer.Option("--format", help=f"What to write: {', '.join(FORMATS)}.")] = "onnx",
+    tolerance: Annotated[
+        float, typer.Option(help="Largest difference from the model that a number of a vector may have.")
+    ] = 1e-4,
+    as_json: AsJson = False,
+) -> None:
+    """Write both towers and the similarity as ONNX, with a description of what goes in and comes out.
+
+    onnxruntime runs what was written, and its numbers are compared with the model's: on batches of several sizes, items
+    of several lengths, together and alone. Where they differ, nothing is left behind.
+    """
+    if format_ not in FORMATS:
+        raise unknown("export format", format_, FORMATS)
+    from polysem.export import export_onnx
+    from polysem.models import load
+
+    with ProgressBar(quiet=as_json) as progress:
+        exported = export_onnx(load(model), out, tolerance, progress)
+    if as_json:
+        agreements = {name: asdict(agreement) for name, agreement in exported.agreements.items()}
+        summary = {"out": str(exported.out), "files": exported.files, "checked": agreements}
+        print_json({**summary, "max_difference": exported.difference})
+    else:
+        _show_exported(exported)
+
+
+def _show_exported(exported: Export) -> None:
+    from rich.table import Table
+
+    console = new_console()
+    table = Table("File", "MB", "Differs from the model by", "Alone from its batch by", title=str(exported.out))
+    for name, size in exported.files.items():
+        agreement = exported.agreements.get(name.removesuffix(".onnx")) if name.endswith(".onnx") else None
+        table.add_row(
+            name,
+            f"{size / 1e6:.1f}",
+            "" if agreement is None else f"{agreement.difference:.1e} ({agreement.batches} batches)",
+            "" if agreement is None or name == "similarity.onnx" else f"{agreement.alone:.1e}",
+        )
+    console.print(table)
+    console.print(f"Largest difference: {exported.difference:.1e}.")

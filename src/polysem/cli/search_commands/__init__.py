@@ -1,0 +1,1 @@
+"""Commands of an index: index, add, remove, stats, verify, compact, search, serve."""

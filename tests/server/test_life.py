@@ -50,7 +50,8 @@ def test_until_the_model_is_loaded_the_server_says_so(place, model, monkeypatch)
 
 
 def test_importing_the_server_loads_no_torch():
-    code = "import sys, polysem.server, polysem.cli.search_commands.search; print('torch' in sys.modules, 'transformers' in sys.modules)"
+    modules = "sys, polysem.server, polysem.cli.search_commands.search"
+    code = f"import {modules}; print('torch' in sys.modules, 'transformers' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
 

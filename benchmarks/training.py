@@ -46,7 +46,7 @@ import polysem.models
 from polysem import objectives
 from polysem.data import augmentation
 from polysem.encoders import Tokens
-from polysem.malloc_tuning import freed_memory_kept
+from polysem.malloc_tuning import keep_freed_memory
 
 RESULTS = Path(__file__).parent / "results" / "training.json"
 LR, EPOCHS, BATCHES = 5e-4, 8, 10
@@ -306,7 +306,7 @@ def serve(side: str, name: str, sizes: Sizes, threads: int, orders: Connection) 
     torch.manual_seed(0)
     data = Data.random(sizes, ITEMS * sizes.images)
     ours, released = (Ours(name, sizes, data), None) if side == "ours" else (None, Released(name, sizes, data))
-    with freed_memory_kept() if ours else nullcontext():  # as `polysem train` has it
+    with keep_freed_memory() if ours else nullcontext():  # as `polysem train` has it
         while (order := orders.recv()) is not None:
             chosen, epoch = order
             orders.send(timed(lambda: ours.step(chosen, epoch) if ours else released.step(chosen)))  # noqa: B023

@@ -77,7 +77,7 @@ def test_outside_training_it_does_nothing_and_draws_nothing():
 
 def test_a_seeded_thread_draws_from_its_seed():
     def draw(seed):
-        with dropout.seeded(seed):
+        with dropout.use_seed(seed):
             return Dropout(0.5)(torch.ones(1000))
 
     assert torch.equal(draw(1), draw(1))

@@ -38,7 +38,7 @@ def gather(own: Tensor, sizes: list[int]) -> Tensor:
     return torch.cat(rows)
 
 
-class _Total(torch.autograd.Function):
+class _AllReduce(torch.autograd.Function):
     @staticmethod
     def forward(_: Any, own: Tensor) -> Tensor:
         summed = own.clone()
@@ -53,15 +53,15 @@ class _Total(torch.autograd.Function):
         return summed
 
 
-def total(own: Tensor) -> Tensor:
+def all_reduce(own: Tensor) -> Tensor:
     """The sum over all processes, with a gradient that crosses them too."""
     if world_size() == 1:
         return own
-    summed: Tensor = _Total.apply(own)  # type: ignore[no-untyped-call]
+    summed: Tensor = _AllReduce.apply(own)  # type: ignore[no-untyped-call]
     return summed
 
 
-def add_gradients(towers: Iterable[nn.Parameter], scorer: Iterable[nn.Parameter]) -> None:
+def reduce_gradients(towers: Iterable[nn.Parameter], scorer: Iterable[nn.Parameter]) -> None:
     """Sum the towers' gradients over all processes. Those of the similarity are whole everywhere: average them."""
     if world_size() == 1:
         return
@@ -79,13 +79,13 @@ def add_gradients(towers: Iterable[nn.Parameter], scorer: Iterable[nn.Parameter]
             parameter.grad = part.view_as(parameter).clone()
 
 
-def wait() -> None:
+def barrier() -> None:
     """Until every process has come here."""
     if world_size() > 1:
         dist.barrier()
 
 
-def same_everywhere(value: float) -> float:
+def broadcast(value: float) -> float:
     """The first process's value, in all."""
     if world_size() == 1:
         return value

@@ -38,13 +38,13 @@ class Dropout(nn.Dropout):
 
 
 def new_seed() -> int:
-    """From the stream of this thread, where `seeded` gave it one, else from torch's random state."""
+    """From the stream of this thread, where `use_seed` gave it one, else from torch's random state."""
     stream = getattr(_here, "stream", None)
     return int(torch.randint(1 << 62, ()) if stream is None else stream.integers(1 << 62))
 
 
 @contextmanager
-def seeded(seed: int) -> Iterator[None]:
+def use_seed(seed: int) -> Iterator[None]:
     """Within, dropout on this thread draws from `seed`: what threads draw must not depend on who comes first."""
     outer = getattr(_here, "stream", None)
     _here.stream = np.random.Generator(np.random.SFC64(seed))

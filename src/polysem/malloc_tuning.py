@@ -12,7 +12,7 @@ _MB = 2**20
 
 
 @contextmanager
-def freed_memory_kept() -> Iterator[None]:
+def keep_freed_memory() -> Iterator[None]:
     """Within the block glibc reuses what is freed; other C libraries are left as they are.
 
     Otherwise it gives a thread memory in pieces of 64 MB and returns each to the system as soon as it is empty. The

@@ -141,9 +141,9 @@ def batch_norm(norm: nn.BatchNorm1d, rows: Tensor) -> Tensor:
 
 def _batch_norm_of_all(norm: nn.BatchNorm1d, rows: Tensor) -> Tensor:
     """Batch norm over the tokens of all processes, so that several train as one would. (torch's own is for GPUs.)"""
-    count = distributed.total(torch.tensor(float(len(rows)), device=rows.device))
-    mean = distributed.total(rows.sum(0)) / count
-    variance = distributed.total((rows - mean).square().sum(0)) / count
+    count = distributed.all_reduce(torch.tensor(float(len(rows)), device=rows.device))
+    mean = distributed.all_reduce(rows.sum(0)) / count
+    variance = distributed.all_reduce((rows - mean).square().sum(0)) / count
     if norm.running_mean is not None and norm.running_var is not None and norm.num_batches_tracked is not None:
         with torch.no_grad():
             momentum = norm.momentum if norm.momentum is not None else 0.1

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from polysem import LocalFeatures, PolysemError, objectives, sets
-from polysem.objectives import Labelled
+from polysem.objectives import LabelledBatch
 from polysem.objectives.masked_modelling import region_terms, word_terms
 from support import assert_close, load_case
 
@@ -39,7 +39,7 @@ def guessed(case, found, side, head):
 
 def sides(case, found):
     return [
-        Labelled(found[side].vectors, found[side].residual, None, case.input[f"labels_{side}"])
+        LabelledBatch(found[side].vectors, found[side].residual, None, case.input[f"labels_{side}"])
         for side in ("img", "txt")
     ]
 
@@ -80,7 +80,7 @@ def test_the_released_loss_does_not_mind_a_wrong_label_and_ours_does():
     positives = torch.ones(1, 1, dtype=torch.bool)
 
     def loss(logits, variant):
-        side = Labelled(logits[:, None], logits.sigmoid()[:, None], logits, labels)
+        side = LabelledBatch(logits[:, None], logits.sigmoid()[:, None], logits, labels)
         return objectives.build("semantic_sharing", variant=variant)(side, side, positives).total.item()
 
     assert loss(rash, "official") == pytest.approx(loss(modest, "official"))
@@ -95,7 +95,7 @@ def random_sides(items=(4, 6), classes=5, dim=3, dtype=torch.double):
         logits = torch.randn(count, classes, generator=generator, dtype=dtype).requires_grad_()
         residual = torch.randn(count, 1, dim, generator=generator, dtype=dtype).requires_grad_()
         owner = torch.arange(count) * items[0] // count
-        found.append(Labelled(residual, residual, logits, flags[owner]))
+        found.append(LabelledBatch(residual, residual, logits, flags[owner]))
     positives = torch.arange(items[0])[:, None] == (torch.arange(items[1]) * items[0] // items[1])[None]
     return *found, positives
 
@@ -143,8 +143,8 @@ def test_gradients_are_those_of_the_loss(config):
     part = objectives.build(**config)
 
     def loss(*tensors):
-        first = Labelled(tensors[0], tensors[0], tensors[1], images.labels)
-        second = Labelled(tensors[2], tensors[2], tensors[3], texts.labels)
+        first = LabelledBatch(tensors[0], tensors[0], tensors[1], images.labels)
+        second = LabelledBatch(tensors[2], tensors[2], tensors[3], texts.labels)
         return part(first, second, positives).total
 
     assert torch.autograd.gradcheck(loss, (images.residual, images.logits, texts.residual, texts.logits))
@@ -167,9 +167,9 @@ def test_lambda_is_what_a_config_calls_it():
 
 def test_labels_that_do_not_fit_are_named():
     images, texts, positives = random_sides()
-    wrong = Labelled(images.vectors, images.residual, images.logits, images.labels[:, :3])
+    wrong = LabelledBatch(images.vectors, images.residual, images.logits, images.labels[:, :3])
     with pytest.raises(PolysemError, match="images say something of 5 classes"):
         objectives.build("semantic_sharing")(wrong, texts, positives)
-    silent = Labelled(texts.vectors, texts.residual, None, torch.zeros(6, 3, dtype=torch.double))
+    silent = LabelledBatch(texts.vectors, texts.residual, None, torch.zeros(6, 3, dtype=torch.double))
     with pytest.raises(PolysemError, match="name no labels"):
         objectives.build("semantic_sharing")(images, silent, positives)

@@ -46,7 +46,7 @@ def test_remembered_coefficients_equal_fresh_ones():
     assert torch.equal(second, fresh)
 
 
-def test_a_longer_batch_does_not_confuse_the_memory():
+def test_a_longer_batch_does_not_confuse_the_cache():
     part = shaken(pooling.build("gpo"))
     short, long = batch(12, (3, 2)), batch(12, (9, 3, 2), seed=1)
     with torch.no_grad():
@@ -135,24 +135,24 @@ def test_outside_training_the_generator_runs_once_for_a_length():
     assert len(runs) == 1
 
 
-def test_copies_and_pickles_carry_no_memory():
+def test_copies_and_pickles_carry_no_cache():
     part, features = shaken(pooling.build("gpo", dim=12, per_dimension=True)), batch(12, (200, 100))
     before = len(pickle.dumps(part))
     with torch.no_grad():
         part(features)
     assert len(pickle.dumps(part)) == before
     copied = copy.deepcopy(part)
-    assert copied._memory._theta == {}
+    assert copied._cache._theta == {}
     assert torch.equal(copied(features), part(features))
 
 
-def test_memory_is_bounded(monkeypatch):
-    monkeypatch.setattr(coefficients, "_MEMORY_VALUES", 50)
+def test_the_cache_is_bounded(monkeypatch):
+    monkeypatch.setattr(coefficients, "_CACHE_VALUES", 50)
     part = shaken(pooling.build("gpo"))
     with torch.no_grad():
         for length in range(1, 60):
             part(batch(4, (length,)))
-    assert sum(row.numel() for row in part._memory._theta.values()) <= 50 + 59
+    assert sum(row.numel() for row in part._cache._theta.values()) <= 50 + 59
 
 
 def test_a_learned_table_counts_tokens_not_padding():

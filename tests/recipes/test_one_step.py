@@ -34,7 +34,7 @@ def _fast(model: Model, recipe: Recipe, given: tiny.Batch, epoch: int) -> Tensor
     objective = objectives.build(**recipe.objective)
     if isinstance(objective, objectives.LabelObjective):
         sides = [
-            objectives.Labelled(side.vectors, side.residual, side.logits, own)
+            objectives.LabelledBatch(side.vectors, side.residual, side.logits, own)
             for side, own in zip((images, texts), given.labels, strict=True)
         ]
         return objective(sides[0], sides[1], given.positives).total

@@ -190,7 +190,7 @@ def test_gradients_are_finite_where_values_coincide(setting, kind):
 def test_what_elements_read_is_shared_out_over_the_tokens(setting):
     part, features = build(setting), batch(width(setting))
     prediction = part(features, torch.randn(len(features), DIM) if part.needs_global else None)
-    reading = part.reading(prediction)
+    reading = part.token_shares(prediction)
     if SETTINGS[setting]["name"] in POOLED:
         assert reading is None
         return

@@ -85,7 +85,7 @@ def test_an_untrained_classifier_begins_at_the_frequencies():
     for name, knobs in (("classes", SMALL), ("common", {})):
         part = sets.build(name, dim=5, input_dim=8, labels=LABELS, **knobs).eval()
         torch.nn.init.zeros_(part.predict_classes.weight)
-        part.start_at(frequencies)
+        part.initialise_frequencies(frequencies)
         assert_close(part.probabilities(part(batch(8)).logits)[0], frequencies, atol=2e-4)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from polysem import objectives
-from polysem.objectives import Labelled
+from polysem.objectives import LabelledBatch
 from polysem.training import train
 from polysem.training.collapse import collapsed_labels
 from polysem.training.diagnosis import PATIENCE, Monitor, StepFacts
@@ -18,13 +18,13 @@ from training.labelled import make_labelled, tiny
 LONG = ("training.epochs=8", "training.validate_every=8")  # of 20 steps each
 
 
-def side(items: int, classes: int = 5, seed: int = 0, alike: bool = False) -> Labelled:
+def side(items: int, classes: int = 5, seed: int = 0, alike: bool = False) -> LabelledBatch:
     made = torch.Generator().manual_seed(seed)
     logits, vectors = torch.randn(items, classes, generator=made), torch.randn(items, 1, 8, generator=made)
     if alike:
         logits, vectors = logits[:1].expand_as(logits), vectors[:1].expand_as(vectors)
     labels = (torch.rand(items, classes, generator=made) < 0.3).float()
-    return Labelled(torch.nn.functional.normalize(vectors, dim=-1), vectors, logits, labels)
+    return LabelledBatch(torch.nn.functional.normalize(vectors, dim=-1), vectors, logits, labels)
 
 
 @pytest.mark.parametrize("name", ["labels", "dscmr"])
@@ -33,7 +33,9 @@ def test_the_collapsed_loss_is_that_of_items_which_all_say_the_same(name, varian
     part = objectives.build(name, variant=variant)
     images, texts, positives = side(6, alike=True), side(6, seed=1, alike=True), torch.eye(6, dtype=torch.bool)
     if name == "labels" and variant == "official":  # it reads the class vector
-        images, texts = (Labelled(s.vectors, s.logits.sigmoid()[:, None], s.logits, s.labels) for s in (images, texts))
+        images, texts = (
+            LabelledBatch(s.vectors, s.logits.sigmoid()[:, None], s.logits, s.labels) for s in (images, texts)
+        )
     assert collapsed_labels(part, images, texts, positives) == pytest.approx(
         float(part(images, texts, positives).total)
     )
@@ -42,7 +44,7 @@ def test_the_collapsed_loss_is_that_of_items_which_all_say_the_same(name, varian
 def test_items_that_differ_cost_something_else_than_their_average():
     part, positives = objectives.build("labels"), torch.eye(6, dtype=torch.bool)
     images, texts = side(6), side(6, seed=1)
-    told = [Labelled(s.vectors, s.residual, 9 * (2 * s.labels - 1), s.labels) for s in (images, texts)]
+    told = [LabelledBatch(s.vectors, s.residual, 9 * (2 * s.labels - 1), s.labels) for s in (images, texts)]
     assert float(part(*told, positives).total) < 0.1 * collapsed_labels(part, *told, positives)
 
 

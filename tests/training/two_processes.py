@@ -29,7 +29,7 @@ def main(recipe: str, data: str, out: str, chunk: str, *overrides: str) -> None:
     model.double().train()
     batch = doubled(next(iter(feeder.epoch(0))))
     outcome = backward.run(model, criterion, batch, accelerator, chunk=int(chunk) or None)
-    distributed.add_gradients([*model.image.parameters(), *model.text.parameters()], model.similarity.parameters())
+    distributed.reduce_gradients([*model.image.parameters(), *model.text.parameters()], model.similarity.parameters())
     found = {"loss": outcome.loss.total, "images": torch.tensor(len(batch.images)), **gradients(model)}
     found |= {f"buffer/{name}": buffer for name, buffer in model.named_buffers()}
     torch.save(found, f"{out}-{distributed.rank()}.pt")

@@ -25,7 +25,7 @@ from polysem.encoders.pixel_encoder import PixelEncoder
 from polysem.encoders.text import TextEncoder, Tokens
 from polysem.errors import ConfigError, InputError
 from polysem.features import LocalFeatures
-from polysem.malloc_tuning import freed_memory_kept
+from polysem.malloc_tuning import keep_freed_memory
 from polysem.progress import Progress, ignore
 
 COMMIT_SECONDS = 1.0
@@ -165,7 +165,7 @@ def _fill(
     training = encoder.training
     encoder.eval()  # dropout or moving averages have no place in what is kept
     try:
-        with writer, freed_memory_kept() if schedule.single_threaded else nullcontext():
+        with writer, keep_freed_memory() if schedule.single_threaded else nullcontext():
             done = writer.done if retry_skipped else writer.done | writer.skipped
             for count, skipped in _write(job, writer, schedule, set(done)):
                 if skipped is not None and on_skip is not None:

@@ -104,7 +104,7 @@ class EmbeddingScores(Scores):
 
     def tile(self, images: Rows, texts: Rows) -> Floats:
         with torch.inference_mode():
-            tile = self.similarity.prepared_scores(self.images[images], self.texts[texts])
+            tile = self.similarity.score_prepared(self.images[images], self.texts[texts])
         return tile.cpu().float().numpy()
 
     def subset(self, images: Positions | None, texts: Positions | None) -> Scores:

@@ -34,7 +34,7 @@ from polysem.pooling.fspool import FSPool
 from polysem.pooling.gpo import GPO
 from polysem.pooling.simple import KMax
 from polysem.sets import SetPrediction, SetPredictor, batch_threads
-from polysem.sets.attention import Plan, SlotAttention
+from polysem.sets.attention import AttentionPlan, SlotAttention
 from polysem.sets.semantic_sharing import SemanticSharing
 
 _lock = threading.Lock()
@@ -125,7 +125,7 @@ def gpo_weights(pooling: GPO, ranked: Tensor, mask: Tensor) -> Tensor:
     return pooling._softmax(scores, lengths).to(ranked.dtype)
 
 
-def positions(generator: coefficients.Positions, lengths: Tensor, padded: int, ranked: Tensor | None) -> Tensor:
+def positions(generator: coefficients.PositionInput, lengths: Tensor, padded: int, ranked: Tensor | None) -> Tensor:
     """Without counting whether the table of positions is long enough: the description says how far it goes."""
     places = torch.arange(padded, device=lengths.device)
     if generator.table is None:
@@ -136,14 +136,16 @@ def positions(generator: coefficients.Positions, lengths: Tensor, padded: int, r
     return found if generator.feature is None or ranked is None else found + generator.feature(ranked)
 
 
-def recurrent_scores(generator: coefficients.BiGRU, lengths: Tensor, padded: int, ranked: Tensor | None) -> Tensor:
+def recurrent_scores(
+    generator: coefficients.GRUGenerator, lengths: Tensor, padded: int, ranked: Tensor | None
+) -> Tensor:
     x = generator.positions(lengths, padded, ranked).to(generator.score.weight)
     scores: Tensor = generator.score(traceable_gru.both_ways(generator.gru, x, lengths)[0])
     return scores
 
 
 def interpolated_scores(
-    generator: coefficients.Interpolation, lengths: Tensor, padded: int, _: Tensor | None
+    generator: coefficients.InterpolationGenerator, lengths: Tensor, padded: int, _: Tensor | None
 ) -> Tensor:
     """The curve at each rank's share of the way, where the original stretches it to one length after the other."""
     knots = generator.knots[0].t()
@@ -180,7 +182,7 @@ def predict(predictor: SetPredictor, features: LocalFeatures, global_feature: Te
     return predictor.predict(features, global_feature)
 
 
-def plan_of_example(attention: SlotAttention, _: int, tokens: int, slots: int) -> Plan:
+def plan_of_example(attention: SlotAttention, _: int, tokens: int, slots: int) -> AttentionPlan:
     """The plan for one item as long as those of the example: how many will come is not known."""
     return _plan(attention, 1, int(tokens), slots)
 
@@ -217,9 +219,9 @@ _TWINS: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
     (nn.TransformerEncoderLayer, "forward", traceable_gru.encode_layer),
     (SetPredictor, "forward", predict),
     (GPO, "_theta", gpo_weights),
-    (coefficients.Positions, "forward", positions),
-    (coefficients.BiGRU, "forward", recurrent_scores),
-    (coefficients.Interpolation, "forward", interpolated_scores),
+    (coefficients.PositionInput, "forward", positions),
+    (coefficients.GRUGenerator, "forward", recurrent_scores),
+    (coefficients.InterpolationGenerator, "forward", interpolated_scores),
     (FSPool, "_curves", fspool_curves),
     (KMax, "pool", mean_of_largest),
     (RelationLayer, "forward", relate),

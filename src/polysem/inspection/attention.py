@@ -110,7 +110,7 @@ def _of_batch(tower: Tower, batch: Inputs) -> list[Attention]:
     encoded, projected = tower.encode(batch)
     prediction = tower.embed(encoded, projected)
     read = projected if tower.reads == "projected" else encoded
-    steps, sums = tower.sets.reading(prediction), tower.sets.as_sum(read) if tower.sets.k == 1 else None
+    steps, sums = tower.sets.token_shares(prediction), tower.sets.as_sum(read) if tower.sets.k == 1 else None
     won = prediction.attention_steps if _compete(tower) else None
     common = _common(tower, projected)
     found = []

@@ -1,7 +1,7 @@
 """Objectives: scores and positives to a loss; and the regularisers that go with sets."""
 
 from polysem.objectives.adopt import AdOpt
-from polysem.objectives.base import Labelled, LabelObjective, Loss, Objective, Regulariser, registry
+from polysem.objectives.base import LabelledBatch, LabelObjective, Loss, Objective, Regulariser, registry
 from polysem.objectives.dscmr import DSCMR
 from polysem.objectives.infonce import InfoNCE
 from polysem.objectives.regularisers import MMD, Diversity
@@ -22,7 +22,7 @@ __all__ = [
     "Diversity",
     "InfoNCE",
     "LabelObjective",
-    "Labelled",
+    "LabelledBatch",
     "Loss",
     "Objective",
     "Regulariser",

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from polysem.errors import InputError
-from polysem.objectives.base import Loss, Objective, average, contests, registry
+from polysem.objectives.base import Loss, Objective, anchors_and_matches, average, registry
 
 
 @registry.register("adopt")
@@ -51,7 +51,7 @@ class AdOpt(Objective):
         return Loss(total, {"i2t": i2t, "t2i": t2i}, info)
 
     def _one_way(self, scores: Tensor, positives: Tensor) -> tuple[Tensor, int]:
-        anchor, match = contests(positives)
+        anchor, match = anchors_and_matches(positives)
         count = self.negatives(scores.detach(), positives)
         if self.variant == "official":
             # Ranked with 0 in place of a match's score: a match can be drawn, with its real score, as a negative.
@@ -78,7 +78,7 @@ class AdOpt(Objective):
 
     def _annealed(self, scores: Tensor, positives: Tensor) -> int:
         most = int((~positives).sum(1).max())
-        anchor, match = contests(positives)
+        anchor, match = anchors_and_matches(positives)
         beaten = (scores[anchor] < scores[anchor, match][:, None]) & ~positives[anchor]
         auc = beaten.sum() / (~positives[anchor]).sum().clamp(min=1)
         immature = 1 - (2 * float(auc) - 1)

@@ -101,7 +101,7 @@ def check_scores(scores: Tensor, positives: Tensor) -> None:
         )
 
 
-def contests(positives: Tensor) -> tuple[Tensor, Tensor]:
+def anchors_and_matches(positives: Tensor) -> tuple[Tensor, Tensor]:
     """(I, T) -> anchor and match of every positive pair, rows as anchors, whose anchor also has a negative."""
     contested = positives & ~positives.all(1, keepdim=True)
     anchor, match = contested.nonzero(as_tuple=True)
@@ -114,7 +114,7 @@ def average(terms: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Labelled:
+class LabelledBatch:
     """A side of a batch. vectors, residual: (B, K, D), as its sets have them. logits, labels: (B, C), labels 0 or 1."""
 
     vectors: Tensor
@@ -136,7 +136,7 @@ class LabelObjective(Part):
     def set_epoch(self, epoch: int) -> None:
         """Nothing changes from epoch to epoch."""
 
-    def forward(self, images: Labelled, texts: Labelled, positives: Tensor) -> Loss:
+    def forward(self, images: LabelledBatch, texts: LabelledBatch, positives: Tensor) -> Loss:
         for side, given in (("images", images), ("texts", texts)):
             _check(side, given)
         if positives.dtype != torch.bool or positives.shape != (len(images.labels), len(texts.labels)):
@@ -147,11 +147,11 @@ class LabelObjective(Part):
         return self.loss(images, texts, positives)
 
     @abstractmethod
-    def loss(self, images: Labelled, texts: Labelled, positives: Tensor) -> Loss:
+    def loss(self, images: LabelledBatch, texts: LabelledBatch, positives: Tensor) -> Loss:
         """The loss of checked inputs."""
 
 
-def _check(side: str, given: Labelled) -> None:
+def _check(side: str, given: LabelledBatch) -> None:
     said = given.residual[:, 0] if given.logits is None else given.logits
     if said.shape != given.labels.shape:
         raise InputError(
@@ -162,7 +162,7 @@ def _check(side: str, given: Labelled) -> None:
         raise NonFiniteError(f"What the {side} say of the classes holds NaN or infinity. Lower the learning rate.")
 
 
-def pairs(positives: Tensor) -> tuple[Tensor, Tensor]:
+def matching_pairs(positives: Tensor) -> tuple[Tensor, Tensor]:
     """The image and the text of every pair that belongs together."""
     image, text = positives.nonzero(as_tuple=True)
     return image, text

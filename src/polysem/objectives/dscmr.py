@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from polysem import masked_ops
-from polysem.objectives.base import Labelled, LabelObjective, Loss, pairs, registry
+from polysem.objectives.base import LabelledBatch, LabelObjective, Loss, matching_pairs, registry
 
 
 @registry.register("dscmr")
@@ -32,18 +32,18 @@ class DSCMR(LabelObjective):
         super().__init__()
         self.discrimination, self.invariance, self.variant = discrimination, invariance, variant
 
-    def loss(self, images: Labelled, texts: Labelled, positives: Tensor) -> Loss:
+    def loss(self, images: LabelledBatch, texts: LabelledBatch, positives: Tensor) -> Loss:
         if images.logits is None or texts.logits is None:
             self.reject_knobs("the sets of this model name no labels. Take sets.name=dscmr or semantic_sharing.")
         label = _lengths(images.logits - images.labels).mean() + _lengths(texts.logits - texts.labels).mean()
         sides = ((images, images), (images, texts), (texts, texts))
         alike = torch.stack([self._alike(*both) for both in sides]).sum()
-        first, second = pairs(positives)
+        first, second = matching_pairs(positives)
         apart = _lengths(images.residual[first, 0] - texts.residual[second, 0]).mean()
         total = label + self.discrimination * alike + self.invariance * apart
         return Loss(total, {"label": label, "discrimination": alike, "invariance": apart})
 
-    def _alike(self, one: Labelled, other: Labelled) -> Tensor:
+    def _alike(self, one: LabelledBatch, other: LabelledBatch) -> Tensor:
         half = masked_ops.unit(one.residual[:, 0]) @ masked_ops.unit(other.residual[:, 0]).t() / 2
         shared = one.labels @ other.labels.t()
         if self.variant == "paper":

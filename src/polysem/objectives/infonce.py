@@ -4,7 +4,7 @@ from pydantic import PositiveFloat
 from torch import Tensor
 from torch.nn import functional as F
 
-from polysem.objectives.base import Loss, Objective, average, contests, registry
+from polysem.objectives.base import Loss, Objective, anchors_and_matches, average, registry
 
 
 @registry.register("infonce")
@@ -27,7 +27,7 @@ class InfoNCE(Objective):
         return Loss((i2t + t2i) / 2, {"i2t": i2t, "t2i": t2i})
 
     def _one_way(self, scores: Tensor, positives: Tensor) -> Tensor:
-        anchor, match = contests(positives)
+        anchor, match = anchors_and_matches(positives)
         logits = scores / self.temperature
         against = logits.masked_fill(positives, float("-inf")).logsumexp(1)
         return average(F.softplus(against[anchor] - logits[anchor, match]))

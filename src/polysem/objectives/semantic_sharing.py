@@ -6,7 +6,7 @@ from pydantic import NonNegativeFloat
 from torch import Tensor
 from torch.nn import functional as F
 
-from polysem.objectives.base import Labelled, LabelObjective, Loss, pairs, registry
+from polysem.objectives.base import LabelledBatch, LabelObjective, Loss, matching_pairs, registry
 
 
 @registry.register("semantic_sharing", stored_as="labels")
@@ -32,22 +32,22 @@ class SemanticSharingLoss(LabelObjective):
         super().__init__()
         self.hidden_weight, self.eta, self.variant = lambda_, eta, variant
 
-    def loss(self, images: Labelled, texts: Labelled, positives: Tensor) -> Loss:
+    def loss(self, images: LabelledBatch, texts: LabelledBatch, positives: Tensor) -> Loss:
         image, text = self._one_side(images), self._one_side(texts)
         total, parts = (image + text) / 2, {"image": image, "text": text}
         if self.eta:
-            first, second = pairs(positives)
+            first, second = matching_pairs(positives)
             apart = self._classes(images)[first] - self._classes(texts)[second]
             parts["consistency"] = apart.square().sum(-1).mean()
             total = total + self.eta * parts["consistency"]
         return Loss(total, parts)
 
-    def _one_side(self, side: Labelled) -> Tensor:
+    def _one_side(self, side: LabelledBatch) -> Tensor:
         if self.variant == "official":
             return F.softplus(-(side.residual[:, 0] * side.labels).sum(-1)).mean()
         if side.logits is None:
             self.reject_knobs("the sets of this model name no labels; variant 'official' alone can do without.")
         return F.binary_cross_entropy_with_logits(side.logits, side.labels, reduction="none").sum(-1).mean()
 
-    def _classes(self, side: Labelled) -> Tensor:
+    def _classes(self, side: LabelledBatch) -> Tensor:
         return side.residual[:, 0] if self.variant == "official" or side.logits is None else side.logits.sigmoid()

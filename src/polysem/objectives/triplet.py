@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import NonNegativeFloat, NonNegativeInt, Strict
 from torch import Tensor
 
-from polysem.objectives.base import Loss, Objective, average, contests, registry
+from polysem.objectives.base import Loss, Objective, anchors_and_matches, average, registry
 
 Mining = Literal["all", "hardest", "semi_hard"]
 # A pair that comes back from JSON is a list: not strictly a tuple, and welcome all the same.
@@ -55,7 +55,7 @@ class Triplet(Objective):
 
     def _one_way(self, scores: Tensor, positives: Tensor) -> tuple[Tensor, float]:
         """The loss of rows as anchors, and the share of positive pairs that some negative still presses."""
-        anchor, match = contests(positives)
+        anchor, match = anchors_and_matches(positives)
         matched = scores[anchor, match]
         if self.mining == "hardest":
             hardest = scores.masked_fill(positives, float("-inf")).amax(1)[anchor]

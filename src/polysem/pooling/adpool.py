@@ -7,7 +7,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from polysem import masked_ops
-from polysem.pooling.base import Pooling, by_token, registry
+from polysem.pooling.base import Pooling, registry, scatter_to_tokens
 from polysem.pooling.simple import softpool
 
 
@@ -59,7 +59,7 @@ class AdPool(Pooling):
         weights = []
         if self.token_level:
             ranked = masked_ops.sort_descending(x, mask)
-            weights.append(by_token(self.token_weights(ranked, mask), x, mask))
+            weights.append(scatter_to_tokens(self.token_weights(ranked, mask), x, mask))
         if self.embedding_level:
             weights.append(masked_ops.softmax(x, mask[..., None], dim=1))
         balance = self.level_weights(self.levels(x, mask))

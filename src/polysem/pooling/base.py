@@ -34,9 +34,9 @@ class Pooling(Part):
 
     def forward(self, features: LocalFeatures) -> Tensor:
         require_features(features, self).check(self.dim)
-        return self.pool(*self.prepared(features))
+        return self.pool(*self.prepare(features))
 
-    def prepared(self, features: LocalFeatures) -> tuple[Tensor, Tensor]:
+    def prepare(self, features: LocalFeatures) -> tuple[Tensor, Tensor]:
         """What `pool` sees. Released codes that let padding in override it for their official variant."""
         clean = features.zero_padded()
         return clean.values, clean.mask
@@ -52,14 +52,14 @@ class Pooling(Part):
         tokens change each other on the way, so that there are no such weights.
         """
         require_features(features, self).check(self.dim)
-        return self.weigh(*self.prepared(features))
+        return self.weigh(*self.prepare(features))
 
     def weigh(self, x: Tensor, mask: Tensor) -> Tensor | None:
         """`weights` of what `pool` sees."""
         return None
 
 
-def by_token(weights: Tensor, x: Tensor, mask: Tensor, sentinel: float = float("-inf")) -> Tensor:
+def scatter_to_tokens(weights: Tensor, x: Tensor, mask: Tensor, sentinel: float = float("-inf")) -> Tensor:
     """(B, N, 1 or D) weights of sorted values -> (B, N, D), the same weights where the values stand in x."""
     order = x.masked_fill(~mask[..., None], sentinel).argsort(dim=1, descending=True, stable=True)
     ranked = weights.masked_fill(~masked_ops.ranks(mask)[..., None], 0.0)

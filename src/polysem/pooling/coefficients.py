@@ -19,7 +19,7 @@ def sinusoids(count: int, dim: int, device: torch.device) -> Tensor:
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
 
 
-class Positions(nn.Module):
+class PositionInput(nn.Module):
     """What a generator reads: the position, as sinusoids or as a learned row, plus a view of the feature if asked."""
 
     def __init__(self, kind: str, dim: int, max_length: int, feature_dim: int | None) -> None:
@@ -45,10 +45,10 @@ class Positions(nn.Module):
         return positions if self.feature is None or ranked is None else positions + self.feature(ranked)
 
 
-class BiGRU(nn.Module):
+class GRUGenerator(nn.Module):
     """VSE∞'s choice: a small bidirectional GRU reads the positions of the set, so each weight knows n."""
 
-    def __init__(self, positions: Positions, d_hidden: int, outputs: int) -> None:
+    def __init__(self, positions: PositionInput, d_hidden: int, outputs: int) -> None:
         super().__init__()
         self.positions = positions
         self.gru = nn.GRU(positions.dim, d_hidden, batch_first=True, bidirectional=True)
@@ -71,10 +71,10 @@ class BiGRU(nn.Module):
         return padded_scores
 
 
-class MLP(nn.Module):
+class MLPGenerator(nn.Module):
     """Each position on its own: blind to the length of the set."""
 
-    def __init__(self, positions: Positions, d_hidden: int, outputs: int) -> None:
+    def __init__(self, positions: PositionInput, d_hidden: int, outputs: int) -> None:
         super().__init__()
         self.positions = positions
         self.net = nn.Sequential(nn.Linear(positions.dim, d_hidden), nn.ReLU(), nn.Linear(d_hidden, outputs))
@@ -84,10 +84,10 @@ class MLP(nn.Module):
         return scores
 
 
-class Transformer(nn.Module):
+class TransformerGenerator(nn.Module):
     """A one-layer transformer encoder over the positions in place of the GRU."""
 
-    def __init__(self, positions: Positions, d_hidden: int, outputs: int) -> None:
+    def __init__(self, positions: PositionInput, d_hidden: int, outputs: int) -> None:
         super().__init__()
         self.positions = positions
         heads = math.gcd(positions.dim, 4)
@@ -103,7 +103,7 @@ class Transformer(nn.Module):
         return scores
 
 
-class Interpolation(nn.Module):
+class InterpolationGenerator(nn.Module):
     """FSPool's idea with shared weights: a learned curve, stretched linearly to the length of the set."""
 
     def __init__(self, knots: int, outputs: int) -> None:
@@ -118,7 +118,7 @@ class Interpolation(nn.Module):
         return torch.stack(curves)
 
 
-def make(
+def build_generator(
     generator: str,
     *,
     outputs: int,
@@ -131,16 +131,18 @@ def make(
 ) -> nn.Module:
     """The generator of that name: (lengths (S,), padded N, ranked (S, N, D) or None) -> scores (S, N, outputs)."""
     if generator == "interpolation":
-        return Interpolation(knots, outputs)
-    positions = Positions(position, d_pe, max_length, feature_dim)
-    return {"bigru": BiGRU, "mlp": MLP, "transformer": Transformer}[generator](positions, d_hidden, outputs)
+        return InterpolationGenerator(knots, outputs)
+    positions = PositionInput(position, d_pe, max_length, feature_dim)
+    return {"bigru": GRUGenerator, "mlp": MLPGenerator, "transformer": TransformerGenerator}[generator](
+        positions, d_hidden, outputs
+    )
 
 
-_MEMORY_VALUES = 1 << 22
+_CACHE_VALUES = 1 << 22
 """Coefficients to remember at the most, about 16 MB; with more, the memory starts afresh."""
 
 
-class Memory:
+class CoefficientCache:
     """Coefficients already made, by length, and the weights that made them. Not used while gradients are wanted.
 
     The weights are compared by value: fused optimisers change them without a trace (no version count, no new address).
@@ -151,10 +153,10 @@ class Memory:
         self._weights: list[Tensor] = []
         self._theta: dict[int, Tensor] = {}
 
-    def __reduce__(self) -> tuple[type[Memory], tuple[()]]:
-        return Memory, ()
+    def __reduce__(self) -> tuple[type[CoefficientCache], tuple[()]]:
+        return CoefficientCache, ()
 
-    def recall(self, generator: nn.Module, lengths: Tensor, padded: int) -> Tensor | None:
+    def get(self, generator: nn.Module, lengths: Tensor, padded: int) -> Tensor | None:
         """(S, padded, outputs) if every length is known, else None."""
         if torch.is_grad_enabled() or not self._made_by(generator):
             return None
@@ -166,7 +168,7 @@ class Memory:
         if torch.is_grad_enabled():
             return
         held = sum(row.numel() for row in self._theta.values())
-        if held > _MEMORY_VALUES or not self._made_by(generator):
+        if held > _CACHE_VALUES or not self._made_by(generator):
             self._weights, self._theta = [p.detach().clone() for p in generator.parameters()], {}
         self._theta.update({n: row[:n].clone() for n, row in zip(lengths.tolist(), theta, strict=True)})
 

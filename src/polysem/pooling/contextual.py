@@ -78,9 +78,9 @@ class GCN(Pooling):
         self.layers = nn.ModuleList(RelationLayer(dim) for _ in range(layers))
         self.gru = nn.GRU(dim, dim, batch_first=True)
 
-    def prepared(self, features: LocalFeatures) -> tuple[Tensor, Tensor]:
+    def prepare(self, features: LocalFeatures) -> tuple[Tensor, Tensor]:
         if self.variant == "paper":
-            return super().prepared(features)
+            return super().prepare(features)
         return features.values, torch.ones_like(features.mask)
 
     def pool(self, x: Tensor, mask: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from polysem import masked_ops
 from polysem.features import LocalFeatures
-from polysem.pooling.base import Pooling, by_token, registry
+from polysem.pooling.base import Pooling, registry, scatter_to_tokens
 
 
 @registry.register("fspool")
@@ -31,9 +31,9 @@ class FSPool(Pooling):
         self.pieces, self.variant = pieces, variant
         self.knots = nn.Parameter(torch.randn(dim, pieces + 1))
 
-    def prepared(self, features: LocalFeatures) -> tuple[Tensor, Tensor]:
+    def prepare(self, features: LocalFeatures) -> tuple[Tensor, Tensor]:
         if self.variant == "paper":
-            return super().prepared(features)
+            return super().prepare(features)
         second = torch.arange(features.mask.shape[1], device=features.mask.device) == 1
         return features.values, features.mask | (features.lengths == 1)[:, None] & second
 
@@ -41,7 +41,7 @@ class FSPool(Pooling):
         return (self._curves(mask) * masked_ops.sort_descending(x, mask)).sum(1)
 
     def weigh(self, x: Tensor, mask: Tensor) -> Tensor:
-        return by_token(self._curves(mask), x, mask)
+        return scatter_to_tokens(self._curves(mask), x, mask)
 
     def _curves(self, mask: Tensor) -> Tensor:
         lengths, which = mask.sum(1).unique(return_inverse=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 from polysem import masked_ops
 from polysem.features import LocalFeatures
 from polysem.pooling import coefficients
-from polysem.pooling.base import Pooling, by_token, registry
+from polysem.pooling.base import Pooling, registry, scatter_to_tokens
 
 
 @registry.register("gpo")
@@ -56,7 +56,7 @@ class GPO(Pooling):
         if generator == "interpolation" and (feature_input or position == "index"):
             self.reject_knobs("the interpolation generator has no input: leave out feature_input and position='index'.")
         self.temperature, self.variant = temperature, variant
-        self.generator = coefficients.make(
+        self.generator = coefficients.build_generator(
             generator,
             outputs=dim if per_dimension and dim else 1,
             position=position,
@@ -67,7 +67,7 @@ class GPO(Pooling):
             knots=knots,
         )
         self.feature_input = feature_input
-        self._memory = coefficients.Memory()
+        self._cache = coefficients.CoefficientCache()
 
     @property
     def max_tokens(self) -> int:
@@ -82,7 +82,7 @@ class GPO(Pooling):
 
     def weigh(self, x: Tensor, mask: Tensor) -> Tensor:
         ranked = masked_ops.sort_descending(x, mask, self._sentinel)
-        return by_token(self._theta(ranked, mask), x, mask, self._sentinel)
+        return scatter_to_tokens(self._theta(ranked, mask), x, mask, self._sentinel)
 
     @property
     def _sentinel(self) -> float:
@@ -102,12 +102,12 @@ class GPO(Pooling):
         if self.feature_input:
             return self._softmax(self.generator(lengths, mask.shape[1], ranked), lengths)
         distinct, which = lengths.unique(return_inverse=True)
-        theta = self._memory.recall(self.generator, distinct, mask.shape[1])
+        theta = self._cache.get(self.generator, distinct, mask.shape[1])
         if theta is None:
             # In full precision always: what is remembered must not depend on the first caller's autocast.
             with torch.autocast(mask.device.type, enabled=False):
                 theta = self._softmax(self.generator(distinct, mask.shape[1], None), distinct)
-            self._memory.store(self.generator, distinct, theta)
+            self._cache.store(self.generator, distinct, theta)
         return theta[which].to(ranked.dtype)
 
     def _softmax(self, scores: Tensor, lengths: Tensor) -> Tensor:

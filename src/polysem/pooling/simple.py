@@ -9,7 +9,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from polysem import masked_ops
-from polysem.pooling.base import Pooling, by_token, registry
+from polysem.pooling.base import Pooling, registry, scatter_to_tokens
 
 
 @registry.register("mean")
@@ -32,7 +32,7 @@ class Max(Pooling):
 
     def weigh(self, x: Tensor, mask: Tensor) -> Tensor:
         first = torch.arange(x.shape[1], device=x.device) == 0
-        return by_token(first.to(x.dtype)[:, None], x, mask)
+        return scatter_to_tokens(first.to(x.dtype)[:, None], x, mask)
 
 
 @registry.register("kmax")
@@ -55,7 +55,7 @@ class KMax(Pooling):
 
     def weigh(self, x: Tensor, mask: Tensor) -> Tensor:
         taken = masked_ops.ranks(mask) & (torch.arange(x.shape[1], device=x.device) < self.k)
-        return by_token((taken / taken.sum(1, keepdim=True)).to(x.dtype)[..., None], x, mask)
+        return scatter_to_tokens((taken / taken.sum(1, keepdim=True)).to(x.dtype)[..., None], x, mask)
 
 
 def softpool(x: Tensor, mask: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from polysem.data.feature_files import load_features
 from polysem.data.images import read_exif
 from polysem.data.video import is_video
 from polysem.errors import InputError, PolysemError
-from polysem.malloc_tuning import freed_memory_kept
+from polysem.malloc_tuning import keep_freed_memory
 from polysem.models import Model
 from polysem.models.embedding import embed, vectors
 from polysem.models.items import FeatureItems, ImageItems, Items, StoredItems, open_store
@@ -71,7 +71,7 @@ class Reader:
         """Chunk by chunk. What cannot be read or kept is left out and named; what has not changed is not encoded."""
         self._check(collection)
         with (
-            freed_memory_kept(),
+            keep_freed_memory(),
             ThreadPoolExecutor(max(2, torch.get_num_threads()), thread_name_prefix="pictures") as readers,
         ):
             chunk = _VIDEOS if self._frames else CHUNK

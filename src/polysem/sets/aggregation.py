@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from polysem.dropout import Dropout
 from polysem.sets import batch_threads
-from polysem.sets.attention import Competition, Memory, SlotAttention
+from polysem.sets.attention import Competition, SlotAttention, TokenMemory
 
 
 def relative_sinusoids(mask: Tensor, dim: int) -> Tensor:
@@ -28,7 +28,7 @@ class FeedForward(nn.Sequential):
         )
 
 
-class Iteration(nn.Module):
+class SlotUpdate(nn.Module):
     """One update of the slots: attend, add (or pass through a GRU), feed forward."""
 
     def __init__(
@@ -39,7 +39,7 @@ class Iteration(nn.Module):
         self.gru = nn.GRUCell(dim, dim) if gru else None
         self.feed_forward = FeedForward(dim, ff_mult, dropout)
 
-    def forward(self, slots: Tensor, memory: Memory, mask: Tensor, how: Competition) -> tuple[Tensor, Tensor]:
+    def forward(self, slots: Tensor, memory: TokenMemory, mask: Tensor, how: Competition) -> tuple[Tensor, Tensor]:
         update, attention = self.attention(slots, memory, mask, how)
         if self.gru is None:
             slots = slots + update
@@ -80,7 +80,7 @@ class AggregationBlock(nn.Module):
             # Outside training the draw is fixed, so that an embedding is a function of its item alone.
             self.register_buffer("slot_noise", torch.randn(k, dim))
         self.updates = nn.ModuleList(
-            Iteration(dim, input_dim, heads, head_dim, ff_mult, dropout, gru) for _ in range(1 if tied else iterations)
+            SlotUpdate(dim, input_dim, heads, head_dim, ff_mult, dropout, gru) for _ in range(1 if tied else iterations)
         )
         self.tied = tied
         self.norm = nn.LayerNorm(dim)
@@ -101,11 +101,11 @@ class AggregationBlock(nn.Module):
             positions = relative_sinusoids(counted, x.shape[-1]).to(x.dtype)
         slots = self.initial_slots(x.shape[0])
         asking = slots.shape[1] * (self.iterations if self.tied else 1)
-        plan = cast(Iteration, self.updates[0]).attention.plan(x.shape[0], x.shape[1], asking)
+        plan = cast(SlotUpdate, self.updates[0]).attention.plan(x.shape[0], x.shape[1], asking)
         steps = []
-        memory: Memory | None = None
+        memory: TokenMemory | None = None
         for step in range(self.iterations):
-            update = cast(Iteration, self.updates[0 if self.tied else step])
+            update = cast(SlotUpdate, self.updates[0 if self.tied else step])
             if memory is None or not self.tied:
                 memory = update.attention.read(x, positions, plan)
             slots, attention = update(slots, memory, mask, self.how)

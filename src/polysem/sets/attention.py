@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from polysem import masked_ops
 from polysem.dropout import Dropout
 
-Plan = Literal["projected", "folded", "composed"]
+AttentionPlan = Literal["projected", "folded", "composed"]
 
 
 @dataclass(frozen=True)
@@ -26,21 +26,21 @@ class Competition:
     over: Literal["slots", "tokens"]
     padding_competes: bool = False
 
-    def reading(self, attention: Tensor) -> Tensor:
+    def normalise(self, attention: Tensor) -> Tensor:
         """(..., K, N) attention -> the share of each token in what a slot reads. A slot that competed reads the tokens
         in the proportion in which it won them."""
         return attention if self.over == "tokens" else attention / (attention.sum(-1, keepdim=True) + 1e-7)
 
 
 @dataclass(frozen=True, eq=False)
-class Memory:
+class TokenMemory:
     """What slots read of a batch, over all iterations of tied weights.
 
     keys, values: (B, H, N, E) if "projected"; otherwise the tokens themselves, (B, 1, N, input_dim), for all heads.
     ask, answer: the weights of "composed" queries and outputs.
     """
 
-    plan: Plan
+    plan: AttentionPlan
     keys: Tensor
     values: Tensor
     ask: Tensor | None = None
@@ -66,32 +66,32 @@ class SlotAttention(nn.Module):
         self.to_out = nn.Linear(heads * head_dim, dim)
         self.dropout = Dropout(dropout)
 
-    def plan(self, items: int, tokens: int, slots: int) -> Plan:
+    def plan(self, items: int, tokens: int, slots: int) -> AttentionPlan:
         """The cheapest for as many `slots` of an item as will ask, over all iterations."""
         inner, width = self.to_k.weight.shape
         dim = self.to_q.weight.shape[1]
-        costs: dict[Plan, int] = {
+        costs: dict[AttentionPlan, int] = {
             "projected": items * inner * (tokens * width + slots * dim),
             "folded": items * inner * (slots * width + slots * dim),
             "composed": items * slots * dim * self.heads * width + dim * inner * width,
         }
         return min(costs, key=lambda plan: costs[plan])
 
-    def read(self, x: Tensor, positions: Tensor | None, plan: Plan) -> Memory:
+    def read(self, x: Tensor, positions: Tensor | None, plan: AttentionPlan) -> TokenMemory:
         """(B, N, input_dim) -> what does not change over iterations of tied weights."""
         context = self.norm_context(x)
         located = context if positions is None else context + positions
         if plan == "projected":
-            return Memory(plan, self._split(self.to_k(located)), self._split(self.to_v(context)))
+            return TokenMemory(plan, self._split(self.to_k(located)), self._split(self.to_v(context)))
         if plan == "folded":
-            return Memory(plan, located[:, None], context[:, None])
+            return TokenMemory(plan, located[:, None], context[:, None])
         q, k, v = (self._by_head(part.weight) for part in (self.to_q, self.to_k, self.to_v))
         ask = (k.transpose(1, 2) @ q).flatten(0, 1)
         out = self.to_out.weight.view(len(self.to_out.weight), self.heads, -1).transpose(0, 1)
         answer = (out @ v).transpose(0, 1).flatten(1)
-        return Memory(plan, located[:, None], context[:, None], ask, answer)
+        return TokenMemory(plan, located[:, None], context[:, None], ask, answer)
 
-    def forward(self, slots: Tensor, memory: Memory, mask: Tensor, how: Competition) -> tuple[Tensor, Tensor]:
+    def forward(self, slots: Tensor, memory: TokenMemory, mask: Tensor, how: Competition) -> tuple[Tensor, Tensor]:
         """slots: (B, K, D), or (1, K, D) if they are the same for all. -> update (B, K, D), attention (B, H, K, N)
         before it is normalised over tokens."""
         items, real = mask.shape[0], mask[:, None, None]
@@ -101,17 +101,17 @@ class SlotAttention(nn.Module):
             attention = masked_ops.softmax(logits, real, dim=-1)
         else:
             attention = logits.softmax(-2).masked_fill(~real, 1 / slots.shape[1] if how.padding_competes else 0.0)
-        read = _times(how.reading(attention), memory.values)
+        read = _times(how.normalise(attention), memory.values)
         return self.dropout(self._output(read, memory)), attention
 
-    def _queries(self, slots: Tensor, memory: Memory) -> Tensor:
+    def _queries(self, slots: Tensor, memory: TokenMemory) -> Tensor:
         """(b, K, D) -> (b, H, K, E), E being the width of a key."""
         if memory.ask is not None:
             return self._split(F.linear(slots, memory.ask))
         queries = self._split(self.to_q(slots))
         return queries if memory.plan == "projected" else _per_head(queries, self._by_head(self.to_k.weight))
 
-    def _output(self, read: Tensor, memory: Memory) -> Tensor:
+    def _output(self, read: Tensor, memory: TokenMemory) -> Tensor:
         """(B, H, K, E) -> (B, K, D)."""
         if memory.answer is not None:
             return F.linear(read.transpose(1, 2).flatten(2), memory.answer, self.to_out.bias)

@@ -108,7 +108,7 @@ class SetPredictor(Part):
     def predict(self, features: LocalFeatures, global_feature: Tensor | None) -> SetPrediction:
         """The prediction for checked inputs."""
 
-    def reading(self, prediction: SetPrediction) -> Tensor | None:
+    def token_shares(self, prediction: SetPrediction) -> Tensor | None:
         """(T, B, K, N): the share of each token in what an element read, at each of T iterations, mean over heads.
 
         Sums to 1 over the tokens. None where the elements have no attention.
@@ -119,7 +119,7 @@ class SetPredictor(Part):
         """(B, C) logits of a prediction -> how probable it holds each class to be, from 0 to 1."""
         return logits.sigmoid()
 
-    def start_at(self, frequencies: Tensor) -> None:
+    def initialise_frequencies(self, frequencies: Tensor) -> None:
         """Let an untrained classifier begin by saying of every item what is true of most. frequencies: (C,), of each
         class among the training items."""
 

@@ -43,7 +43,7 @@ class _ByItems(torch.autograd.Function):
         outputs: list[tuple[Tensor, ...]] = [()] * parts
 
         def one(place: int, masked: Tensor) -> None:
-            with torch.set_grad_enabled(trained), dropout.seeded(seeds[place]):
+            with torch.set_grad_enabled(trained), dropout.use_seed(seeds[place]):
                 outputs[place] = run(inputs[place], masked)
 
         cpu_blocks.run([partial(one, place, part) for place, part in enumerate(mask.tensor_split(parts))], x.device)

@@ -49,7 +49,7 @@ class CommonSpace(SetPredictor):
         return SetPrediction(masked_ops.unit(point[:, None]), None, point[:, None], logits=logits)
 
     @torch.no_grad()
-    def start_at(self, frequencies: Tensor) -> None:
+    def initialise_frequencies(self, frequencies: Tensor) -> None:
         if self.predict_classes is not None:
             self.predict_classes.bias.copy_(frequencies)
 

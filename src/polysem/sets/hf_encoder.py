@@ -17,7 +17,7 @@ _DROPOUTS = (
 """What the families call it."""
 
 
-class Borrowed(nn.Module):
+class PretrainedTokenEncoder(nn.Module):
     """A text model without its words: it reads vectors of its own width, and adds its positions to them.
 
     start: where its weights come from; stored: its config, of a part that is built again, whose weights come later.

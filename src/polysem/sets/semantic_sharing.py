@@ -14,12 +14,12 @@ from torch.nn import functional as F
 from polysem import masked_ops
 from polysem.errors import unknown
 from polysem.features import LocalFeatures
-from polysem.sets import hf_encoder
 from polysem.sets.base import SetPrediction, SetPredictor, TokenSum, registry
+from polysem.sets.hf_encoder import PretrainedTokenEncoder
 from polysem.sets.slots import Dropout
 
 
-class SpreadNorm(nn.Module):
+class UnbiasedLayerNorm(nn.Module):
     """weight * (x - mean) / (std + 1e-6) + bias, with the unbiased deviation: not nn.LayerNorm's."""
 
     def __init__(self, dim: int) -> None:
@@ -31,13 +31,13 @@ class SpreadNorm(nn.Module):
         return self.weight * centred / (x.std(-1, keepdim=True) + 1e-6) + self.bias
 
 
-class Layer(nn.Module):
+class TokenLayer(nn.Module):
     """Pre-norm self-attention and feed-forward, each added to what it read."""
 
     def __init__(self, dim: int, heads: int, ff: int, dropout: float) -> None:
         super().__init__()
         self.heads, self.rate = heads, dropout
-        self.attention_norm, self.feed_norm = SpreadNorm(dim), SpreadNorm(dim)
+        self.attention_norm, self.feed_norm = UnbiasedLayerNorm(dim), UnbiasedLayerNorm(dim)
         self.query, self.key, self.value, self.out = (nn.Linear(dim, dim) for _ in range(4))
         self.expand, self.contract = nn.Linear(dim, ff), nn.Linear(ff, dim)
         self.dropout = nn.Dropout(dropout)
@@ -120,15 +120,15 @@ class SemanticSharing(SetPredictor):
         self._check(dim, input_dim, labels, embed)
         self.labels = None if labels is None else tuple(labels)
         self.read, self.embed, self.scaled, self.normalise, self.variant = read, embed, scaled, normalise, variant
-        self.borrowed: hf_encoder.Borrowed | None = None
+        self.borrowed: PretrainedTokenEncoder | None = None  # the name stands in saved weights
         if start is not None or backbone_config is not None:
-            self.borrowed = hf_encoder.Borrowed(start, backbone_config, input_dim, layers, heads, ff, dropout)
+            self.borrowed = PretrainedTokenEncoder(start, backbone_config, input_dim, layers, heads, ff, dropout)
         else:
             if input_dim % (heads or HEADS):
                 self.reject_knobs(f"input_dim={input_dim} does not divide into heads={heads or HEADS}.")
             sizes = input_dim, heads or HEADS, ff or FF, dropout
-            self.layers = nn.ModuleList(Layer(*sizes) for _ in range(layers or LAYERS))
-            self.norm = SpreadNorm(input_dim)
+            self.layers = nn.ModuleList(TokenLayer(*sizes) for _ in range(layers or LAYERS))
+            self.norm = UnbiasedLayerNorm(input_dim)
         self.predict_classes = nn.Linear(input_dim, dim if labels is None else len(labels))
         self.cls = nn.Parameter(0.02 * torch.randn(input_dim)) if read == "cls" else None
         for name, module in self.named_modules():
@@ -216,7 +216,7 @@ class SemanticSharing(SetPredictor):
         return (states, None) if self.cls is None else (states[:, 1:], states[:, 0])
 
     @torch.no_grad()
-    def start_at(self, frequencies: Tensor) -> None:
+    def initialise_frequencies(self, frequencies: Tensor) -> None:
         self.predict_classes.bias.copy_(torch.logit(frequencies, eps=1e-4))
 
     # ------------------------------------------------------------------------------------------- the released weights

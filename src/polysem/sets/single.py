@@ -41,7 +41,7 @@ class Single(SetPredictor):
         weights = self.pooling.weights(features)
         if weights is None:
             return None
-        return TokenSum(weights * self.pooling.prepared(features)[0], coefficient_shares(weights))
+        return TokenSum(weights * self.pooling.prepare(features)[0], coefficient_shares(weights))
 
 
 @registry.register("global_feature", stored_as="summary")

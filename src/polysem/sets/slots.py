@@ -63,9 +63,9 @@ class AggregatingPredictor(SetPredictor):
     def elements_compete(self) -> bool:  # type: ignore[override]
         return self.block.how.over == "slots"
 
-    def reading(self, prediction: SetPrediction) -> Tensor | None:
+    def token_shares(self, prediction: SetPrediction) -> Tensor | None:
         steps = prediction.attention_steps
-        return None if steps is None else self.block.how.reading(steps).mean(2)
+        return None if steps is None else self.block.how.normalise(steps).mean(2)
 
     def translate_official(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """DivE's names, of its SetPredictionModule or of the AggregationBlock alone (without `add_global`).

@@ -72,13 +72,13 @@ class Similarity(Part):
     def scores(self, a: Tensor, b: Tensor, budget_mb: float | None = None) -> Tensor:
         """(I, K, D), (T, L, D) -> (I, T). Differentiable; half-precision input is scored in float32."""
         a, b = _checked(a, b)
-        return self.prepared_scores(self.prepare(a), self.prepare(b), budget_mb)
+        return self.score_prepared(self.prepare(a), self.prepare(b), budget_mb)
 
     def prepare(self, x: Tensor) -> Tensor:
         """What a side can be made into once, before it is scored many times; as many sets of the same size."""
         return x
 
-    def prepared_scores(self, a: Tensor, b: Tensor, budget_mb: float | None = None) -> Tensor:
+    def score_prepared(self, a: Tensor, b: Tensor, budget_mb: float | None = None) -> Tensor:
         """`scores` of sides that `prepare` has been through."""
         a, b = _checked(a, b)
         budget = self.budget_mb if budget_mb is None else budget_mb

@@ -47,7 +47,7 @@ def assemble(recipe: Recipe, train: Collection) -> Model:
     if learns_labels(recipe) and recipe.objective.get("variant", "paper") == "paper" and model.labels:
         # Labels are rare: from even odds, the first epochs would teach that and nothing else.
         for tower in (model.image, model.text):
-            tower.sets.start_at(label_flags(train, model.labels).mean(0))
+            tower.sets.initialise_frequencies(label_flags(train, model.labels).mean(0))
     encoder = model.text.encoder
     if vocabulary is not None and isinstance(encoder, BiGRU):
         encoder.vocabulary = vocabulary

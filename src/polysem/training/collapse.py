@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from polysem import masked_ops
-from polysem.objectives import Labelled, LabelObjective, Objective
+from polysem.objectives import LabelledBatch, LabelObjective, Objective
 
 # Scores this far apart are as good as equal, and float32 still tells them apart.
 _NEARLY_EQUAL = 1e-4
@@ -35,10 +35,12 @@ def collapsed(objective: Objective, scores: Tensor, positives: Tensor) -> float:
 
 
 @torch.no_grad()
-def collapsed_labels(objective: LabelObjective, images: Labelled, texts: Labelled, positives: Tensor) -> float:
+def collapsed_labels(
+    objective: LabelObjective, images: LabelledBatch, texts: LabelledBatch, positives: Tensor
+) -> float:
     """What an objective of labels would say if every item of a side said the same of the classes: their average."""
 
-    def alike(side: Labelled) -> Labelled:
+    def alike(side: LabelledBatch) -> LabelledBatch:
         logits = None if side.logits is None else _mean(side.logits)
         return replace(side, vectors=masked_ops.unit(_mean(side.vectors)), residual=_mean(side.residual), logits=logits)
 

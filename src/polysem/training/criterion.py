@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from polysem import objectives
-from polysem.objectives import Labelled, LabelObjective, Loss, Objective, Regulariser
+from polysem.objectives import LabelledBatch, LabelObjective, Loss, Objective, Regulariser
 from polysem.recipes import Recipe
 from polysem.similarity import Similarity
 from polysem.training.blanks import Blanks
@@ -103,7 +103,7 @@ class Criterion(nn.Module):
             if labels is None:
                 raise TypeError("an objective of labels needs labels")  # training gives them
             image, text = (
-                Labelled(side.vectors, side.vectors if side.residual is None else side.residual, side.logits, own)
+                LabelledBatch(side.vectors, side.vectors if side.residual is None else side.residual, side.logits, own)
                 for side, own in zip((images, texts), labels, strict=True)
             )
             return self.objective(image, text, positives), collapsed_labels(self.objective, image, text, positives)

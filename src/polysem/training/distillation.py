@@ -76,10 +76,10 @@ def lessons(
     features = entry.features or _same(stores[0], model.image)
     text_features = entry.text_features or _same(stores[1], model.text)
     if distributed.rank() > 0:
-        distributed.wait()  # for the first process, which writes what the others read
+        distributed.barrier()  # for the first process, which writes what the others read
     found = embed(model, train, features=features, text_features=text_features, cache=kept, progress=progress)
     if distributed.rank() == 0:
-        distributed.wait()
+        distributed.barrier()
     return Teaching(found.images, found.texts, model.similarity)
 
 

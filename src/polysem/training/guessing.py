@@ -43,5 +43,5 @@ class Guessing(nn.Module):
 
 def _mean_of_all(terms: Tensor) -> Tensor:
     """The share of this process in the mean over all processes; 0 where nothing was hidden."""
-    count = distributed.total(torch.tensor(float(len(terms)), device=terms.device))
+    count = distributed.all_reduce(torch.tensor(float(len(terms)), device=terms.device))
     return terms.sum() / count.clamp(min=1)

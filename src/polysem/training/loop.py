@@ -178,7 +178,7 @@ class Loop:
         for batch in batches:
             outcome = self.learn(batch, scale)
         towers = [*self.model.image.parameters(), *self.model.text.parameters(), *self.criterion.parameters()]
-        distributed.add_gradients(towers, self.model.similarity.parameters())
+        distributed.reduce_gradients(towers, self.model.similarity.parameters())
         clip = self.recipe.optimiser.clip
         norm = float(self.accelerator.clip_grad_norm_(self.trained, math.inf if clip is None else clip))
         facts = self.facts(outcome, norm)
@@ -271,7 +271,7 @@ class Loop:
             self.accelerator.log(_flat(record), step=self.step)
             self.watcher.validation(record)
         self.validated = self.step
-        distributed.wait()
+        distributed.barrier()
 
     def note(self, findings: list[Finding]) -> None:
         """Write findings down and show them."""
@@ -283,7 +283,7 @@ class Loop:
         """Report findings, and stop the run where `on_collapse` says so."""
         self.note(findings)
         # Processes look at their own shares; the first one decides for all, or the others would wait for it for ever.
-        if self.on_collapse == "stop" and distributed.same_everywhere(float(bool(findings))):
+        if self.on_collapse == "stop" and distributed.broadcast(float(bool(findings))):
             if not findings:
                 raise StoppedError("Stopped by the first process.")
             first = findings[0]

@@ -23,7 +23,7 @@ from polysem.data.train_overlap import sketch, together
 from polysem.environment.precision import reduced_precision
 from polysem.errors import ConfigError, InputError
 from polysem.evaluation import Stamp
-from polysem.malloc_tuning import freed_memory_kept
+from polysem.malloc_tuning import keep_freed_memory
 from polysem.models import Model, Tower
 from polysem.recipes import Recipe, Side
 from polysem.training import checkpoints, folder, loading, precompute
@@ -136,7 +136,7 @@ def train(
                 loop.note(notes)
                 if not resumed:
                     loop.judge(leaks(splits.train, splits.val))
-                with freed_memory_kept():
+                with keep_freed_memory():
                     loop.run()
         except BaseException as end:
             content["status"] = {StoppedError: "stopped", KeyboardInterrupt: "interrupted"}.get(type(end), "failed")
@@ -150,7 +150,7 @@ def train(
         content |= {"status": "finished", "best": loop.best, "seconds": loop.seconds, "step": loop.step}
         if accelerator.is_main_process:
             _finish(loop, run, content, [] if teacher is None else learned_from(teacher))
-        distributed.wait()
+        distributed.barrier()
         accelerator.end_training()
         return _result(run, content, begun)
 
@@ -231,7 +231,7 @@ def _stores(
 
         rank, size = distributed.rank(), distributed.world_size()
         store = precompute.features_of(used, tower.encoder, place, progress, rank, size)
-        distributed.wait()
+        distributed.barrier()
         return store if size == 1 else FeatureStore.open(store.folder)
 
     images = one(model.image, recipe.image, given[0], "images")

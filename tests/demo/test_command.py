@@ -82,7 +82,7 @@ def test_it_shows_the_comparison_two_searches_and_what_to_try_next(out, tmp_path
         assert program == "polysem"
         tried[name] = arguments
     assert list(tried) == ["search", "serve", "map", "diagnose"]
-    running.check_place(*tried.pop("serve"))
+    running.check_index(*tried.pop("serve"))
     for name, arguments in tried.items():
         found = call(name, *arguments)
         assert found.exit_code == 0, (name, found.output, found.exception)

@@ -18,7 +18,7 @@ from PIL import Image
 from polysem.models import Model
 from polysem.search import Index
 from polysem.server import Limits, Settings, create_app
-from polysem.server.run import _Server, bound, configured
+from polysem.server.run import _Server, bind_socket, uvicorn_config
 from waiting import LONG, finish, wait_until
 
 TOKEN = "a-token-that-nobody-guesses"
@@ -49,9 +49,9 @@ def server(place: Path, model: Model | None, settings: Settings | None = None) -
     """The application behind uvicorn on a free port, on a thread."""
     settings = settings or Settings(port=0, limits=Limits(rate=0))
     app = create_app(place, settings, model=model)
-    listening = bound(settings)
+    listening = bind_socket(settings)
     port = listening.getsockname()[1]
-    running = _Server(configured(app, settings), app)
+    running = _Server(uvicorn_config(app, settings), app)
     thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]})
     thread.start()
     try:

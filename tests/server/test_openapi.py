@@ -56,7 +56,7 @@ def test_every_route_is_described_with_its_errors(document):
             for status, answer in answers.items():
                 if status.startswith(("4", "5")) and path != "/healthz":
                     schema = answer["content"]["application/json"]["schema"]
-                    assert schema["$ref"] == "#/components/schemas/Error"
+                    assert schema["$ref"] == "#/components/schemas/ErrorAnswer"
     assert document["paths"]["/api/v1/items"]["post"]["security"]
     assert document["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
 

@@ -254,7 +254,7 @@ def test_an_error_nobody_foresaw_is_a_plain_500(reader, monkeypatch, caplog):
     def broken(*_):
         raise RuntimeError("secret /etc/passwd")
 
-    monkeypatch.setattr("polysem.server.routes.search.found", broken)
+    monkeypatch.setattr("polysem.server.routes.search.run_search", broken)
     failed = reader.post("/api/v1/search", json={"text": "a"})
     assert "passwd" not in error(failed, 500, "internal")
     assert "secret /etc/passwd" in caplog.text
@@ -269,7 +269,7 @@ def test_the_librarys_own_messages_stay_here(reader, monkeypatch):
         def broken(*_, kind=kind):
             raise kind("Cannot read /home/me/index.sqlite")
 
-        monkeypatch.setattr("polysem.server.routes.search.found", broken)
+        monkeypatch.setattr("polysem.server.routes.search.run_search", broken)
         failed = reader.post("/api/v1/search", json={"text": "a"})
         assert failed.status_code == status
         assert "/home" not in failed.text

@@ -15,7 +15,7 @@ from PIL import Image
 
 from polysem.models import Model
 from polysem.search import Batch, Entry, Index
-from polysem.server import videos as parts
+from polysem.server import media as parts
 from polysem.server.errors import ApiError
 from search.photos import COLOURS
 from search.videos import CAPTIONS, FRAMES, feature_model, make_features, make_videos, raw_model, write_video
@@ -217,7 +217,7 @@ def test_a_playlist_that_calls_itself_a_video_is_not_followed(tmp_path: Path) ->
     with pytest.raises(VideoError):
         load_still(playlist)
     with pytest.raises(ApiError):
-        parts.poster(str(playlist), None, 160, 10**6)
+        parts.read_frame(str(playlist), None, 160, 10**6)
 
 
 # ------------------------------------------------------------------------------------------------- frames as pictures
@@ -250,14 +250,14 @@ def test_a_time_that_is_none_is_refused(served: TestClient, at: str) -> None:
 
 def test_frames_larger_than_the_limit_are_not_unfolded(clips: Path) -> None:
     path = str(clips / "videos" / "video0.mp4")
-    assert parts.poster(path, 1.0, 160, 48 * 48)
+    assert parts.read_frame(path, 1.0, 160, 48 * 48)
     with pytest.raises(ApiError):
-        parts.poster(path, 1.0, 160, 48 * 48 - 1)
+        parts.read_frame(path, 1.0, 160, 48 * 48 - 1)
 
 
 def test_a_file_that_grows_is_given_out_as_long_as_announced(tmp_path: Path) -> None:
     path = write_video(tmp_path / "growing.mp4", [(9, 9, 9)])
-    found = parts.whole(str(path))
+    found = parts.open_video(str(path))
     size = path.stat().st_size
     with path.open("ab") as file:
         file.write(b"more")

@@ -206,11 +206,11 @@ def _serve(made: Demo, port: int) -> None:
 def _free(port: int) -> int:
     """The port, or any free one where nobody asked for this one and something else has it."""
     from polysem.errors import InputError
-    from polysem.server.run import bound
+    from polysem.server.run import bind_socket
     from polysem.server.settings import Settings
 
     try:
-        bound(Settings(port=port)).close()
+        bind_socket(Settings(port=port)).close()
     except InputError:
         if port == PORT:
             return 0

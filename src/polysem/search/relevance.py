@@ -8,7 +8,8 @@ scores are read in the width of that bulk, z = (score - median) / (1.4826 · MAD
 
 A best result that does not rise above the noise leaves nothing. Where the sample falls into two clearly separate bumps,
 as when a third of the collection is relevant, the valley between them is the cut if it lies lower.
-`docs/benchmarks/search.md` has what the constants and the alternatives (gaps, knees, Otsu, E-values, false discovery rates) measured.
+`docs/benchmarks/search.md` has what the constants and the alternatives (gaps, knees, Otsu, E-values, false discovery
+rates) measured.
 """
 
 from __future__ import annotations

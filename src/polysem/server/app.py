@@ -1,4 +1,4 @@
-"""The application: routes, and around them the layers that every request passes."""
+"""The ASGI application: routes, and the middleware around them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,12 @@ from fastapi.telemetry import TelemetryConfig
 
 from polysem._version import __version__
 from polysem.server import errors
-from polysem.server.auth import Gate
-from polysem.server.headers import SecurityHeaders
-from polysem.server.heads import Heads
-from polysem.server.host_check import OwnOrigin
-from polysem.server.limits import BodyLimit, Deadline, InFlight
+from polysem.server.auth import TokenAuth
 from polysem.server.metrics import Metrics
-from polysem.server.rates import RateLimit
-from polysem.server.request_metrics import Observed
-from polysem.server.routes import explain, health, items, overview, pages, search, session, uploads, videos
-from polysem.server.routes.addresses import EncodedIds
+from polysem.server.middleware.base import HeadAsGet, RawItemPaths, RequestMetrics
+from polysem.server.middleware.browser import HostCheck, SecurityHeaders
+from polysem.server.middleware.limits import BodyLimit, ConcurrencyLimit, Deadline, RateLimit
+from polysem.server.routes import explain, health, items, overview, pages, search
 from polysem.server.settings import Settings
 from polysem.server.state import State
 
@@ -34,7 +30,7 @@ Errors are `{"error": {"code", "message"}}`. On loopback, reading needs no token
 `Authorization: Bearer TOKEN`, and so does writing everywhere."""
 
 # FastAPI would hand requests and stack traces to whatever OpenTelemetry finds configured in the environment.
-_SILENT: TelemetryConfig = {
+_NO_TELEMETRY: TelemetryConfig = {
     "tracing": False,
     "metrics": False,
     "logs": False,
@@ -44,20 +40,28 @@ _SILENT: TelemetryConfig = {
 
 
 def create_app(
-    place: str | Path,
+    index: str | Path,
     settings: Settings | None = None,
     *,
     model: Model | str | Path | None = None,
-    failed: Callable[[Exception], None] | None = None,
+    on_failure: Callable[[Exception], None] | None = None,
 ) -> FastAPI:
-    """An ASGI application that serves an index. failed: told if the index or its model cannot be loaded."""
+    """An ASGI application that serves an index.
+
+    Args:
+        index: the folder of the index, or its Milvus address.
+        settings: address, token and limits.
+        model: the index's model, or where it is now.
+        on_failure: called if the index or its model cannot be loaded.
+    """
     settings = settings or Settings()
     metrics = Metrics()
-    state = State(str(place), settings, metrics, model)
+    state = State(str(index), settings, metrics, model)
+    metrics.watch(state)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        state.start(failed)
+        state.start(on_failure)
         yield
         await state.stop()
 
@@ -70,29 +74,29 @@ def create_app(
         redoc_url=None,
         openapi_url="/openapi.json",
         redirect_slashes=False,
-        telemetry=_SILENT,
+        telemetry=_NO_TELEMETRY,
     )
-    app.state.polysem, app.state.gate = state, Gate(settings)
-    for routes in (health, search, uploads, explain, overview, videos, items, session):
+    app.state.polysem, app.state.auth = state, TokenAuth(settings)
+    for routes in (health, search, explain, overview, items, pages):
         app.include_router(routes.router)
     pages.install(app)
     errors.install(app)
-    _complete(app)
-    # From the inside out: the last one added is the first to see a request.
-    app.add_middleware(EncodedIds)
-    app.add_middleware(Heads)
+    _drop_422(app)
+    # From the inside out: the last one added sees a request first.
+    app.add_middleware(RawItemPaths)
+    app.add_middleware(HeadAsGet)
     app.add_middleware(BodyLimit, limits=settings.limits)
     app.add_middleware(Deadline, seconds=settings.limits.request_seconds, metrics=metrics)
-    app.add_middleware(InFlight, most=settings.limits.requests, metrics=metrics)
+    app.add_middleware(ConcurrencyLimit, most=settings.limits.requests, metrics=metrics)
     app.add_middleware(RateLimit, rate=settings.rate, burst_seconds=settings.limits.burst_seconds, metrics=metrics)
-    app.add_middleware(OwnOrigin, settings=settings)
+    app.add_middleware(HostCheck, settings=settings)
     app.add_middleware(SecurityHeaders)
-    app.add_middleware(Observed, metrics=metrics)
+    app.add_middleware(RequestMetrics, metrics=metrics)
     return app
 
 
-def _complete(app: FastAPI) -> None:
-    """What is wrong with a request is told as a 400 here, not as FastAPI's 422."""
+def _drop_422(app: FastAPI) -> None:
+    """Take FastAPI's 422 out of the OpenAPI document: an invalid request is answered with a 400."""
     make = app.openapi
 
     def openapi() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Who may do what: a bearer token for writing, and off loopback for everything."""
+"""Authentication: a bearer token for writing, and off loopback for everything."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from fastapi.routing import APIRoute
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from polysem.server.errors import ApiError
-from polysem.server.rates import Rates
+from polysem.server.middleware.limits import TokenBuckets
 from polysem.server.settings import Settings
 
 COOKIE = "polysem_session"
 _bearer = HTTPBearer(auto_error=False, scheme_name="token", description="The token of --token-file.")
-Given = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
+Credentials = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 
 
-class Gate:
-    """Checks tokens. Comparisons take the same time whatever is wrong, and a client may be wrong a few times only."""
+class TokenAuth:
+    """Checks tokens in constant time; a client that gives a few wrong ones has to wait."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._failures = Rates(settings.limits.failures / 60, settings.limits.failures)
+        self._failures = TokenBuckets(settings.limits.failures / 60, settings.limits.failures)
         token = settings.token
         self._digest = None if token is None else hashlib.sha256(token.encode()).digest()
         # What the page's cookie holds: made from the token, and of no use as one.
@@ -35,7 +35,7 @@ class Gate:
     def has_token(self, client: str, given: HTTPAuthorizationCredentials | None) -> bool:
         if given is None or self._digest is None:
             return False
-        self._not_too_often(client)
+        self._check_failures(client)
         digest = hashlib.sha256(given.credentials.encode("utf-8", "surrogateescape")).digest()
         if secrets.compare_digest(digest, self._digest):
             return True
@@ -49,14 +49,14 @@ class Gate:
             return False
         return secrets.compare_digest(cookie.encode("utf-8", "surrogateescape"), self.session.encode())
 
-    def _not_too_often(self, client: str) -> None:
+    def _check_failures(self, client: str) -> None:
         if self._settings.limits.failures and not self._failures.has(client):
             raise ApiError(429, "Too many wrong tokens. Wait a minute.", headers={"Retry-After": "60"})
 
     def check_reading(self, request: Request, given: HTTPAuthorizationCredentials | None) -> None:
         if not self._settings.reads_need_token:
             return
-        if not (self.has_session(request.cookies.get(COOKIE)) or self.has_token(client_of(request), given)):
+        if not (self.has_session(request.cookies.get(COOKIE)) or self.has_token(client_address(request), given)):
             raise unauthorised()
 
     def check_writing(self, request: Request, given: HTTPAuthorizationCredentials | None) -> None:
@@ -65,7 +65,7 @@ class Gate:
         if self._digest is None:
             raise ApiError(403, "This server takes no changes: it was started without --token-file.")
         # A browser sends the cookie by itself, the token only when the page means it.
-        if not self.has_token(client_of(request), given):
+        if not self.has_token(client_address(request), given):
             raise unauthorised()
 
 
@@ -74,32 +74,34 @@ def unauthorised() -> ApiError:
     return ApiError(401, said, headers={"WWW-Authenticate": "Bearer"})
 
 
-def client_of(request: Request) -> str:
+def client_address(request: Request) -> str:
     return request.client.host if request.client else ""
 
 
-def may_read(request: Request, given: Given) -> None:
-    if may_read not in _passed(request):
-        gate: Gate = request.app.state.gate
-        gate.check_reading(request, given)
+def require_read(request: Request, given: Credentials) -> None:
+    if require_read not in _passed_checks(request):
+        auth: TokenAuth = request.app.state.auth
+        auth.check_reading(request, given)
 
 
-def may_write(request: Request, given: Given) -> None:
-    if may_write not in _passed(request):
-        gate: Gate = request.app.state.gate
-        gate.check_writing(request, given)
+def require_write(request: Request, given: Credentials) -> None:
+    if require_write not in _passed_checks(request):
+        auth: TokenAuth = request.app.state.auth
+        auth.check_writing(request, given)
 
 
-def json_alone(request: Request, _: Given = None) -> None:
-    """A body of another kind is refused: forms of other sites can send plain text without a browser asking first."""
+def require_json(request: Request, _: Credentials = None) -> None:
+    """Refuse a body that is not JSON: forms of other sites can send plain text without a browser asking first."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise ApiError(415, "Send the body as application/json.")
 
 
-class Guarded(APIRoute):
-    """A route that says who may not before it takes the body in: FastAPI by itself reads the body first, and strangers
-    could fill the disk with what is refused afterwards."""
+class AuthenticatedRoute(APIRoute):
+    """A route that checks authentication before it reads the body.
+
+    FastAPI reads the body first, and strangers could fill the disk with what is refused afterwards.
+    """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
@@ -109,19 +111,19 @@ class Guarded(APIRoute):
             given = await _bearer(request)
             for check in checks:
                 check(request, given)
-                _passed(request).add(check)
+                _passed_checks(request).add(check)
             return await handler(request)
 
         return guarded
 
 
-def _passed(request: Request) -> set[Any]:
+def _passed_checks(request: Request) -> set[Any]:
     """The checks that this request has passed."""
     found: set[Any] = request.scope.setdefault("polysem.passed", set())
     return found
 
 
-_CHECKS = (may_read, may_write, json_alone)
-Reading = Depends(may_read)
-Writing = Depends(may_write)
-JsonBody = Depends(json_alone)
+_CHECKS = (require_read, require_write, require_json)
+Reading = Depends(require_read)
+Writing = Depends(require_write)
+JsonBody = Depends(require_json)

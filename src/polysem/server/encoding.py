@@ -1,14 +1,21 @@
-"""Queries to sets: through the cache, and through the encoder in batches."""
+"""Queries to sets: through a cache, and through the encoder in batches."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from polysem.server.batching import Batcher
-from polysem.server.cache import Cache
-from polysem.server.errors import ApiError
-from polysem.server.executors import Workers
+from cachetools import LRUCache, TTLCache
+
+from polysem.server.errors import ApiError, overloaded
+from polysem.server.executors import WorkerPool
+from polysem.server.metrics import Metrics
 from polysem.server.settings import Limits
 
 if TYPE_CHECKING:
@@ -20,51 +27,158 @@ if TYPE_CHECKING:
 
     Set = NDArray[np.float32]
 
+InputT = TypeVar("InputT")
+OutputT = TypeVar("OutputT")
+log = logging.getLogger("polysem.server")
 
-class Encoding:
-    """Of one model. `await text("a dog")` and `await image(picture)` give (L, D) and (K, D).
 
-    beside: one thread for what else takes the model, explaining and adding, one after the other.
+class MicroBatcher(Generic[InputT, OutputT]):
+    """Encodes what many clients send in batches, without waiting for a batch to fill.
+
+    A batch is what came in while the one before it was being encoded: a query alone is encoded at once, and
+    batches grow by themselves under load.
+
+    Args:
+        encode: a list of inputs to as many outputs.
+        size: inputs in a batch at most.
+        most: inputs waiting at most; more are refused.
+        pool: the thread that encodes.
     """
 
-    def __init__(self, model: Model, limits: Limits) -> None:
+    def __init__(
+        self, encode: Callable[[Sequence[InputT]], Sequence[OutputT]], size: int, most: int, pool: ThreadPoolExecutor
+    ) -> None:
+        self._encode, self._size, self._most, self._pool = encode, size, most, pool
+        self._waiting: list[tuple[InputT, asyncio.Future[OutputT]]] = []
+        self._running: asyncio.Task[None] | None = None
+        self.batches = self.items = 0
+
+    async def __call__(self, item: InputT) -> OutputT:
+        if len(self._waiting) >= self._most:
+            raise overloaded()
+        future: asyncio.Future[OutputT] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, future))
+        if self._running is None or self._running.done():
+            self._running = asyncio.create_task(self._run())
+        return await future
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._waiting:
+            # A client that has disconnected is not worth encoding for.
+            batch = [entry for entry in self._waiting[: self._size] if not entry[1].done()]
+            del self._waiting[: self._size]
+            if not batch:
+                continue
+            results: Sequence[Any]
+            try:
+                results = await loop.run_in_executor(self._pool, self._encode_each, [item for item, _ in batch])
+            except Exception as error:  # the pool itself: it is closing
+                results = [error] * len(batch)
+            self.batches, self.items = self.batches + 1, self.items + len(batch)
+            for (_, future), result in zip(batch, results, strict=True):
+                if future.done():
+                    continue
+                if isinstance(result, Exception):
+                    future.set_exception(result)
+                else:
+                    future.set_result(result)
+
+    def _encode_each(self, items: Sequence[InputT]) -> list[OutputT | Exception]:
+        """Of each input its output or its own error: one bad query must not fail its neighbours."""
+        try:
+            return list(self._encode(items))
+        except Exception as error:
+            if len(items) == 1:
+                return [error]
+            log.debug("A batch of %d failed (%s); encoding one at a time.", len(items), error)
+            return [self._encode_each([item])[0] for item in items]
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+class QueryEncoding:
+    """The encoders of one model: `await text("a dog")` gives (L, D), `await image(picture)` (K, D).
+
+    Attributes:
+        model_thread: one thread for what else needs the model (explaining, adding), one piece of work after the other.
+    """
+
+    def __init__(self, model: Model, limits: Limits, metrics: Metrics) -> None:
         from polysem.cpu_blocks import single_threaded_pool
 
-        self._model = model
-        self.cache: Cache[str, Set] = Cache(limits.cached)
+        self._model, self._metrics = model, metrics
+        self.cache: LRUCache[str, Set] = LRUCache(limits.cached)
         # Towers that read padding, as some released code does, would let neighbours change an embedding.
         texts, images = (1 if tower.reads_padding else limits.batch for tower in (model.text, model.image))
         # Torch on one thread each: clients are served side by side, and a small batch split over busy cores takes
         # many times as long (20 ms became half a second).
-        self.texts: Batcher[str, Set] = Batcher(self._texts, texts, limits.work, single_threaded_pool(1))
-        few = max(1, images // 4)
-        self.images: Batcher[Image, Set] = Batcher(self._images, few, limits.work // 4 or 1, single_threaded_pool(1))
-        self.beside = Workers(single_threaded_pool(1), limits.work // 4 or 1)
+        self.texts: MicroBatcher[str, Set] = MicroBatcher(
+            self._encode_texts, texts, limits.work, single_threaded_pool(1)
+        )
+        self.images: MicroBatcher[Image, Set] = MicroBatcher(
+            self._encode_images, max(1, images // 4), limits.work // 4 or 1, single_threaded_pool(1)
+        )
+        self.model_thread = WorkerPool(single_threaded_pool(1), limits.work // 4 or 1)
 
     async def text(self, text: str) -> Set:
-        known = self.cache.get(text)
-        if known is None:
-            known = await self.texts(text)
-            self.cache.put(text, known)
-        return known
+        vectors = self.cache.get(text)
+        if vectors is None:
+            self._metrics.cache_misses.inc()
+            self.cache[text] = vectors = await self.texts(text)
+        else:
+            self._metrics.cache_hits.inc()
+        return vectors
 
     async def image(self, image: Image) -> Set:
         if self._model.image.encoder.takes == "features":
             raise ApiError(400, "This index's model reads precomputed features, not pictures. Search from an item.")
         return await self.images(image)
 
-    def _texts(self, texts: Sequence[str]) -> list[Set]:
-        return _sets(self._model.encode_texts(list(texts)))
+    def _encode_texts(self, texts: Sequence[str]) -> list[Set]:
+        return _copies(self._model.encode_texts(list(texts)))
 
-    def _images(self, images: Sequence[Image]) -> list[Set]:
-        return _sets(self._model.encode_images(list(images)))
+    def _encode_images(self, images: Sequence[Image]) -> list[Set]:
+        return _copies(self._model.encode_images(list(images)))
 
     def close(self) -> None:
         self.texts.close()
         self.images.close()
-        self.beside.close()
+        self.model_thread.close()
 
 
-def _sets(found: Any) -> list[Set]:
-    """Each a copy: a cached set must not keep its whole batch alive."""
-    return [each.numpy().copy() for each in found]
+def _copies(sets: Any) -> list[Set]:
+    """A view would keep its whole batch alive while one of it is cached."""
+    return [vectors.numpy().copy() for vectors in sets]
+
+
+@dataclass(frozen=True)
+class Upload:
+    """An uploaded picture: its embedding (K, D), and a JPEG thumbnail for the page."""
+
+    embedding: NDArray[np.float32]
+    thumbnail: bytes
+
+
+class Uploads:
+    """Embeddings of uploaded pictures by token, for an hour. The pictures themselves are not kept."""
+
+    def __init__(self, limits: Limits, timer: Callable[[], float] = time.monotonic) -> None:
+        self.seconds = limits.upload_seconds
+        self._by_token: TTLCache[str, Upload] = TTLCache(limits.uploads, limits.upload_seconds, timer)
+
+    def put(self, upload: Upload) -> str:
+        """Keep an upload and return its token."""
+        token = secrets.token_urlsafe(18)
+        self._by_token[token] = upload
+        return token
+
+    def get(self, token: str) -> Upload:
+        upload = self._by_token.get(token)
+        if upload is None:
+            raise ApiError(404, "This upload has expired, or never was. Send the picture again.")
+        return upload
+
+    def __len__(self) -> int:
+        return len(self._by_token)

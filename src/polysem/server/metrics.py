@@ -1,74 +1,82 @@
-"""What the server counts, in the text format that Prometheus reads."""
+"""Prometheus metrics of the server."""
 
 from __future__ import annotations
 
 import sys
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as CONTENT_TYPE
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from polysem.server.state import State
+
+__all__ = ["CONTENT_TYPE", "Metrics"]
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-Labels = tuple[tuple[str, str], ...]
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Metrics:
-    """Of one thread: the event loop's."""
+    """The counters of one application, in a registry of their own: a process may serve several.
+
+    Labels hold a route's template, never a path: clients could make up any number of those.
+    """
 
     def __init__(self) -> None:
-        self.requests: Counter[Labels] = Counter()
-        self._buckets: Counter[tuple[str, float]] = Counter()
-        self._seconds: Counter[str] = Counter()
-        self._count: Counter[str] = Counter()
-        self.under_way = 0
-        self.refused: Counter[str] = Counter()
+        self.registry = CollectorRegistry()
+        self.in_flight = 0
+        self.requests = self._counter("polysem_requests", "Requests answered.", "route", "method", "status")
+        self.seconds = Histogram(
+            "polysem_request_seconds",
+            "Time from a request to the end of its answer.",
+            ("route",),
+            buckets=BUCKETS,
+            registry=self.registry,
+        )
+        self.refused = self._counter("polysem_refused", "Requests turned away, by the reason.", "why")
+        self.cache_hits = self._counter("polysem_cache_hits", "Queries whose embedding was kept.")
+        self.cache_misses = self._counter("polysem_cache_misses", "Queries that had to be encoded.")
 
-    def answered(self, route: str, method: str, status: int, seconds: float) -> None:
-        """route: its template, never the path: clients could make up any number of those."""
-        self.requests[(("route", route), ("method", method), ("status", str(status)))] += 1
-        self._count[route] += 1
-        self._seconds[route] += seconds  # type: ignore[assignment]
-        for bound in BUCKETS:
-            if seconds <= bound:
-                self._buckets[(route, bound)] += 1
+    def _counter(self, name: str, about: str, *labels: str) -> Counter:
+        return Counter(name, about, labels, registry=self.registry)
 
-    def text(self, gauges: Mapping[str, tuple[str, float]], counters: Mapping[str, tuple[str, float]]) -> str:
-        """gauges, counters: name to explanation and value, of what others count."""
-        lines = [*_head("polysem_requests_total", "counter", "Requests answered.")]
-        lines += [_line("polysem_requests_total", labels, count) for labels, count in sorted(self.requests.items())]
-        lines += _head("polysem_request_seconds", "histogram", "Time from a request to the end of its answer.")
-        for route in sorted(self._count):
-            own: Labels = (("route", route),)
-            for bound in BUCKETS:
-                lines.append(
-                    _line("polysem_request_seconds_bucket", (*own, ("le", str(bound))), self._buckets[(route, bound)])
-                )
-            lines.append(_line("polysem_request_seconds_bucket", (*own, ("le", "+Inf")), self._count[route]))
-            lines.append(_line("polysem_request_seconds_sum", own, self._seconds[route]))
-            lines.append(_line("polysem_request_seconds_count", own, self._count[route]))
-        lines += _head("polysem_refused_total", "counter", "Requests turned away, by the reason.")
-        lines += [_line("polysem_refused_total", (("why", why),), count) for why, count in sorted(self.refused.items())]
-        for kind, values in (("gauge", gauges), ("counter", counters)):
-            for name, (about, value) in values.items():
-                lines += [*_head(name, kind, about), _line(name, (), value)]
-        return "\n".join(lines) + "\n"
+    def observe(self, route: str, method: str, status: int, seconds: float) -> None:
+        """Count an answered request."""
+        self.requests.labels(route, method, str(status)).inc()
+        self.seconds.labels(route).observe(seconds)
+
+    def watch(self, state: State) -> None:
+        """Show what the state of the server counts itself, read whenever the metrics are asked for."""
+        self.registry.register(_StateCollector(self, state))
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)
 
 
-def _head(name: str, kind: str, about: str) -> Iterable[str]:
-    return (f"# HELP {name} {about}", f"# TYPE {name} {kind}")
+class _StateCollector(Collector):
+    def __init__(self, metrics: Metrics, state: State) -> None:
+        self._metrics, self._state = metrics, state
+
+    def collect(self) -> Iterator[Metric]:
+        state, encoding = self._state, self._state.loaded
+        gauge, counter = GaugeMetricFamily, CounterMetricFamily
+        yield gauge("polysem_ready", "1 when the model is loaded.", float(state.phase == "ready"))
+        yield gauge("polysem_requests_under_way", "Requests being answered.", self._metrics.in_flight)
+        yield gauge("polysem_work_under_way", "Work that has a thread or waits for one.", state.workers.busy)
+        yield gauge("polysem_uploads_kept", "Uploaded pictures that can be searched with.", len(state.uploads))
+        yield gauge("polysem_resident_bytes", "Memory of the process.", _resident_bytes())
+        yield counter("polysem_work_refused", "Work turned away because too much was waiting.", state.workers.refused)
+        if encoding is not None:
+            for name, batcher in (("texts", encoding.texts), ("images", encoding.images)):
+                yield counter(f"polysem_encoded_{name}", f"Queries encoded, {name}.", batcher.items)
+                yield counter(f"polysem_encoded_{name}_batches", f"Batches they came in, {name}.", batcher.batches)
 
 
-def _line(name: str, labels: Labels, value: float) -> str:
-    inside = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels)
-    # Every digit: of a counter rounded to six, Prometheus sees steps instead of a rate.
-    written = int(value) if float(value).is_integer() else value
-    return f"{name}{{{inside}}} {written}" if inside else f"{name} {written}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-
-
-def resident_bytes() -> float:
+def _resident_bytes() -> float:
     """Memory that the process holds; 0 where the system does not say."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:

@@ -1,4 +1,4 @@
-"""Listening: a socket, uvicorn with our limits, and an orderly end."""
+"""Run the server: bind a socket, start uvicorn with our limits, stop on a signal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import uvicorn
 
 from polysem.errors import InputError, PolysemError
 from polysem.server.app import create_app
-from polysem.server.connections import guarded
+from polysem.server.middleware.connections import limited_protocol
 from polysem.server.settings import Settings
 
 if TYPE_CHECKING:
@@ -27,14 +27,14 @@ BACKLOG = 1024
 
 
 class _Server(uvicorn.Server):
-    """Says "stopping" as soon as it was asked to stop, and ends without an exception when it was."""
+    """A server whose phase is "stopping" from the first signal on, and that exits without an exception."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
         super().__init__(config)
         self._polysem = app.state.polysem
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        # Loading cannot be interrupted, nor can a thread: there is nothing to wait for, or nobody wants to.
+        # Neither loading nor a thread can be interrupted: exit at once while loading, and at the second SIGINT.
         loading, again = self._polysem.phase == "starting", sig == signal.SIGINT and self.should_exit
         if again:
             log.warning("Stopped at once: what was running is lost, the index is whole.")
@@ -43,12 +43,12 @@ class _Server(uvicorn.Server):
             signal.raise_signal(sig)
         self._polysem.phase = "stopping"
         super().handle_exit(sig, frame)
-        # Being asked to stop is no failure: uvicorn would send itself the signal again at the end.
+        # uvicorn would raise the signal again at the end, and the exit code would be that of a crash.
         self._captured_signals.clear()
 
 
 def serve(
-    place: str | Path,
+    index: str | Path,
     settings: Settings | None = None,
     *,
     model: Model | str | Path | None = None,
@@ -56,21 +56,28 @@ def serve(
 ) -> None:
     """Serve an index until SIGINT or SIGTERM; then finish what is running.
 
-    announce: called with the server's address as soon as it listens; the model loads meanwhile.
+    Args:
+        index: the folder of the index, or its Milvus address.
+        settings: address, token and limits.
+        model: the index's model, or where it is now.
+        announce: called with the server's address as soon as it listens; the model loads meanwhile.
+
+    Raises:
+        InputError: where there is no index, or the address cannot be listened on.
     """
     settings = settings or Settings()
-    check_place(place)
+    check_index(index)
     failures: list[Exception] = []
 
-    def failed(error: Exception) -> None:
+    def on_failure(error: Exception) -> None:
         failures.append(error)
         server.should_exit = True
 
-    app = create_app(place, settings, model=model, failed=failed)
-    with bound(settings) as listening:
+    app = create_app(index, settings, model=model, on_failure=on_failure)
+    with bind_socket(settings) as listening:
         if announce is not None:
-            announce(address(settings, listening.getsockname()[1]))
-        server = _Server(configured(app, settings), app)
+            announce(server_url(settings, listening.getsockname()[1]))
+        server = _Server(uvicorn_config(app, settings), app)
         server.run(sockets=[listening])
     if failures:
         if isinstance(failures[0], PolysemError):
@@ -78,11 +85,11 @@ def serve(
         raise RuntimeError("The index or its model could not be loaded.") from failures[0]
 
 
-def configured(app: FastAPI, settings: Settings) -> uvicorn.Config:
+def uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     limits = settings.limits
     return uvicorn.Config(
         app,
-        http=guarded(limits),
+        http=limited_protocol(limits),
         ws="none",
         lifespan="on",
         loop="asyncio",
@@ -97,8 +104,8 @@ def configured(app: FastAPI, settings: Settings) -> uvicorn.Config:
     )
 
 
-def bound(settings: Settings) -> socket.socket:
-    """A listening address, or what to do about it."""
+def bind_socket(settings: Settings) -> socket.socket:
+    """A listening socket; an error that says what to do where there can be none."""
     host = settings.host.strip("[]")
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(
@@ -110,7 +117,7 @@ def bound(settings: Settings) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(where)
-        listening.listen(BACKLOG)  # from here on clients are let in, and wait for the first answer
+        listening.listen(BACKLOG)  # from here on clients can connect
     except OSError as error:
         listening.close()
         raise InputError(
@@ -120,16 +127,16 @@ def bound(settings: Settings) -> socket.socket:
     return listening
 
 
-def address(settings: Settings, port: int) -> str:
+def server_url(settings: Settings, port: int) -> str:
     host = settings.host.strip("[]")
     if host in ("0.0.0.0", "::", ""):
         host = socket.gethostname()
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def check_place(place: str | Path) -> None:
-    """Refuse at once what is no index: opening it takes torch, and torch takes seconds."""
-    folder = Path(place)
-    if str(place).startswith("milvus+") or any((folder / name).exists() for name in ("index.sqlite", "store.json")):
+def check_index(index: str | Path) -> None:
+    """Refuse a path without an index before torch is loaded, which takes seconds."""
+    folder = Path(index)
+    if str(index).startswith("milvus+") or any((folder / name).exists() for name in ("index.sqlite", "store.json")):
         return
-    raise InputError(f"{place} holds no index. Make one first: `polysem index COLLECTION --model MODEL --out {place}`.")
+    raise InputError(f"{index} holds no index. Make one first: `polysem index COLLECTION --model MODEL --out {index}`.")

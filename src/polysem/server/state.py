@@ -1,4 +1,4 @@
-"""What the routes share: the index, its model once it is loaded, and how far the server has come."""
+"""What the routes share: the index, its model once it is loaded, and the phase of the server."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from polysem.server.cache import Cache
-from polysem.server.encoding import Encoding
+from cachetools import LRUCache
+
+from polysem.server.encoding import QueryEncoding, Uploads
 from polysem.server.errors import ApiError
-from polysem.server.executors import Few, Workers
-from polysem.server.jobs import Jobs
+from polysem.server.executors import AdmissionSlots, Jobs, WorkerPool
 from polysem.server.metrics import Metrics
 from polysem.server.settings import Settings
-from polysem.server.uploads import Uploads
 
 if TYPE_CHECKING:
     from polysem.models import Model
@@ -28,30 +27,39 @@ log = logging.getLogger("polysem.server")
 
 
 class State:
-    """Torch and the model take seconds to load; until then the server says "starting" and answers what it can."""
+    """The state of a server. Loading the model takes seconds; until then the phase is "starting".
 
-    def __init__(self, place: str, settings: Settings, metrics: Metrics, model: Model | str | Path | None) -> None:
-        self.place, self.settings, self.metrics = place, settings, metrics
-        self._given = model
+    Args:
+        path: the folder of the index, or its address.
+        model: the index's model, or where it is now.
+
+    Attributes:
+        loaded: the encoders, None while the model is loading.
+        decoding: how many uploads are decoded at once: a picture of ten kilobytes can unfold to a hundred megabytes.
+        computed: what was computed for a version of the index, by name and version.
+    """
+
+    def __init__(self, path: str, settings: Settings, metrics: Metrics, model: Model | str | Path | None) -> None:
+        self.path, self.settings, self.metrics = path, settings, metrics
+        self._model = model
         self.phase: Phase = "starting"
         self.failed: Exception | None = None
         self._index: Index | None = None
-        self.loaded: Encoding | None = None
+        self.loaded: QueryEncoding | None = None
         limits = settings.limits
-        self.workers = Workers(ThreadPoolExecutor(limits.threads, thread_name_prefix="search"), limits.work)
+        self.workers = WorkerPool(ThreadPoolExecutor(limits.threads, thread_name_prefix="search"), limits.work)
         self.uploads = Uploads(settings.limits)
-        self.pictures = Few(limits.pictures, limits.work)
-        self.thumbnails: Cache[tuple[str | None, str], bytes] = Cache(limits.thumbnail_bytes, weigh=len)
+        self.decoding = AdmissionSlots(limits.pictures, limits.work)
+        self.thumbnails: LRUCache[tuple[str | None, str], bytes] = LRUCache(limits.thumbnail_bytes, getsizeof=len)
         self.jobs = Jobs()
-        self.kept: Cache[Hashable, Any] = Cache(8)
-        """What was worked out for a version of the index."""
-        self.working_out: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self.computed: LRUCache[Hashable, Any] = LRUCache(8)
+        self.computing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._loading: asyncio.Task[None] | None = None
 
     @property
     def index(self) -> Index:
         if self._index is None:
-            raise _not_yet()
+            raise _still_loading()
         return self._index
 
     @property
@@ -60,54 +68,54 @@ class State:
         return self.index.model
 
     @property
-    def encoding(self) -> Encoding:
+    def encoding(self) -> QueryEncoding:
         if self.loaded is None:
-            raise _not_yet()
+            raise _still_loading()
         return self.loaded
 
     def check_ready(self) -> None:
-        """Turn a request away until the model is loaded."""
+        """Refuse a request until the model is loaded."""
         _ = self.encoding
 
     @property
     def writable(self) -> bool:
         return not self.settings.read_only and self.settings.token is not None
 
-    def start(self, failed: Callable[[Exception], None] | None = None) -> None:
-        """Load in the background. failed: told if that is impossible."""
+    def start(self, on_failure: Callable[[Exception], None] | None = None) -> None:
+        """Load in the background; `on_failure` is called if that is impossible."""
 
         async def load() -> None:
             try:
                 loop = asyncio.get_running_loop()
                 self._index = await loop.run_in_executor(None, self._open)
                 await loop.run_in_executor(None, self._warm_up, self._index)
-                self.loaded = Encoding(self._index.model, self.settings.limits)
+                self.loaded = QueryEncoding(self._index.model, self.settings.limits, self.metrics)
                 if self.phase == "starting":
                     self.phase = "ready"
             except Exception as error:
                 self.failed = error
-                if failed is None:
+                if on_failure is None:
                     log.error("The index or its model cannot be loaded: %s", error)
                 else:
-                    failed(error)
+                    on_failure(error)
 
         self._loading = asyncio.create_task(load())
 
     def _open(self) -> Index:
         from polysem.search import Index
 
-        return Index.open(self.place, model=self._given)
+        return Index.open(self.path, model=self._model)
 
     def _warm_up(self, index: Index) -> None:
-        """Load the model, and let the first client not be the one who waits for what is only done once."""
+        """Load the model, and do once what the first search would have to wait for."""
         for text in ("warm", "up"):
-            found = index.model.encode_texts([text])[0].numpy()
+            vectors = index.model.encode_texts([text])[0].numpy()
             for side, count in index.stats().by_side.items():
                 if count:
-                    index.search(vectors=found, find=side, k=1)  # type: ignore[arg-type]
+                    index.search(vectors=vectors, find=side, k=1)  # type: ignore[arg-type]
 
     async def stop(self) -> None:
-        """Finish what runs, then let go of everything."""
+        """Finish what runs, then close everything."""
         self.phase = "stopping"
         if self._loading is not None and not self._loading.done():
             await asyncio.wait([self._loading])
@@ -120,5 +128,5 @@ class State:
             self._index.close()
 
 
-def _not_yet() -> ApiError:
+def _still_loading() -> ApiError:
     return ApiError(503, "The model is still loading. Try again in a moment.", "starting", {"Retry-After": "1"})

@@ -1,4 +1,4 @@
-"""Whether the server is up, and what it counts."""
+"""GET /healthz and /metrics: whether the server is up, and what it counts."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from polysem.server.auth import Reading
-from polysem.server.metrics import CONTENT_TYPE, resident_bytes
-from polysem.server.responses import ERRORS, Health, of_kind
+from polysem.server.metrics import CONTENT_TYPE
+from polysem.server.routes.schemas import ERRORS, HealthAnswer, binary_response
 from polysem.server.routes.shared import Shared
 
 router = APIRouter(tags=["health"])
@@ -17,38 +17,21 @@ _NARROW: dict[int | str, dict[str, Any]] = {status: ERRORS[status] for status in
 
 @router.get(
     "/healthz",
-    response_model=Health,
-    responses={**_NARROW, 503: {"model": Health, "description": "Not ready."}},
+    response_model=HealthAnswer,
+    responses={**_NARROW, 503: {"model": HealthAnswer, "description": "Not ready."}},
 )
-async def health(state: Shared, response: Response) -> Health:
+async def health(state: Shared, response: Response) -> HealthAnswer:
     """Whether the model is loaded: 200 when ready, 503 before and after."""
     response.status_code = 200 if state.phase == "ready" else 503
-    return Health(status=state.phase)
+    return HealthAnswer(status=state.phase)
 
 
 @router.get(
     "/metrics",
     dependencies=[Reading],
     response_class=Response,
-    responses={**ERRORS, **of_kind("text/plain", "Prometheus text.")},
+    responses={**ERRORS, **binary_response("text/plain", "Prometheus text.")},
 )
 async def metrics(state: Shared) -> Response:
     """Counters and times for Prometheus."""
-    encoding = state.loaded
-    gauges = {
-        "polysem_ready": ("1 when the model is loaded.", float(state.phase == "ready")),
-        "polysem_requests_under_way": ("Requests being answered.", state.metrics.under_way),
-        "polysem_work_under_way": ("Searches and pictures that have a thread or wait for one.", state.workers.busy),
-        "polysem_uploads_kept": ("Uploaded pictures that can be searched with.", len(state.uploads)),
-        "polysem_resident_bytes": ("Memory of the process.", resident_bytes()),
-    }
-    counters: dict[str, tuple[str, float]] = {
-        "polysem_work_refused_total": ("Work turned away because too much was waiting.", state.workers.refused)
-    }
-    if encoding is not None:
-        for name, batcher in (("texts", encoding.texts), ("images", encoding.images)):
-            counters[f"polysem_encoded_{name}_total"] = (f"Queries encoded, {name}.", batcher.items)
-            counters[f"polysem_encoded_{name}_batches_total"] = (f"Batches they came in, {name}.", batcher.batches)
-        counters["polysem_cache_hits_total"] = ("Queries whose embedding was kept.", encoding.cache.hits)
-        counters["polysem_cache_misses_total"] = ("Queries that had to be encoded.", encoding.cache.misses)
-    return Response(state.metrics.text(gauges, counters), media_type=CONTENT_TYPE)
+    return Response(state.metrics.text(), media_type=CONTENT_TYPE)

@@ -43,7 +43,7 @@ def video_address(key: str, side: str, path: str | None) -> str | None:
     return f"{BASE}/items/{quote(key, safe='')}/video" + ("?side=text" if side == "text" else "")
 
 
-def key_of(raw: str) -> str:
+def decode_id(raw: str) -> str:
     """The id in an address. It is still percent-encoded here, so that an id may hold slashes (see `EncodedIds`)."""
     try:
         key = unquote_to_bytes(raw.encode("latin-1")).decode()

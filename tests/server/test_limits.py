@@ -16,7 +16,8 @@ from types import SimpleNamespace
 import pytest
 from PIL import Image
 
-from polysem.server import Limits, Settings, rates
+from polysem.server import Limits, Settings
+from polysem.server.middleware import limits as rates
 from server.running import BEARER, TOKEN, advance, answer, client, error, picture, read_all, server
 from waiting import LONG, finish, wait_for, wait_until
 
@@ -152,7 +153,7 @@ def test_forms_of_a_thousand_fields_are_refused(reader):
 
 def test_a_client_that_asks_too_often_is_slowed_down(place, model, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(rates, "Rates", partial(rates.Rates, clock=lambda: now[0]))
+    monkeypatch.setattr(rates, "TokenBuckets", partial(rates.TokenBuckets, clock=lambda: now[0]))
     with client(place, model, Settings(limits=Limits(rate=5.0, burst_seconds=2.0))) as made:
         answers = [made.get("/api/v1/items/red.png") for _ in range(15)]
         statuses = [each.status_code for each in answers]
@@ -170,13 +171,13 @@ def test_a_client_that_asks_too_often_is_slowed_down(place, model, monkeypatch):
 
 def test_overload_is_answered_at_once(place, model, monkeypatch):
     release = threading.Event()
-    real = __import__("polysem.server.searching", fromlist=["found"]).found
+    real = __import__("polysem.server.routes.search", fromlist=["run_search"]).run_search
 
     def slow(*given):
         wait_for(release)
         return real(*given)
 
-    monkeypatch.setattr("polysem.server.routes.search.found", slow)
+    monkeypatch.setattr("polysem.server.routes.search.run_search", slow)
     with client(place, model, Settings(limits=Limits(rate=0, work=4, threads=2, request_seconds=LONG))) as made:
         answers: list[int] = []
 
@@ -205,7 +206,7 @@ def test_too_many_requests_under_way_are_refused(place, model, monkeypatch):
         wait_for(release)
         raise RuntimeError("never mind")
 
-    monkeypatch.setattr("polysem.server.routes.search.found", slow)
+    monkeypatch.setattr("polysem.server.routes.search.run_search", slow)
     with client(place, model, Settings(limits=Limits(rate=0, requests=2, threads=2, request_seconds=LONG))) as made:
         threads = [
             threading.Thread(target=made.post, args=("/api/v1/search",), kwargs={"json": {"text": "a"}})
@@ -213,7 +214,7 @@ def test_too_many_requests_under_way_are_refused(place, model, monkeypatch):
         ]
         for thread in threads:
             thread.start()
-        wait_until(lambda: made.app.state.polysem.metrics.under_way == 2)
+        wait_until(lambda: made.app.state.polysem.metrics.in_flight == 2)
         error(made.get("/api/v1/stats"), 503, "overloaded")
         release.set()
         finish(*threads)
@@ -235,8 +236,8 @@ def test_what_takes_too_long_is_given_up_and_its_thread_not_forgotten(place, mod
         wait_for(release)
         raise RuntimeError("never mind")
 
-    monkeypatch.setattr("polysem.server.routes.search.found", slow)
-    monkeypatch.setattr("polysem.server.limits.asyncio", SimpleNamespace(timeout=timeout))
+    monkeypatch.setattr("polysem.server.routes.search.run_search", slow)
+    monkeypatch.setattr("polysem.server.middleware.limits.asyncio", SimpleNamespace(timeout=timeout))
     with client(place, model, Settings(limits=Limits(rate=0, request_seconds=0.5))) as made:
         error(made.post("/api/v1/search", json={"text": "a"}), 504, "timeout")
         assert made.app.state.polysem.workers.busy == 1
@@ -267,7 +268,7 @@ def test_slow_clients_are_hung_up_on_and_others_served(place, model):
         assert said.startswith(b"HTTP/1.1 200")
         # The server has come past the end of that answer once it gives another one.
         assert answer(port, "GET /healthz").startswith(b"HTTP/1.1 200")
-        wait_until(lambda: len(running.server_state.connections) == 4 and running._polysem.metrics.under_way == 1)
+        wait_until(lambda: len(running.server_state.connections) == 4 and running._polysem.metrics.in_flight == 1)
         for _ in range(2):  # a byte now and then must not buy more time
             advance(running, 0.25 * LONG)
             assert answer(port, "GET /healthz").startswith(b"HTTP/1.1 200")
@@ -320,13 +321,13 @@ def test_a_crowd_of_silent_connections_keeps_nobody_out(place, model):
 
 def test_where_every_connection_is_being_answered_a_new_one_is_told_to_come_back(place, model, monkeypatch):
     release = threading.Event()
-    real = __import__("polysem.server.searching", fromlist=["found"]).found
+    real = __import__("polysem.server.routes.search", fromlist=["run_search"]).run_search
 
     def slow(*given):
         wait_for(release)
         return real(*given)
 
-    monkeypatch.setattr("polysem.server.routes.search.found", slow)
+    monkeypatch.setattr("polysem.server.routes.search.run_search", slow)
     limits = Limits(rate=0, connections=3, request_seconds=LONG)
     with server(place, model, Settings(port=0, limits=limits)) as (running, port):
         answers: list[bytes] = []

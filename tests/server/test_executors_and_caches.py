@@ -7,15 +7,16 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
-from polysem.server.batching import Batcher
-from polysem.server.cache import Cache
+from polysem.server import Limits
+from polysem.server.encoding import MicroBatcher, Upload, Uploads
 from polysem.server.errors import ApiError
-from polysem.server.executors import Few, Workers
-from polysem.server.jobs import Jobs
-from polysem.server.metrics import BUCKETS, Metrics
-from polysem.server.rates import CLIENTS, Rates
+from polysem.server.executors import AdmissionSlots, Jobs, WorkerPool
+from polysem.server.metrics import Metrics
+from polysem.server.middleware.limits import CLIENTS, TokenBuckets
 from polysem.server.routes.shared import without_paths
 from waiting import LONG, finish, wait_for, wait_until
 
@@ -42,7 +43,7 @@ def test_what_comes_in_during_a_batch_is_the_next_batch():
         return [2 * each for each in given]
 
     async def ask() -> list[int]:
-        batcher = Batcher(encode, size=8, most=100, pool=ThreadPoolExecutor(1))
+        batcher = MicroBatcher(encode, size=8, most=100, pool=ThreadPoolExecutor(1))
         tasks = [asyncio.create_task(batcher(number)) for number in range(20)]
         await asyncio.to_thread(wait_for, began)
         tasks += [asyncio.create_task(batcher(number)) for number in range(20, 22)]
@@ -58,7 +59,7 @@ def test_what_comes_in_during_a_batch_is_the_next_batch():
 
 def test_one_alone_does_not_wait():
     async def ask() -> int:
-        batcher = Batcher(list, size=32, most=10, pool=ThreadPoolExecutor(1))
+        batcher = MicroBatcher(list, size=32, most=10, pool=ThreadPoolExecutor(1))
         await batcher(0)
         with pytest.MonkeyPatch.context() as patch:
 
@@ -81,7 +82,7 @@ def test_a_bad_query_fails_alone():
         return [each.upper() for each in given]
 
     async def ask():
-        batcher = Batcher(encode, size=8, most=100, pool=ThreadPoolExecutor(1))
+        batcher = MicroBatcher(encode, size=8, most=100, pool=ThreadPoolExecutor(1))
         found = await asyncio.gather(*(batcher(each) for each in ("a", "bad", "b")), return_exceptions=True)
         batcher.close()
         return found
@@ -102,7 +103,7 @@ def test_a_full_queue_refuses_and_who_gave_up_is_left_out():
         return list(given)
 
     async def ask() -> None:
-        batcher = Batcher(encode, size=1, most=2, pool=ThreadPoolExecutor(1))
+        batcher = MicroBatcher(encode, size=1, most=2, pool=ThreadPoolExecutor(1))
         running = asyncio.create_task(batcher(0))
         await asyncio.to_thread(wait_for, began)
         waiting = [asyncio.create_task(batcher(number)) for number in (1, 2)]
@@ -119,6 +120,10 @@ def test_a_full_queue_refuses_and_who_gave_up_is_left_out():
     assert seen == [0, 2]
 
 
+def hits_of(metrics: Metrics) -> float:
+    return metrics.registry.get_sample_value("polysem_cache_hits_total") or 0.0
+
+
 def test_queries_go_through_the_encoder_together_and_once(reader):
     encoding = reader.app.state.polysem.encoding
     before = encoding.texts.items
@@ -130,9 +135,10 @@ def test_queries_go_through_the_encoder_together_and_once(reader):
         thread.start()
     for thread in threads:
         thread.join()
-    hits = encoding.cache.hits
+    metrics = reader.app.state.polysem.metrics
+    hits = hits_of(metrics)
     reader.post("/api/v1/search", json={"text": "words 1"})
-    assert encoding.cache.hits == hits + 1
+    assert hits_of(metrics) == hits + 1
     assert encoding.texts.items - before <= 24
     again = encoding.texts.items
     reader.post("/api/v1/search", json={"text": "words 2"})
@@ -140,11 +146,10 @@ def test_queries_go_through_the_encoder_together_and_once(reader):
 
 
 def test_an_embedding_does_not_depend_on_its_batch(model):
-    from polysem.server import Limits
-    from polysem.server.encoding import Encoding
+    from polysem.server.encoding import QueryEncoding
 
     async def together():
-        encoding = Encoding(model, Limits())
+        encoding = QueryEncoding(model, Limits(), Metrics())
         texts = [f"a {'very ' * n}red picture" for n in range(12)]
         found = await asyncio.gather(*(encoding.text(text) for text in texts))
         encoding.close()
@@ -158,35 +163,22 @@ def test_an_embedding_does_not_depend_on_its_batch(model):
 # ---------------------------------------------------------------------------------------------- cache and rates
 
 
-def test_a_cache_forgets_what_was_used_longest_ago_and_what_is_old():
+def test_an_upload_is_forgotten_after_its_time_and_when_others_come():
     clock = Clock()
-    cache: Cache[str, int] = Cache(2, 10.0, clock)
-    cache.put("a", 1)
-    cache.put("b", 2)
-    assert cache.get("a") == 1
-    cache.put("c", 3)
-    assert (cache.get("a"), cache.get("b"), cache.get("c")) == (1, None, 3)
+    uploads = Uploads(Limits(uploads=2, upload_seconds=10.0), clock)
+    first, second, third = (uploads.put(Upload(np.zeros((1, 4), np.float32), b"")) for _ in range(3))
+    with pytest.raises(ApiError, match="expired"):
+        uploads.get(first)
+    assert uploads.get(second) is not None
     clock.now = 10.1
-    assert cache.get("a") is None
-    assert len(cache) == 1
-    assert (cache.hits, cache.misses) == (3, 2)
-
-
-def test_a_cache_of_bytes_holds_so_many_bytes():
-    cache: Cache[str, bytes] = Cache(10, weigh=len)
-    cache.put("a", b"1234")
-    cache.put("b", b"1234")
-    cache.put("a", b"12")  # in the place of the other
-    assert (cache.weight, len(cache)) == (6, 2)
-    cache.put("c", b"12345678")
-    assert (cache.get("a"), cache.get("b"), cache.weight) == (b"12", None, 10)
-    cache.put("d", b"x" * 11)  # larger than everything: not kept
-    assert (len(cache), cache.weight) == (0, 0)
+    with pytest.raises(ApiError, match="expired"):
+        uploads.get(third)
+    assert len(uploads) == 0
 
 
 def test_buckets_fill_up_again():
     clock = Clock()
-    rates = Rates(2.0, 4.0, clock)
+    rates = TokenBuckets(2.0, 4.0, clock)
     assert [rates.take("a") for _ in range(5)] == [0, 0, 0, 0, 0.5]
     assert rates.take("b") == 0
     clock.now = 0.5
@@ -198,7 +190,7 @@ def test_buckets_fill_up_again():
 
 
 def test_an_ipv6_network_is_one_client_and_clients_are_forgotten():
-    rates = Rates(1.0, 1.0, Clock())
+    rates = TokenBuckets(1.0, 1.0, Clock())
     assert rates.take("2001:db8::1") == 0
     assert rates.take("2001:db8::2") > 0
     assert rates.take("2001:db8:1::1") == 0
@@ -218,7 +210,7 @@ def test_workers_refuse_what_would_only_wait():
         wait_for(hold)
 
     async def ask() -> None:
-        workers = Workers(ThreadPoolExecutor(1), 2)
+        workers = WorkerPool(ThreadPoolExecutor(1), 2)
         tasks = [asyncio.create_task(workers.run(work)) for _ in range(2)]
         await asyncio.to_thread(wait_for, began)
         assert workers.busy == 2
@@ -243,7 +235,7 @@ def test_few_are_let_in_at_once_some_wait_and_the_rest_are_refused():
     inside: list[int] = []
     most: list[int] = []
 
-    async def enter(few: Few, number: int) -> int:
+    async def enter(few: AdmissionSlots, number: int) -> int:
         async with few:
             inside.append(number)
             most.append(len(inside))
@@ -254,7 +246,7 @@ def test_few_are_let_in_at_once_some_wait_and_the_rest_are_refused():
         return number
 
     async def ask():
-        few = Few(2, 4)
+        few = AdmissionSlots(2, 4)
         found = await asyncio.gather(*(enter(few, number) for number in range(6)), return_exceptions=True)
         gone = asyncio.create_task(enter(few, 7))
         await asyncio.sleep(0)
@@ -349,30 +341,24 @@ def test_a_job_nobody_will_ask_for_is_given_up(caplog):
 # -------------------------------------------------------------------------------------------------------- metrics
 
 
-def test_large_counters_keep_every_digit():
-    metrics = Metrics()
-    metrics.requests[(("route", "/a"),)] = 12_345_678
-    metrics.requests[(("route", "/a"),)] += 1
-    text = metrics.text({}, {"polysem_y": ("A y.", 98_765_432_101.0)})
-    assert 'polysem_requests_total{route="/a"} 12345679\n' in text
-    assert "polysem_y 98765432101\n" in text
-
-
 def test_counters_add_up():
     metrics = Metrics()
-    metrics.answered("/a", "GET", 200, 0.02)
-    metrics.answered("/a", "GET", 200, 100.0)
-    metrics.answered('/"b\n', "GET", 500, 0.001)
-    text = metrics.text({"polysem_x": ("An x.", 3.0)}, {})
-    assert 'polysem_requests_total{route="/a",method="GET",status="200"} 2' in text
-    assert 'polysem_request_seconds_bucket{route="/a",le="0.01"} 0' in text
-    assert 'polysem_request_seconds_bucket{route="/a",le="0.025"} 1' in text
-    assert 'polysem_request_seconds_bucket{route="/a",le="+Inf"} 2' in text
-    assert 'polysem_request_seconds_count{route="/a"} 2' in text
-    assert "# TYPE polysem_x gauge\npolysem_x 3\n" in text
-    assert r'route="/\"b\n"' in text
-    assert text.count("\n") == len(text.splitlines())
-    assert len([line for line in text.splitlines() if 'route="/a",le=' in line]) == len(BUCKETS) + 1
+    metrics.observe("/a", "GET", 200, 0.02)
+    metrics.observe("/a", "GET", 200, 100.0)
+    metrics.observe('/"b\n', "GET", 500, 0.001)
+    samples = {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(metrics.text().decode())
+        for sample in family.samples
+    }
+    a = ("route", "/a")
+    assert samples["polysem_requests_total", ("method", "GET"), a, ("status", "200")] == 2
+    assert samples["polysem_requests_total", ("method", "GET"), ("route", '/"b\n'), ("status", "500")] == 1
+    buckets = {
+        bound: samples["polysem_request_seconds_bucket", ("le", bound), a] for bound in ("0.01", "0.025", "+Inf")
+    }
+    assert buckets == {"0.01": 0, "0.025": 1, "+Inf": 2}
+    assert samples["polysem_request_seconds_count", a] == 2
 
 
 def test_paths_are_cut_to_their_last_part():

@@ -1,15 +1,116 @@
-"""What the server answers, and its errors. The OpenAPI document is made from these and from what is sent (`asking`)."""
+"""What clients send and what the server answers; the OpenAPI document is made from these."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
-
-from polysem.server.requests import Mode, SearchRequest, Side
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 if TYPE_CHECKING:
     from polysem.models.video import Moment
+
+MOST = 1000
+"""Results that can be paged through."""
+LONGEST_TEXT = 1000
+
+
+def _storable(text: str) -> str:
+    """Lone surrogates and NUL come through JSON, and no encoder, file or database takes them."""
+    if "\0" in text or not _encodes(text):
+        raise ValueError("holds a character that is no text")
+    return text
+
+
+def _encodes(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _addressable(key: str) -> str:
+    if key in (".", ".."):
+        raise ValueError("cannot be part of an address")
+    return key
+
+
+def _said(text: str) -> str:
+    if not text.strip():
+        raise ValueError("is empty")
+    return _storable(text)
+
+
+Text = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_TEXT), AfterValidator(_said)]
+Key = Annotated[str, StringConstraints(min_length=1, max_length=1024), AfterValidator(_storable)]
+Id = Annotated[Key, AfterValidator(_addressable)]
+FilterText = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=2000),
+    AfterValidator(_storable),
+    Field(examples=["label = 'dog' and year > 2020"]),
+]
+Side = Literal["image", "text"]
+Mode = Literal["exact", "fast"]
+
+
+class RequestBody(BaseModel):
+    """What a client sends: unknown names, and "5" for 5, are mistakes."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class SearchRequest(RequestBody):
+    """One of `text`, `item` and `image`, and how to search."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"text": "a dog on a beach", "k": 5}]})
+
+    text: Text | None = Field(None, description="Search for what these words say.")
+    item: Key | None = Field(None, description="Search for what is like this item of the index.")
+    side: Side | None = Field(None, description="Of `item`, where an id is on both sides.")
+    image: Key | None = Field(None, description="Search for what is like this picture: a token from `uploads`.")
+    find: Side = Field("image", description="What to find.")
+    k: int = Field(24, ge=1, le=200, description="How many results.")
+    offset: int = Field(0, ge=0, lt=MOST, description="Leave out the first so many; offset + k may reach 1,000.")
+    filter: FilterText | None = Field(None, description="Only items for which this holds.")
+    mode: Mode | None = Field(None, description="By default the index's own: exact.")
+    relevant: bool = Field(False, description="Mark what the query's own scores show to be relevant. Drops nothing.")
+    dedupe: bool = Field(False, description="Fold near-duplicates into the best of them.")
+
+    @model_validator(mode="after")
+    def _one_thing(self) -> SearchRequest:
+        if sum(value is not None for value in (self.text, self.item, self.image)) != 1:
+            raise ValueError("search for one thing: text, item or image")
+        if self.side is not None and self.item is None:
+            raise ValueError("side goes with item")
+        if self.offset + self.k > MOST:
+            raise ValueError(f"offset + k may be {MOST} at most")
+        return self
+
+
+class ExplainRequest(RequestBody):
+    """An image of the index, and the words to explain its score with: `text`, or those of a text item."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"item": "beach.jpg", "text": "a dog on a beach"}]})
+
+    item: Key = Field(description="An image.")
+    text: Text | None = None
+    with_: Key | None = Field(None, alias="with", description="A text of the index, by its id.")
+
+    @model_validator(mode="after")
+    def _one_text(self) -> ExplainRequest:
+        if (self.text is None) == (self.with_ is None):
+            raise ValueError("give one of text and with")
+        return self
+
+
+class NewItem(RequestBody):
+    """What is said of a picture that is added."""
+
+    id: Id | None = Field(None, description="By default made from the picture's content.")
+    captions: list[Text] = Field(default_factory=list, max_length=32)
+    labels: list[Key] = Field(default_factory=list, max_length=64)
+    metadata: dict[Key, str | int | float | bool | None] = Field(default_factory=dict, max_length=64)
 
 
 class ErrorInfo(BaseModel):
@@ -17,7 +118,7 @@ class ErrorInfo(BaseModel):
     message: str = Field(description="For people.")
 
 
-class Error(BaseModel):
+class ErrorAnswer(BaseModel):
     error: ErrorInfo
 
 
@@ -35,7 +136,7 @@ class MomentInfo(BaseModel):
     text: str = Field(description="0:04–0:06, for people.")
 
 
-class Found(BaseModel):
+class SearchHit(BaseModel):
     rank: int
     id: str
     side: Side
@@ -65,7 +166,7 @@ class Milliseconds(BaseModel):
 
 
 class SearchAnswer(BaseModel):
-    results: list[Found]
+    results: list[SearchHit]
     cut: CutInfo | None
     mode: Mode
     scored: int = Field(description="How many items were compared in full.")
@@ -80,7 +181,7 @@ class UploadAnswer(BaseModel):
     expires: float = Field(description="Seconds until it is forgotten.")
 
 
-class Caption(BaseModel):
+class CaptionInfo(BaseModel):
     id: str
     caption: str | None
 
@@ -93,10 +194,10 @@ class ItemAnswer(BaseModel):
     metadata: dict[str, Any]
     image: str | None
     video: str | None
-    captions: list[Caption] = Field(description="Of an image: the texts that came with it.")
+    captions: list[CaptionInfo] = Field(description="Of an image: the texts that came with it.")
 
 
-class Added(BaseModel):
+class AddAnswer(BaseModel):
     id: str
     new: int
     replaced: int
@@ -104,11 +205,11 @@ class Added(BaseModel):
     removed: int = Field(description="Captions that the picture no longer has.")
 
 
-class Removed(BaseModel):
+class RemoveAnswer(BaseModel):
     removed: int
 
 
-class Health(BaseModel):
+class HealthAnswer(BaseModel):
     status: Literal["ready", "starting", "stopping"]
 
 
@@ -121,14 +222,14 @@ class ModelInfo(BaseModel):
     provenance: dict[str, Any]
 
 
-class Filters(BaseModel):
+class FilterValues(BaseModel):
     labels: list[tuple[str, int]]
     metadata: list[dict[str, Any]]
     of: int = Field(description="Items looked at.")
     sampled: bool = Field(description="Whether these are only some of all.")
 
 
-class Stats(BaseModel):
+class StatsAnswer(BaseModel):
     items: dict[str, int]
     model: ModelInfo
     audit: dict[str, Any] | None = Field(description="Recall of the fast mode, as last measured by `polysem verify`.")
@@ -136,13 +237,13 @@ class Stats(BaseModel):
     modes: list[Mode]
     writable: bool
     token: Literal["none", "writes", "all"] = Field(description="What needs the token.")
-    filters: dict[str, Filters] = Field(description="Of each side, what one can filter its items by.")
+    filters: dict[str, FilterValues] = Field(description="Of each side, what one can filter its items by.")
     bytes: int | None
     credits: list[str] = Field(description="Whom to name, and which licence, wherever the items are shown.")
     version: str
 
 
-class Point(BaseModel):
+class MapPoint(BaseModel):
     x: float
     y: float
     side: Side
@@ -155,7 +256,7 @@ class Point(BaseModel):
 class MapAnswer(BaseModel):
     ready: bool
     progress: float = Field(description="0 to 1. Ask again until it is ready.")
-    points: list[Point]
+    points: list[MapPoint]
     slots: int
     labels: list[str]
     note: str
@@ -173,10 +274,10 @@ class ExplainAnswer(BaseModel):
     scale: dict[str, float]
     width: int
     height: int
-    film: FilmInfo | None = Field(description="Of a video: its frames, one after the other.")
+    film: TimelineInfo | None = Field(description="Of a video: its frames, one after the other.")
 
 
-class FilmInfo(BaseModel):
+class TimelineInfo(BaseModel):
     times: list[float] | None = Field(description="When each frame is, in seconds; null where nobody knows.")
     scores: list[float] = Field(description="What each scores with the text alone.")
     adds: list[float] | None = Field(description="What each adds to the score, where it is such a sum.")
@@ -214,7 +315,7 @@ def moment_info(found: Moment | None) -> MomentInfo | None:
 
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Error, "description": about}
+    status: {"model": ErrorAnswer, "description": about}
     for status, about in {
         400: "The request cannot be understood or done.",
         401: "The token is missing or wrong.",
@@ -231,7 +332,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def of_kind(kind: str, about: str) -> dict[int | str, dict[str, Any]]:
+def binary_response(kind: str, about: str) -> dict[int | str, dict[str, Any]]:
     """A 200 that is no JSON."""
     form = {"type": "string"} if kind.startswith("text/") else {"type": "string", "format": "binary"}
     return {200: {"description": about, "content": {kind: {"schema": form}}}}

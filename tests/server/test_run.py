@@ -43,7 +43,7 @@ def test_until_the_model_is_loaded_the_server_says_so(place, model, monkeypatch)
         for path in ("/api/v1/stats", "/api/v1/map", "/api/v1/model"):
             error(made.get(path), 503, "starting")
         assert made.get("/docs").status_code == 200
-        assert "polysem_ready 0" in made.get("/metrics").text
+        assert "polysem_ready 0.0" in made.get("/metrics").text
         go.set()
         wait_until(lambda: made.get("/healthz").json() == {"status": "ready"})
         assert made.post("/api/v1/search", json={"text": "a"}).status_code == 200
@@ -59,14 +59,14 @@ def test_importing_the_server_loads_no_torch():
 def test_a_shutdown_finishes_what_is_running(place, model, monkeypatch):
     from polysem.server.routes import search
 
-    real, began, release = search.found, threading.Event(), threading.Event()
+    real, began, release = search.run_search, threading.Event(), threading.Event()
 
     def slow(*given):
         began.set()
         wait_for(release)
         return real(*given)
 
-    monkeypatch.setattr(search, "found", slow)
+    monkeypatch.setattr(search, "run_search", slow)
     with server(place, model) as (running, port):
         answers: list[bytes] = []
         asking = threading.Thread(target=lambda: answers.append(answer(port, "GET /api/v1/search?q=red")))
@@ -208,7 +208,7 @@ def test_while_it_is_loading_it_ends_at_once(saved, sent):
 def test_the_first_signal_waits_for_what_runs_and_the_second_does_not(saved):
     code = (
         "import threading; from polysem.server.routes import search;"
-        "search.found = lambda *_: threading.Event().wait(); from polysem.cli import main; main()"
+        "search.run_search = lambda *_: threading.Event().wait(); from polysem.cli import main; main()"
     )
     command = [sys.executable, "-c", code, "serve", str(saved), "--port", "0", "--json"]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -217,7 +217,7 @@ def test_the_first_signal_waits_for_what_runs_and_the_second_does_not(saved):
         wait_until(lambda: b'"ready"' in answer(port, "GET /healthz"))
         with socket.create_connection(("127.0.0.1", port)) as asking:
             asking.sendall(f"GET /api/v1/search?q=a HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
-            wait_until(lambda: b"polysem_work_under_way 1\n" in answer(port, "GET /metrics"))
+            wait_until(lambda: b"polysem_work_under_way 1.0\n" in answer(port, "GET /metrics"))
             running.send_signal(signal.SIGINT)
             wait_until(lambda: not listens(port))  # it takes nobody new, and waits for who is there
             assert running.poll() is None
@@ -232,7 +232,7 @@ def test_the_first_signal_waits_for_what_runs_and_the_second_does_not(saved):
 
 
 def test_a_map_nobody_will_see_does_not_hold_up_the_end(place, model, monkeypatch):
-    from polysem.server import index_overview
+    from polysem.server.routes import overview
 
     ended = []
 
@@ -244,7 +244,7 @@ def test_a_map_nobody_will_see_does_not_hold_up_the_end(place, model, monkeypatc
         finally:
             ended.append(True)
 
-    monkeypatch.setattr(index_overview, "space", endless)
+    monkeypatch.setattr(overview, "build_map", endless)
     with server(place, model) as (_, port):
         assert b'"ready":false' in answer(port, "GET /api/v1/map")
     assert ended == [True]

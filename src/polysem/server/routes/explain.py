@@ -29,11 +29,13 @@ def explain_item(index: Index, item: Item, caption: str, pixels: int) -> dict[st
     """item: the image, or video, as the index knows it."""
     from polysem.data.video import VideoError
     from polysem.inspection import explain
-    from polysem.models.moments import usable
+    from polysem.models.video import valid_duration
 
     model = index.model
     try:
-        found = explain(model, _content(model, item, pixels), caption, duration=usable(item.metadata.get("duration")))
+        found = explain(
+            model, _content(model, item, pixels), caption, duration=valid_duration(item.metadata.get("duration"))
+        )
     except VideoError:
         raise ApiError(404, "The video of this item cannot be read any more.") from None
     return explanation_json(found, [_nearest(index, element) for element in found.image.vectors])

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-LONG = 300.0
+LONG = 600.0
 """Seconds after which a test gives up instead of hanging for ever. No test may depend on how long something takes."""
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from polysem.data.collection import Collection
-from polysem.inspection.diagnose.caption_objects import Names
+from polysem.inspection.diagnose.retrieval_errors import NameFinder
 
 SUPER_CLASSES = {
     "person": "person",
@@ -71,10 +71,10 @@ class Things:
         self._class_of = {name: name for name in groups}
         for name, words in WORDS.items():
             self._class_of |= dict.fromkeys(words.split(", "), name)
-        self._names = Names(self._class_of)
+        self._names = NameFinder(self._class_of)
 
     def named(self, caption: str) -> set[str]:
-        return {self._class_of[word] for word in self._names.named(caption)}
+        return {self._class_of[word] for word in self._names.find(caption)}
 
 
 def labelled(photos: Collection, count: int, captions: int = 2, least: int = 10) -> Collection:

@@ -41,8 +41,8 @@ from polysem.data.collection import Collection
 from polysem.evaluation import evaluate, protocols
 from polysem.evaluation.ranking import rank_bidirectional
 from polysem.evaluation.score_matrix import EmbeddingScores
-from polysem.inspection.diagnose.confusions import confusions, groups_of
-from polysem.inspection.gallery import Gallery, open_gallery
+from polysem.inspection.diagnose.retrieval_errors import count_confusions, label_groups
+from polysem.inspection.gallery import EmbeddedGallery, open_gallery
 from polysem.training import precompute, train
 from polysem.training.build import assemble
 from polysem.training.metrics_log import METRICS, read
@@ -160,7 +160,7 @@ def failures(cells: Mapping[str, Sequence[Cell]], data: Collection, stores: Stor
         gallery = open_gallery(run, data, split="test", features=stores[0], text_features=stores[1])
         ranked = ranking(gallery)
         for way, one in (("i2t", ranked.i2t), ("t2i", ranked.t2i)):
-            counted = confusions(one, gallery.items, groups, texts_ask=way == "t2i")
+            counted = count_confusions(one, gallery.items, groups, from_text=way == "t2i")
             swaps = [f"{swap.says} → {swap.shows} ({swap.kind}, {swap.times})" for swap in counted.swaps[:8]]
             queries = len(gallery.items) if way == "i2t" else len(gallery.items.captions)
             table[f"{name}, {way}"] = {
@@ -172,7 +172,7 @@ def failures(cells: Mapping[str, Sequence[Cell]], data: Collection, stores: Stor
     return table, gallery
 
 
-def ranking(gallery: Gallery) -> Any:
+def ranking(gallery: EmbeddedGallery) -> Any:
     scores = EmbeddingScores(gallery.embeddings.images, gallery.embeddings.texts, gallery.model.similarity)
     ranked, _ = rank_bidirectional(scores, gallery.items.caption_items, keep=10)
     return ranked
@@ -259,7 +259,7 @@ def main() -> None:
     parser.add_argument("--page", type=Path, default=PAGE, help="the page whose tables are written anew")
     given = parser.parse_args()
     console, data = Console(), open_collection(given.data)
-    groups = groups_of(data)
+    groups = label_groups(data)
     if given.caption_labels is not None:
         data, groups = caption_labels.labelled(data, given.caption_labels), dict(caption_labels.GROUPS)
     settings = [f"training.epochs={given.epochs}", *given.set]

@@ -13,9 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from polysem.data.images import load_image
-from polysem.inspection.diagnose.caption_objects import Names
-from polysem.inspection.diagnose.confusions import KINDS, classify
-from polysem.inspection.gallery import Gallery
+from polysem.inspection.diagnose.retrieval_errors import KINDS, NameFinder, classify_confusion
+from polysem.inspection.gallery import EmbeddedGallery
 
 COLOURS = {"micro_f1.image": "#7b3fa0", "micro_f1.text": "#2563b0", "i2t.ndcg50": "#2d8544", "t2i.ndcg50": "#c28a00"}
 STYLES = ("-", ":")
@@ -47,12 +46,12 @@ def epochs(path: Path, title: str, runs: Mapping[str, Sequence[Mapping[str, Any]
     figure.savefig(path)
 
 
-def failures(path: Path, gallery: Gallery, ranked: Any, groups: Mapping[str, str]) -> None:
+def failures(path: Path, gallery: EmbeddedGallery, ranked: Any, groups: Mapping[str, str]) -> None:
     """Figure 2: wrong first answers of both directions, sorted by what was confused."""
     items, captions = gallery.items, gallery.items.captions
     supers = set(groups.values()) - set(groups)
     labels = [frozenset(item.labels) - supers for item in items]
-    names = Names(label for own in labels for label in own)
+    names = NameFinder(label for own in labels for label in own)
     owners = items.caption_items.tolist()
     found = []
     for way, ranking in (("t2i", ranked.t2i), ("i2t", ranked.i2t)):
@@ -64,7 +63,9 @@ def failures(path: Path, gallery: Gallery, ranked: Any, groups: Mapping[str, str
                 asking = owners[query] if way == "t2i" else query
                 if owners[text] == image or asking in told or chosen == EXAMPLES:
                     continue
-                sort, pairs = classify(names.named(captions[text]) or labels[owners[text]], labels[image], groups)
+                sort, pairs = classify_confusion(
+                    names.find(captions[text]) or labels[owners[text]], labels[image], groups
+                )
                 if sort == kind and pairs:
                     told.add(asking)
                     chosen += 1
@@ -88,7 +89,7 @@ def failures(path: Path, gallery: Gallery, ranked: Any, groups: Mapping[str, str
     figure.savefig(path)
 
 
-def _cell(axes: Any, side: str, place: int, gallery: Gallery) -> None:
+def _cell(axes: Any, side: str, place: int, gallery: EmbeddedGallery) -> None:
     axes.set_xticks([])
     axes.set_yticks([])
     for spine in axes.spines.values():

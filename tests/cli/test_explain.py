@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from inspection.making import CAPTION_FILE, DIM, model, regions
+from inspection.small_models import CAPTION_FILE, DIM, make_model, make_regions
 from polysem import encoders
 from polysem.cli import app
 from polysem.errors import PolysemError
@@ -20,10 +20,10 @@ def folder(tmp_path_factory):
     """Two models, a picture, features and captions."""
     here = tmp_path_factory.mktemp("explain")
     grid = encoders.build("grid", pretrained=False, image_size=64, dim=DIM, trainable="none")
-    model("slots", "slots", encoder=grid).save(here / "pictures")
-    model("single-gpo", "single-gpo", "cosine").save(here / "features")
+    make_model("slots", "slots", encoder=grid).save(here / "pictures")
+    make_model("single-gpo", "single-gpo", "cosine").save(here / "features")
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 90, 3)).astype(np.uint8)).save(here / "photo.png")
-    np.save(here / "one.npy", regions().numpy())
+    np.save(here / "one.npy", make_regions().numpy())
     np.save(here / "boxes.npy", np.array([[i, i, i + 20, i + 10] for i in range(7)]))
     (here / "captions.txt").write_text(CAPTION_FILE)
     return here

@@ -18,7 +18,7 @@ from polysem.data.store import FeatureStore
 from polysem.encoders.multi_grid import averaging
 from polysem.errors import ConfigError
 from polysem.export import export_onnx
-from polysem.inspection import explain, stored_places
+from polysem.inspection import explain, locate_stored_tokens
 from support import shaken
 
 
@@ -157,7 +157,7 @@ def test_features_of_it_are_kept_on_disk(make, networks, tmp_path):
     assert store.fingerprint == encoder.fingerprint()
     expected = encoder(encoder.preprocess(picture())[None]).values[0]
     np.testing.assert_allclose(store.batch([0]).values[0], expected.detach().numpy(), atol=1e-5)
-    where = stored_places(store.manifest, 9, (90, 60))
+    where = locate_stored_tokens(store.manifest, 9, (90, 60))
     assert (where.kind, where.grid, where.boxes[4].tolist()) == ("cells", (3, 3), [30, 20, 60, 40])
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from inspection.making import SETS, model, regions
+from inspection.small_models import SETS, make_model, make_regions
 from polysem import LocalFeatures, PolysemError
-from polysem.inspection import contributions, image_attentions, text_attentions
+from polysem.inspection import decompose_score, image_attentions, text_attentions
 
 CAPTION = "a small red dog"
 
@@ -14,12 +14,12 @@ CAPTION = "a small red dog"
 @pytest.mark.parametrize("setting", SETS)
 def test_weights_are_shares_and_vectors_those_of_encoding(setting):
     alike = "smooth_chamfer" if "single" not in setting and setting != "classes" else "cosine"
-    made = model(setting, setting, alike)
-    images = [regions(7), regions(3, seed=1), regions(1, seed=2)]
+    model = make_model(setting, setting, alike)
+    images = [make_regions(7), make_regions(3, seed=1), make_regions(1, seed=2)]
     texts = [CAPTION, "cat", "a blue boat by the tree"]
     for found, sets in (
-        (list(image_attentions(made, images)), made.encode_images(images)),
-        (list(text_attentions(made, texts)), made.encode_texts(texts)),
+        (list(image_attentions(model, images)), model.encode_images(images)),
+        (list(text_attentions(model, texts)), model.encode_texts(texts)),
     ):
         torch.testing.assert_close(torch.stack([item.vectors for item in found]), sets, atol=1e-5, rtol=0)
         for item in found:
@@ -33,14 +33,14 @@ def test_weights_are_shares_and_vectors_those_of_encoding(setting):
             if item.terms is not None:
                 torch.testing.assert_close(item.terms.sum(0), item.vectors[0], atol=1e-5, rtol=0)
                 assert float(item.wins.sum()) == pytest.approx(1)
-    assert [item.weights.shape[-1] for item in image_attentions(made, images)] == [7, 3, 1]
+    assert [item.weights.shape[-1] for item in image_attentions(model, images)] == [7, 3, 1]
 
 
 @pytest.mark.parametrize("setting", ["slots", "single-gpo", "single-gcn"])
 def test_an_item_does_not_depend_on_its_batch(setting):
-    made = model(setting, setting, "smooth_chamfer" if setting == "slots" else "cosine")
-    images = [regions(7), regions(3, seed=1)]
-    together, alone = image_attentions(made, images), image_attentions(made, images, batch_size=1)
+    model = make_model(setting, setting, "smooth_chamfer" if setting == "slots" else "cosine")
+    images = [make_regions(7), make_regions(3, seed=1)]
+    together, alone = image_attentions(model, images), image_attentions(model, images, batch_size=1)
     for one, other in zip(together, alone, strict=True):
         torch.testing.assert_close(one.weights, other.weights, atol=1e-5, rtol=0)
 
@@ -52,15 +52,17 @@ def test_what_kind_of_weights_they_are():
         "single-seq2seq": "omission",
     }
     for setting, how in kinds.items():
-        made = model(setting, setting, "smooth_chamfer" if setting in ("slots", "attention_pooling") else "cosine")
-        assert next(image_attentions(made, [regions()])).how == how
+        model = make_model(
+            setting, setting, "smooth_chamfer" if setting in ("slots", "attention_pooling") else "cosine"
+        )
+        assert next(image_attentions(model, [make_regions()])).how == how
 
 
 def test_all_weights_of_a_maximum_lie_on_the_tokens_that_hold_it():
-    made = model("single-max", "single-max", "cosine")
-    given = regions()
-    found = next(image_attentions(made, [given]))
-    values = made.image.encoder(LocalFeatures.from_list([given])).values[0]
+    model = make_model("single-max", "single-max", "cosine")
+    given = make_regions()
+    found = next(image_attentions(model, [given]))
+    values = model.image.encoder(LocalFeatures.from_list([given])).values[0]
     wins = torch.bincount(values.argmax(0), minlength=len(given)) / values.shape[1]
     torch.testing.assert_close(found.weights[0, 0], wins)
 
@@ -76,20 +78,20 @@ def test_a_decisive_token_changes_the_score_and_an_irrelevant_one_does_not(setti
     """Each token in turn is taken out of the picture. Over many pictures, the one that the map marks most counts for
     more than tokens do on average, and the one that it marks least for less."""
     single = setting.startswith("single")
-    made = model(setting, "single-mean" if single else "slots", "cosine" if single else "smooth_chamfer")
-    _sharpen(made, setting)
-    text = made.encode_texts([CAPTION])
+    model = make_model(setting, "single-mean" if single else "slots", "cosine" if single else "smooth_chamfer")
+    _sharpen(model, setting)
+    text = model.encode_texts([CAPTION])
     decisive, irrelevant, usual = [], [], []
     for seed in range(24):
         loudness = torch.linspace(0.2, 3, 9)[torch.randperm(9)]  # some have more to say than others
-        given = regions(9, seed) * loudness[:, None]
-        found = next(image_attentions(made, [given]))
+        given = make_regions(9, seed) * loudness[:, None]
+        found = next(image_attentions(model, [given]))
         # of all elements, each as much as it has to do with the score
-        shares = contributions(made.similarity, found.vectors, text[0]).rows.abs()
+        shares = decompose_score(model.similarity, found.vectors, text[0]).rows.abs()
         marked = (shares[:, None] / shares.sum() * found.weights.mean(0)).sum(0)
         without = [torch.cat([given[:place], given[place + 1 :]]) for place in range(9)]
-        before = made.similarity(made.encode_images([given]), text)
-        after = made.similarity(made.encode_images(without), text)
+        before = model.similarity(model.encode_images([given]), text)
+        after = model.similarity(model.encode_images(without), text)
         changes = (after - before).detach().abs()[:, 0]
         decisive.append(float(changes[marked.argmax()]))
         irrelevant.append(float(changes[marked.argmin()]))
@@ -98,9 +100,9 @@ def test_a_decisive_token_changes_the_score_and_an_irrelevant_one_does_not(setti
     assert np.mean(irrelevant) < 0.7 * np.mean(usual)
 
 
-def _sharpen(made, setting):
+def _sharpen(model, setting):
     """Attention that singles tokens out, as trained models have it, and no global feature that knows all of them."""
-    sets = made.image.sets
+    sets = model.image.sets
     with torch.no_grad():
         if setting in ("slots-alone", "transformer"):
             for update in sets.block.updates:
@@ -110,10 +112,10 @@ def _sharpen(made, setting):
                 sets.global_norm.bias.zero_()
         elif setting in ("pie_net", "attention_pooling"):
             sets.w_2.weight.mul_(8)
-            made.image.pool = _Nothing()
+            model.image.pool = _Nothing()
         elif setting == "single-gpo":
             sets.pooling.temperature = 0.005
-        made.image.encoder.fc.weight.mul_(3)
+        model.image.encoder.fc.weight.mul_(3)
 
 
 class _Nothing(torch.nn.Module):
@@ -137,4 +139,4 @@ class _Nothing(torch.nn.Module):
 )
 def test_mistakes(images, says):
     with pytest.raises(PolysemError, match=says):
-        list(image_attentions(model(), images))
+        list(image_attentions(make_model(), images))

@@ -1,30 +1,29 @@
 """Inspection: why a match happened, what the space looks like, and whether the sets are diverse."""
 
 from polysem.inspection.attention import Attention, image_attentions, text_attentions
-from polysem.inspection.contributions import Contributions, contributions
-from polysem.inspection.diagnose import Diagnosis, Verdict, diagnose
-from polysem.inspection.explain import Explanation, draw, explain
-from polysem.inspection.map import Map, Points
+from polysem.inspection.diagnose import Diagnosis, HealthVerdict, diagnose
+from polysem.inspection.explain import Contributions, Explanation, decompose_score, draw, explain
+from polysem.inspection.map import Map, MapPoints
 from polysem.inspection.map import map_space as map  # noqa: A004 - the name of the command
-from polysem.inspection.token_boxes import Places, places, regions, stored_places
+from polysem.inspection.token_boxes import TokenBoxes, locate_regions, locate_stored_tokens, locate_tokens
 
 __all__ = [
     "Attention",
     "Contributions",
     "Diagnosis",
     "Explanation",
+    "HealthVerdict",
     "Map",
-    "Places",
-    "Points",
-    "Verdict",
-    "contributions",
+    "MapPoints",
+    "TokenBoxes",
+    "decompose_score",
     "diagnose",
     "draw",
     "explain",
     "image_attentions",
+    "locate_regions",
+    "locate_stored_tokens",
+    "locate_tokens",
     "map",
-    "places",
-    "regions",
-    "stored_places",
     "text_attentions",
 ]

@@ -1,4 +1,4 @@
-"""Which local features each vector of an item was made of: the attention, or the pooling weights, that were used."""
+"""Which local features each vector of an item was made of: attention, pooling weights, or importance by occlusion."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from polysem.encoders import Tokens
 from polysem.errors import InputError
 from polysem.features import LocalFeatures
-from polysem.inspection import occlusion
 from polysem.models import Model, Tower
 from polysem.models.embedding import move
 from polysem.models.items import Items, image_items, text_items
@@ -19,7 +20,8 @@ from polysem.models.tower import Inputs
 from polysem.pooling.base import coefficient_shares
 from polysem.progress import Progress
 
-How = Literal["attention", "pooling", "omission"]
+WeightKind = Literal["attention", "pooling", "omission"]
+_OCCLUDED_AT_ONCE = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +43,7 @@ class Attention:
 
     vectors: Tensor
     weights: Tensor
-    how: How
+    how: WeightKind
     won: Tensor | None = None
     terms: Tensor | None = None
     common: Tensor | None = None
@@ -65,7 +67,9 @@ def image_attentions(
 ) -> Iterator[Attention]:
     """The `Attention` of each image, in the order given. No more than a batch is in memory.
 
-    images: a list of paths or PIL pictures; of (tokens, dim) arrays; or `LocalFeatures`, as `encode_images` takes them.
+    Args:
+        images: a list of paths, PIL images or (tokens, dim) arrays; or `LocalFeatures`, as `encode_images` takes them.
+        progress: called with the stage "attention", the number of items done and their total.
     """
     return _attentions(model.image, image_items(model.image.encoder, images), batch_size, progress)
 
@@ -86,8 +90,8 @@ def _attentions(tower: Tower, items: Items[Any], batch_size: int, progress: Prog
     def attentions() -> Iterator[Attention]:
         done = 0
         for batch in batches:
-            for found in tower_attentions(tower, batch):
-                yield found
+            for attention in tower_attentions(tower, batch):
+                yield attention
                 done += 1
             if progress is not None:
                 progress("attention", done, len(items))
@@ -95,51 +99,47 @@ def _attentions(tower: Tower, items: Items[Any], batch_size: int, progress: Prog
     return attentions()
 
 
+@torch.no_grad()
 def tower_attentions(tower: Tower, batch: Inputs) -> list[Attention]:
     """The `Attention` of every item of a batch of a tower's inputs."""
     training = tower.training
     tower.eval()
     try:
-        with torch.no_grad():
-            return _of_batch(tower, move(batch, next(tower.parameters()).device))
+        return _batch_attentions(tower, move(batch, next(tower.parameters()).device))
     finally:
         tower.train(training)
 
 
-def _of_batch(tower: Tower, batch: Inputs) -> list[Attention]:
+def _batch_attentions(tower: Tower, batch: Inputs) -> list[Attention]:
     encoded, projected = tower.encode(batch)
     prediction = tower.embed(encoded, projected)
     read = projected if tower.reads == "projected" else encoded
     steps, sums = tower.sets.token_shares(prediction), tower.sets.as_sum(read) if tower.sets.k == 1 else None
-    won = prediction.attention_steps if _compete(tower) else None
-    common = _common(tower, projected)
-    found = []
+    won = prediction.attention_steps if tower.sets.elements_compete else None
+    common = _global_weights(tower, projected)
+    attentions = []
     for row, (vectors, real) in enumerate(zip(prediction.vectors, read.mask, strict=True)):
-        how: How = "attention"
+        how: WeightKind = "attention"
         if sums is not None:
             how, weights = "pooling", sums.shares[row, real][None, None]
         elif steps is not None:
             weights = steps[:, row][..., real]
         else:
-            how, weights = "omission", occlusion.weights(tower, batch, row, vectors)[None]
-        found.append(
+            how, weights = "omission", occlusion_weights(tower, batch, row, vectors)[None]
+        attentions.append(
             Attention(
-                _plain(vectors),
-                _plain(weights),
+                _detach(vectors),
+                _detach(weights),
                 how,
-                None if won is None else _plain(won[:, row].mean(1)[..., real]),
-                None if sums is None else _plain(_summing_to(vectors[0], sums.terms[row, real])),
-                None if common is None else _plain(common[row, real]),
+                None if won is None else _detach(won[:, row].mean(1)[..., real]),
+                None if sums is None else _detach(_scale_terms(vectors[0], sums.terms[row, real])),
+                None if common is None else _detach(common[row, real]),
             )
         )
-    return found
+    return attentions
 
 
-def _compete(tower: Tower) -> bool:
-    return tower.sets.elements_compete
-
-
-def _common(tower: Tower, projected: LocalFeatures) -> Tensor | None:
+def _global_weights(tower: Tower, projected: LocalFeatures) -> Tensor | None:
     """(B, N): the weights of the pooling that made the global feature; None where no pooling with weights did."""
     if tower.pool is None or not tower.sets.needs_global:
         return None
@@ -147,11 +147,59 @@ def _common(tower: Tower, projected: LocalFeatures) -> Tensor | None:
     return None if weights is None else coefficient_shares(weights)
 
 
-def _summing_to(vector: Tensor, terms: Tensor) -> Tensor:
+def _scale_terms(vector: Tensor, terms: Tensor) -> Tensor:
     """(N, D) terms scaled as their sum was to become the vector."""
     length = terms.sum(0).norm()
     return terms * (vector.norm() / length) if length > 0 else terms
 
 
-def _plain(x: Tensor) -> Tensor:
+def _detach(x: Tensor) -> Tensor:
     return x.detach().float().cpu()
+
+
+# --------------------------------------------------------------------------------------------------------- occlusion
+
+
+def occlusion_weights(tower: Tower, batch: Inputs, row: int, vectors: Tensor) -> Tensor:
+    """Importance of each token by occlusion: 1 - cosine of each vector to what it is without the token.
+
+    Args:
+        batch: the inputs that item number `row`, whose set is `vectors` (K, D), was part of.
+
+    Returns:
+        (K, N), each row scaled to sum to 1.
+    """
+    tokens = _select_item(tower, batch, row)
+    count = tokens.ids.shape[1] if isinstance(tokens, Tokens) else tokens.values.shape[1]
+    if count == 1:
+        return vectors.new_ones(len(vectors), 1)
+    changes = []
+    for first in range(0, count, _OCCLUDED_AT_ONCE):
+        occluded = tower(_leave_out(tokens, range(first, min(count, first + _OCCLUDED_AT_ONCE)))).vectors
+        changes.append(1 - F.cosine_similarity(occluded, vectors, -1))
+    change = torch.cat(changes).clamp(min=0).t()
+    total = change.sum(1, keepdim=True)
+    return torch.where(total > 0, change / torch.where(total > 0, total, 1.0), 1 / count)
+
+
+def _select_item(tower: Tower, batch: Inputs, row: int) -> Tokens | LocalFeatures:
+    """The one item, where there are tokens to leave out for the first time: before a GRU has read them all."""
+    if isinstance(batch, Tokens):
+        return Tokens(batch.ids[row : row + 1, batch.mask[row]], batch.mask[row : row + 1, batch.mask[row]])
+    features = batch if isinstance(batch, LocalFeatures) else tower.encoder(batch[row : row + 1])
+    if features is not batch:
+        row = 0
+    real = features.mask[row]
+    summary = None if features.summary is None else features.summary[row : row + 1]
+    return LocalFeatures(features.values[row : row + 1, real], real[real][None], summary)
+
+
+def _leave_out(tokens: Tokens | LocalFeatures, positions: range) -> Tokens | LocalFeatures:
+    """As many copies of the item as there are positions, each without the token there."""
+    if isinstance(tokens, Tokens):
+        ids = tokens.ids[0].tolist()
+        return Tokens.from_lists([ids[:i] + ids[i + 1 :] for i in positions]).to(tokens.ids.device)
+    count, device = len(positions), tokens.values.device
+    keep = torch.arange(tokens.values.shape[1], device=device) != torch.tensor(list(positions), device=device)[:, None]
+    summary = None if tokens.summary is None else tokens.summary.expand(count, -1)
+    return LocalFeatures(tokens.values.expand(count, -1, -1), keep, summary)

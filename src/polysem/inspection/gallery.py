@@ -1,8 +1,7 @@
-"""A model and the part of a collection to look at, with the sets of its images and captions."""
+"""A model and the split of a collection to inspect, with the sets of its images and captions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,15 +11,14 @@ from polysem.data.readers import open_collection
 from polysem.errors import InputError
 from polysem.evaluation.embeddings import Embeddings, embed
 from polysem.models import Model, load
+from polysem.progress import Progress
 
-Progress = Callable[[str, int, int], None]
-"""Stage, done, of."""
-Store = str | Path | None
+StorePath = str | Path | None
 
 
 @dataclass(frozen=True, eq=False)
-class Gallery:
-    """name: of the model, for a reader. split: what was looked at."""
+class EmbeddedGallery:
+    """The items of a split and their embeddings. name: of the model, for a reader."""
 
     name: str
     model: Model
@@ -38,46 +36,46 @@ def open_gallery(
     data: str | Path | Collection,
     *,
     split: str | None = None,
-    features: Store = None,
-    text_features: Store = None,
-    most: int | None = None,
+    features: StorePath = None,
+    text_features: StorePath = None,
+    limit: int | None = None,
     progress: Progress | None = None,
-) -> Gallery:
-    """split: by default "test" if there is one, else "val", else all of it. most: how many items to take, spread evenly
-    over the split."""
-    opened = model if isinstance(model, Model) else load(model)
+) -> EmbeddedGallery:
+    """Embed a split of a collection.
+
+    Args:
+        split: by default "test" if there is one, else "val", else all of it.
+        features, text_features: feature stores to take instead of images and captions.
+        limit: how many items to take, spread evenly over the split.
+    """
+    loaded = model if isinstance(model, Model) else load(model)
     collection = data if isinstance(data, Collection) else open_collection(data)
-    part, called = _part(collection, split, opened)
-    if not part.captions:
+    items, split = _select_split(collection, split, loaded)
+    if not items.captions:
         raise InputError(
-            f"{collection.name} {called} has no captions, and without them there is nothing to compare its pictures "
+            f"{collection.name} {split} has no captions, and without them there is nothing to compare its images "
             "with. Give a collection with captions; `polysem data check` shows what is there."
         )
-    if most is not None and most < len(part):
-        part = part.where([i * len(part) // most for i in range(most)])
-        called = f"{called}, {most:,} of its items"
+    if limit is not None and limit < len(items):
+        items = items.where([i * len(items) // limit for i in range(limit)])
+        split = f"{split}, {limit:,} of its items"
     name = type(model).__name__ if isinstance(model, Model) else Path(model).resolve().name
-    told = None if progress is None else lambda _, done, total: progress(f"encoding with {name}", done, total)
-    return Gallery(
-        name,
-        opened,
-        part,
-        called,
-        embed(opened, part, features=features, text_features=text_features, progress=told),
-    )
+    report = None if progress is None else lambda _, done, total: progress(f"encoding with {name}", done, total)
+    embeddings = embed(loaded, items, features=features, text_features=text_features, progress=report)
+    return EmbeddedGallery(name, loaded, items, split, embeddings)
 
 
-def _part(collection: Collection, wanted: str | None, model: Model) -> tuple[Collection, str]:
+def _select_split(collection: Collection, split: str | None, model: Model) -> tuple[Collection, str]:
     if not collection.has_splits:
-        if wanted not in (None, "all", "val"):
+        if split not in (None, "all", "val"):
             raise InputError(
-                f"{collection.name} has no splits, so no {wanted!r}. Take --split all, or --split val for the tenth "
+                f"{collection.name} has no splits, so no {split!r}. Take --split all, or --split val for the tenth "
                 "that training holds out by id."
             )
         trained_here = train_overlap.share(model.provenance.get("data", {}).get("items", []), collection) > 0
-        if wanted == "val" or (wanted is None and trained_here):
+        if split == "val" or (split is None and trained_here):
             return collection.held_out()[0], HELD_OUT_NAME
         return collection, "all"
-    if wanted is None:
-        wanted = next(name for name in ("test", "val", *collection.splits) if name in collection.splits)
-    return (collection if wanted == "all" else collection.split(wanted)), wanted
+    if split is None:
+        split = next(name for name in ("test", "val", *collection.splits) if name in collection.splits)
+    return (collection if split == "all" else collection.split(split)), split

@@ -1,4 +1,4 @@
-"""Where each local feature lies in the picture, as it was before it was resized or cropped."""
+"""Where each local feature lies in the image, as it was before it was resized or cropped."""
 
 from __future__ import annotations
 
@@ -14,130 +14,134 @@ from polysem.encoders import Detector, Encoder, ImageEncoder
 from polysem.encoders.preprocessing import Preprocessing, grid_boxes
 from polysem.errors import InputError, kind
 
-Kind = Literal["cells", "boxes", "frames", "unknown"]
-NOWHERE = float("nan")
-_VIDEO = frozenset({"frames", "video_frames"})
+TokenKind = Literal["cells", "boxes", "frames", "unknown"]
+_VIDEO_ENCODERS = frozenset({"frames", "video_frames"})
 """Encoders whose tokens are frames."""
 
 
 @dataclass(frozen=True, eq=False)
-class Places:
-    """The places of an item's N tokens, in their order.
+class TokenBoxes:
+    """The boxes of an item's N tokens, in their order.
 
-    boxes: (N, 4) [x0, y0, x1, y1] in pixels of the picture; NaN for a token that has no place, as a class token.
+    boxes: (N, 4) [x0, y0, x1, y1] in pixels of the image; NaN for a token without a box, such as a class token.
     kind: cells    of a grid, or patches: tokens that tile what the encoder saw
           boxes    regions, anywhere
           frames   of a video, one after the other
-          unknown  features of which nobody wrote down where they lie
-    size: (width, height) of the picture, (0, 0) if it is not known.
+          unknown  features whose boxes were not stored
+    size: (width, height) of the image, (0, 0) if it is not known.
     grid: (rows, columns) of `cells`.
     times: of `frames` the second each was taken at, where that is known.
     """
 
     boxes: Tensor
-    kind: Kind
+    kind: TokenKind
     size: tuple[int, int] = (0, 0)
     grid: tuple[int, int] = (0, 0)
     times: tuple[float, ...] = ()
+
+    @classmethod
+    def unlocated(cls, tokens: int, kind: TokenKind = "unknown", size: tuple[int, int] = (0, 0)) -> TokenBoxes:
+        """Tokens whose boxes are not known."""
+        return cls(torch.full((tokens, 4), float("nan")), kind, size)
 
     def __len__(self) -> int:
         return len(self.boxes)
 
     @property
     def located(self) -> Tensor:
-        """(N,) bool: which tokens have a place."""
+        """(N,) bool: which tokens have a box."""
         return ~self.boxes.isnan().any(1)
 
     @property
     def centres(self) -> Tensor:
-        """(N, 2): x and y in pixels; NaN without a place."""
+        """(N, 2): x and y in pixels; NaN without a box."""
         return (self.boxes[:, :2] + self.boxes[:, 2:]) / 2
 
     @property
     def window(self) -> tuple[float, float, float, float]:
-        """The part of the picture that `cells` tile: left, top, right, bottom."""
-        found = self.boxes[self.located]
-        low, high = found[:, :2].amin(0), found[:, 2:].amax(0)
+        """The part of the image that `cells` tile: left, top, right, bottom."""
+        boxes = self.boxes[self.located]
+        low, high = boxes[:, :2].amin(0), boxes[:, 2:].amax(0)
         return float(low[0]), float(low[1]), float(high[0]), float(high[1])
 
     def as_map(self, weights: Tensor) -> Tensor:
-        """(..., N) -> (..., rows, columns): values of `cells` laid out as on the picture."""
+        """(..., N) -> (..., rows, columns): values of `cells` laid out as on the image."""
         if self.kind != "cells":
             raise InputError(f"Only cells of a grid make a map; these are {self.kind}. Draw the boxes instead.")
-        laid_out: Tensor = weights[..., self.located].unflatten(-1, self.grid)
-        return laid_out
+        grid: Tensor = weights[..., self.located].unflatten(-1, self.grid)
+        return grid
 
 
-def places(encoder: Encoder, picture: Image.Image | tuple[int, int], tokens: int | None = None) -> Places:
-    """Where the tokens lie that this encoder makes of a picture.
+def locate_tokens(encoder: Encoder, image: Image.Image | tuple[int, int], tokens: int | None = None) -> TokenBoxes:
+    """The boxes of the tokens that this encoder makes of an image.
 
-    picture: itself, upright; or, for encoders with a fixed grid, its (width, height) is enough.
-    tokens: how many there are, for encoders of precomputed features; they have no place that could be known from them.
+    Args:
+        image: itself, upright; or, for encoders with a fixed grid, its (width, height) is enough.
+        tokens: how many there are, for encoders of precomputed features, from which no box can be known.
     """
-    size = picture.size if isinstance(picture, Image.Image) else (int(picture[0]), int(picture[1]))
+    size = image.size if isinstance(image, Image.Image) else (int(image[0]), int(image[1]))
     if isinstance(encoder, Detector):
-        if not isinstance(picture, Image.Image):
-            raise InputError("A detector's regions lie elsewhere in each picture: give the picture, not its size.")
-        return _detected(encoder, picture)
+        if not isinstance(image, Image.Image):
+            raise InputError(f"A detector's regions lie elsewhere in each image: give the image, not its size {size}.")
+        return _detect_regions(encoder, image)
     if isinstance(encoder, ImageEncoder):
-        return _tiled(encoder.places(*size), int(bool(getattr(encoder, "has_cls", False))), size)
+        return _tile(encoder.places(*size), int(bool(getattr(encoder, "has_cls", False))), size)
     if tokens is None:
         raise InputError(f"{type(encoder).__name__} takes precomputed features: say how many `tokens` there are.")
-    return nowhere(tokens, "frames" if encoder.kind == "video" else "unknown", size)
+    return TokenBoxes.unlocated(tokens, "frames" if encoder.kind == "video" else "unknown", size)
 
 
-def nowhere(tokens: int, kind: Kind = "unknown", size: tuple[int, int] = (0, 0)) -> Places:
-    """Tokens of which no place is known."""
-    return Places(torch.full((tokens, 4), NOWHERE), kind, size)
+def locate_regions(boxes: Any, size: tuple[int, int]) -> TokenBoxes:
+    """The boxes of precomputed regions.
 
-
-def regions(boxes: Any, size: tuple[int, int]) -> Places:
-    """Places of precomputed regions. boxes: (N, 4) [x0, y0, x1, y1] in pixels of a picture of this (width, height)."""
-    found = torch.as_tensor(boxes, dtype=torch.float32)
-    if found.ndim != 2 or found.shape[1] != 4:
+    Args:
+        boxes: (N, 4) [x0, y0, x1, y1] in pixels of an image of this (width, height).
+    """
+    values = torch.as_tensor(boxes, dtype=torch.float32)
+    if values.ndim != 2 or values.shape[1] != 4:
         raise InputError(f"Boxes are (regions, 4): x0, y0, x1, y1 in pixels; got {kind(boxes)}.")
-    known = found[~found.isnan().any(1)]
-    if bool((known[:, :2] > known[:, 2:]).any()):
-        raise InputError("Boxes are x0, y0, x1, y1 in pixels, with x0 < x1 and y0 < y1; some end before they begin.")
-    return Places(found, "boxes", size)
+    known = values[~values.isnan().any(1)]
+    wrong = known[(known[:, :2] > known[:, 2:]).any(1)]
+    if len(wrong):
+        raise InputError(f"Boxes are x0, y0, x1, y1 in pixels, with x0 < x1 and y0 < y1; got {wrong[0].tolist()}.")
+    return TokenBoxes(values, "boxes", size)
 
 
-def stored_places(manifest: FeatureManifest, tokens: int, size: tuple[int, int]) -> Places:
-    """Where the tokens of a feature store lie in a picture of this (width, height), as far as its manifest tells.
+def locate_stored_tokens(manifest: FeatureManifest, tokens: int, size: tuple[int, int]) -> TokenBoxes:
+    """The boxes of a feature store's tokens in an image of this (width, height), as far as its manifest tells.
 
     It does for grids and patches. A detector's boxes are not stored.
     """
-    made_by = manifest.encoder
-    if made_by.get("name") not in ("grid", "grids", "patch"):
-        return nowhere(tokens, "frames" if made_by.get("name") in _VIDEO else "unknown", size)
+    encoder = manifest.encoder
+    if encoder.get("name") not in ("grid", "grids", "patch"):
+        return TokenBoxes.unlocated(tokens, "frames" if encoder.get("name") in _VIDEO_ENCODERS else "unknown", size)
     side = int(tokens**0.5)
-    without_place = tokens - side**2
-    if without_place not in (0, 1):
+    unlocated = tokens - side**2
+    if unlocated not in (0, 1):
         raise InputError(
-            f"{tokens} tokens of a {made_by['name']} encoder are no square grid, with or without a class token."
+            f"{tokens} tokens of a {encoder['name']} encoder are no square grid, with or without a class token."
         )
-    seen = Preprocessing(int(made_by["image_size"]), made_by["resize"], (), (), made_by["interpolation"])
+    seen = Preprocessing(int(encoder["image_size"]), encoder["resize"], (), (), encoder["interpolation"])
     boxes = seen.on_picture(grid_boxes(side, side), *size)
-    return _tiled(torch.cat([boxes[:without_place], boxes]), without_place, size)
+    return _tile(torch.cat([boxes[:unlocated], boxes]), unlocated, size)
 
 
-def _tiled(fractions: Tensor, without_place: int, size: tuple[int, int]) -> Places:
-    """Cells in 0..1 of the picture, after so many tokens that have no place."""
+def _tile(fractions: Tensor, unlocated: int, size: tuple[int, int]) -> TokenBoxes:
+    """Cells in 0..1 of the image, the first `unlocated` of which are tokens without a box."""
     boxes = fractions * fractions.new_tensor([*size, *size])
-    boxes[:without_place] = NOWHERE
-    side = int((len(boxes) - without_place) ** 0.5)
-    return Places(boxes, "cells", size, (side, side))
+    boxes[:unlocated] = float("nan")
+    side = int((len(boxes) - unlocated) ** 0.5)
+    return TokenBoxes(boxes, "cells", size, (side, side))
 
 
 @torch.no_grad()
-def _detected(encoder: Detector, picture: Image.Image) -> Places:
+def _detect_regions(encoder: Detector, image: Image.Image) -> TokenBoxes:
     training = encoder.training
     encoder.eval()
     try:
         device = next(encoder.parameters()).device
-        found = encoder.detect(encoder.preprocess(picture)[None].to(device)).boxes[0].float().cpu()
+        detected = encoder.detect(encoder.preprocess(image)[None].to(device)).boxes[0].float().cpu()
     finally:
         encoder.train(training)
-    width, height = picture.size
-    boxes = encoder.preprocessing.on_picture(found, width, height)
-    return Places(boxes * boxes.new_tensor([width, height] * 2), "boxes", (width, height))
+    boxes = encoder.preprocessing.on_picture(detected, *image.size)
+    return TokenBoxes(boxes * boxes.new_tensor([*image.size] * 2), "boxes", image.size)

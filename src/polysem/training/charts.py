@@ -7,6 +7,7 @@ every run, and its SVG has one fixed set of colours.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -17,6 +18,8 @@ from markupsafe import Markup
 COLOURS = 8
 """Colours that templates/page.css defines, as the classes c0 … c7."""
 
+# Something to copy into a command, which must not be broken at the end of a line.
+_COMMAND = re.compile(r"(--set [\w.]+=(?:'[^']*'|[^\s',;:)]*[^\s',;:).])|`[^`]+`)")
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 18, 14, 38
 
 
@@ -164,6 +167,11 @@ def render_page(package: str, template: str, **values: object) -> str:
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
     )
     return environment.get_template(template).render(values)
+
+
+def mark_commands(advice: object) -> Markup:
+    """Advice as HTML, with the options and commands that one would copy set as code."""
+    return Markup(_COMMAND.sub(r"<code>\1</code>", escape(str(advice), quote=False)))
 
 
 def _axes(chart: Chart) -> str:

@@ -22,7 +22,7 @@ from polysem.cli.common import (
 from polysem.errors import InputError
 
 if TYPE_CHECKING:
-    from polysem.inspection.map import Points
+    from polysem.inspection.map import MapPoints
 
 Split = Annotated[str | None, typer.Option("--split", help="Which split.", show_default="test, else val")]
 
@@ -79,12 +79,12 @@ def explain_command(
     elements contributes. Of a single-vector model: pooling weights, and the tokens behind the winning dimensions. Of a
     model that learned labels: the likeliest of either side.
     """
-    from polysem.inspection.explain.drawing import check_out, check_theme, draw
+    from polysem.inspection.explain.drawing import check_drawing_path, check_theme, draw
 
     # Before the work, not after it.
     check_theme(theme)
     if out is not None:
-        check_out(out)
+        check_drawing_path(out)
     elif not as_json:
         raise InputError("Say where to draw it, such as --out why.png, or ask for --json.")
     from polysem.inspection.explain import explain
@@ -103,9 +103,7 @@ def explain_command(
     when = "" if explanation.moment is None else f", best at {explanation.moment.text}"
     typer.echo(f"{explanation.similarity} score {explanation.score:.4f}{when}. Wrote {out}.")
     if explanation.labels:
-        from polysem.inspection.explain.panels import told_labels
-
-        typer.echo(told_labels(explanation))
+        typer.echo(explanation.label_line)
 
 
 def map_command(
@@ -130,9 +128,9 @@ def map_command(
 ) -> None:
     """Draw the joint space: a marker for every element of every set, coloured by slot and shaped by modality."""
     from polysem.inspection.map import map_space
-    from polysem.inspection.map.draw import checked
+    from polysem.inspection.map.drawing import check_map_path
 
-    checked(out)
+    check_map_path(out)
     is_index = (Path(subject) / _DATABASE).exists()
     if is_index and (data or split or features or text_features):
         raise InputError(f"{subject} is an index: it holds its items already. Leave out --data, --split and features.")
@@ -159,11 +157,11 @@ def map_command(
         typer.echo(note)
 
 
-def points_of_index(folder: Path, limit: int) -> list[Points]:
+def points_of_index(folder: Path, limit: int) -> list[MapPoints]:
     """The items of an index. Of a large one, about as many as fit on the map, spread evenly."""
     import numpy as np
 
-    from polysem.inspection.map import Points
+    from polysem.inspection.map import MapPoints
     from polysem.search.store import Store
 
     snapshot = Store.open(folder).snapshot()
@@ -175,7 +173,7 @@ def points_of_index(folder: Path, limit: int) -> list[Points]:
         if len(live):
             items = snapshot.items(side, live)
             sides.append(
-                Points(
+                MapPoints(
                     snapshot.vectors(side, live).astype(np.float32),
                     side,
                     [item.id for item in items],

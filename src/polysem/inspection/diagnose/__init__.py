@@ -1,6 +1,6 @@
 """Is a model sound? Collapse, starved elements, hubs, gaps, calibration, confusions and attention, with verdicts."""
 
-from polysem.inspection.diagnose.report import Diagnosis, diagnose, examine
-from polysem.inspection.diagnose.verdicts import Verdict
+from polysem.inspection.diagnose.diagnose import Diagnosis, diagnose, diagnose_gallery
+from polysem.inspection.diagnose.verdicts import HealthVerdict
 
-__all__ = ["Diagnosis", "Verdict", "diagnose", "examine"]
+__all__ = ["Diagnosis", "HealthVerdict", "diagnose", "diagnose_gallery"]

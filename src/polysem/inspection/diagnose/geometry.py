@@ -1,4 +1,4 @@
-"""How the joint space is filled: matches close, the rest apart, no gap between the sides and no hubs."""
+"""The geometry of the joint space: alignment, uniformity, the gap between the sides, and hubs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from polysem import masked_ops
 from polysem.evaluation import metrics
 from polysem.evaluation.top_k import TopK
 
-SOME = 4000
+SAMPLE = 4000
 """Vectors at most that all pairs are taken of."""
 _BINS = 20
 
 
 @dataclass(frozen=True)
-class Space:
+class EmbeddingGeometry:
     """After Wang and Isola (2020) and Liang et al. (2022), of the mean vectors of sets, of length 1.
 
     alignment: mean squared distance of matching pairs, 0 at best. uniformity: ln mean exp(-2 d²) over pairs of one
@@ -37,26 +37,28 @@ class Space:
     separable: float
 
 
-def space(images: Tensor, texts: Tensor, owners: npt.NDArray[np.integer]) -> Space:
+def measure_geometry(images: Tensor, texts: Tensor, owners: npt.NDArray[np.integer]) -> EmbeddingGeometry:
+    """The geometry of (n, K, D) images and (T, L, D) texts. owners: (T,) the image of each text."""
+    from sklearn.metrics import roc_auc_score
+
     a, b = (masked_ops.unit(masked_ops.unit(side.float()).mean(1)) for side in (images, texts))
-    own = a[torch.as_tensor(owners, dtype=torch.long)]
+    alignment = float((a[torch.as_tensor(owners, dtype=torch.long)] - b).square().sum(-1).mean())
     between = b.mean(0) - a.mean(0)
-    sides = [_some(side) @ between for side in (a, b)]
-    (uniform_a, cosine_a), (uniform_b, cosine_b) = _all_pairs(a), _all_pairs(b)
-    alignment = float((own - b).square().sum(-1).mean())
-    gap, separable = float(between.norm()), auroc(sides[1], sides[0])
-    return Space(alignment, uniform_a, uniform_b, cosine_a, cosine_b, gap, separable)
+    along = [_sample(side) @ between for side in (a, b)]
+    is_text = np.repeat([False, True], [len(side) for side in along])
+    separable = float(roc_auc_score(is_text, torch.cat(along).numpy()))
+    (uniform_a, cosine_a), (uniform_b, cosine_b) = _compare_all_pairs(a), _compare_all_pairs(b)
+    return EmbeddingGeometry(alignment, uniform_a, uniform_b, cosine_a, cosine_b, float(between.norm()), separable)
 
 
-def _some(vectors: Tensor) -> Tensor:
-    if len(vectors) <= SOME:
-        return vectors
-    return vectors[torch.arange(SOME) * len(vectors) // SOME]
+def _sample(vectors: Tensor) -> Tensor:
+    """At most `SAMPLE` of the vectors, spread evenly."""
+    return vectors if len(vectors) <= SAMPLE else vectors[torch.arange(SAMPLE) * len(vectors) // SAMPLE]
 
 
-def _all_pairs(vectors: Tensor) -> tuple[float, float]:
+def _compare_all_pairs(vectors: Tensor) -> tuple[float, float]:
     """Uniformity and mean cosine over all pairs of different items; NaN for a single one."""
-    some = _some(vectors)
+    some = _sample(vectors)
     n = len(some)
     if n < 2:
         return float("nan"), float("nan")
@@ -65,20 +67,10 @@ def _all_pairs(vectors: Tensor) -> tuple[float, float]:
     return closeness, float((cosines.sum() - cosines.diagonal().sum()) / (n * (n - 1)))
 
 
-def auroc(positive: Tensor, negative: Tensor) -> float:
-    """How often a positive is higher than a negative; ties count half. NaN without one of them."""
-    if not len(positive) or not len(negative):
-        return float("nan")
-    ordered = negative.double().sort().values
-    given = positive.double()
-    below, upto = torch.searchsorted(ordered, given), torch.searchsorted(ordered, given, right=True)
-    return float(((below + upto) / 2).mean() / len(negative))
-
-
 @dataclass(frozen=True)
 class Hubness:
     """How unevenly a gallery is returned; figures of `polysem eval`. counts[i]: answers that are among the first k of
-    edges[i] to edges[i + 1] - 1 queries. expected: queries per answer if all were returned alike."""
+    edges[i] to edges[i + 1] - 1 queries. expected: queries per answer if all were returned equally often."""
 
     skewness: float
     never_returned: float
@@ -89,24 +81,15 @@ class Hubness:
     counts: tuple[int, ...]
 
 
-def hubness(best: TopK, gallery: int) -> Hubness:
-    found = metrics.hubness(best, gallery)
+def measure_hubness(best: TopK, gallery: int) -> Hubness:
+    """The hubness of a gallery of this size, from the highest scores of its queries."""
+    figures = metrics.hubness(best, gallery)
     first = best.rank()[0][:, : metrics.DEPTH]
     times = np.bincount(first[first >= 0], minlength=gallery)
-    edges = _edges(int(times.max(initial=0)))
-    counts = np.histogram(times, bins=[*edges])[0]
-    return Hubness(
-        found["skewness"],
-        found["never_returned"],
-        found["largest_hub"],
-        int(found["k"]),
-        float(times.mean()),
-        tuple(edges),
-        tuple(map(int, counts)),
-    )
-
-
-def _edges(most: int) -> list[int]:
-    """0 has a bin of its own; the others are of one width."""
+    # 0 has a bin of its own; the others are of one width.
+    most = int(times.max(initial=0))
     width = max(1, -(-most // _BINS))
-    return [0, *range(1, most + width + 1, width)]
+    edges = [0, *range(1, most + width + 1, width)]
+    counts = tuple(map(int, np.histogram(times, bins=edges)[0]))
+    named = {name: figures[name] for name in ("skewness", "never_returned", "largest_hub")}
+    return Hubness(**named, k=int(figures["k"]), expected=float(times.mean()), edges=tuple(edges), counts=counts)

@@ -1,10 +1,9 @@
-"""The pointing game: does an element look at the thing that its nearest caption names?"""
+"""The pointing game: does an element attend to the thing that its nearest caption names?"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,13 +18,14 @@ from polysem.data.images import load_image
 from polysem.data.store import FeatureStore
 from polysem.encoders import Detector, ImageEncoder
 from polysem.inspection.attention import Attention, image_attentions
-from polysem.inspection.diagnose.caption_objects import Names
-from polysem.inspection.gallery import Gallery, Progress, Store
-from polysem.inspection.token_boxes import Places, places, stored_places
+from polysem.inspection.diagnose.retrieval_errors import NameFinder
+from polysem.inspection.gallery import EmbeddedGallery, StorePath
+from polysem.inspection.token_boxes import TokenBoxes, locate_stored_tokens, locate_tokens
+from polysem.progress import Progress
 
 MOST = 1000
-"""Pictures that are looked at."""
-LEVELLED = 1e-3
+"""Images at most that take part."""
+_EQUAL = 1e-3
 """Of an equal share: weights that differ by less are equal."""
 RESAMPLES, LEVEL = 2000, 0.95
 _BATCH = 32
@@ -35,8 +35,8 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Share:
-    """A share of trials with its 95 % bootstrap interval over pictures. trials: an element of a picture is one."""
+class HitRate:
+    """A share of trials with its 95 % bootstrap interval over images. trials: an element of an image is one."""
 
     value: float
     low: float
@@ -45,33 +45,35 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Pointing:
-    """A trial is an element whose nearest caption names something with a box in the picture; it is a hit if the token
+class PointingGame:
+    """A trial is an element whose nearest caption names something with a box in the image; it is a hit if the token
     that the element attends to most has its centre in such a box.
 
-    accuracy: at the last iteration. chance: of a token drawn by lot. habit: of the tokens that the same element looks
-    at in all pictures: what a fixed way of looking would score. above: accuracy - the larger of chance and habit.
+    accuracy: at the last iteration. chance: of a random token. habit: of the tokens that the same element attends to
+    in all images: what a fixed way of looking would score. above: accuracy - the larger of chance and habit.
     on_anything: how often the token lies on any thing at all. by_slot: (iterations) x (elements).
-    own: the same accuracy where the nearest of the picture's own captions is taken, not of all captions.
+    own: the same accuracy where the nearest of the image's own captions is taken, not of all captions.
     covered: the share of elements that made a trial.
     """
 
     pictures: int
     covered: float
-    accuracy: Share
+    accuracy: HitRate
     chance: float
     habit: float
-    above: Share
+    above: HitRate
     on_anything: float
-    own: Share
+    own: HitRate
     own_chance: float
-    by_slot: tuple[tuple[Share, ...], ...]
+    by_slot: tuple[tuple[HitRate, ...], ...]
     chance_by_slot: tuple[float, ...]
 
 
-def pointing(gallery: Gallery, features: Store = None, progress: Progress | None = None) -> Pointing | str:
+def play_pointing_game(
+    gallery: EmbeddedGallery, features: StorePath = None, progress: Progress | None = None
+) -> PointingGame | str:
     """The result, or in words why there is none."""
-    boxed = [place for place, item in enumerate(gallery.items) if item.boxes and item.captions]
+    boxed = [i for i, item in enumerate(gallery.items) if item.boxes and item.captions]
     if not boxed:
         return "No boxes are known of these pictures."
     if len(boxed) > MOST:
@@ -79,170 +81,161 @@ def pointing(gallery: Gallery, features: Store = None, progress: Progress | None
     store = None if features is None else FeatureStore.open(features)
     if store is None and not isinstance(gallery.model.image.encoder, ImageEncoder):
         return "Where the model's features lie in the picture is not known."
-    looks, even = [], 0
-    for (place, item), seen in zip(
-        ((place, gallery.items[place]) for place in boxed), _attentions(gallery, boxed, store), strict=True
-    ):
-        if seen.how == "omission":
+    peaks, even = [], 0
+    for number, attention in zip(boxed, _attentions(gallery, boxed, store), strict=True):
+        if attention.how == "omission":
             return "This model has no attention: its tokens change each other before they are pooled."
-        if bool((seen.last.amax(-1) - seen.last.amin(-1) < LEVELLED / seen.last.shape[-1]).all()):
-            even += 1  # the strongest of equal weights would be the first token: a corner of the picture
-        where = _places(gallery, item, store, seen.weights.shape[-1])
-        if not bool(where.located.any()):
+        weights = attention.last
+        if bool((weights.amax(-1) - weights.amin(-1) < _EQUAL / weights.shape[-1]).all()):
+            even += 1  # the strongest of equal weights would be the first token: a corner of the image
+        tokens = _locate(gallery, gallery.items[number], store, weights.shape[-1])
+        if not bool(tokens.located.any()):
             return "Where the model's features lie in the picture is not known."
-        looks.append(_Look.of(place, item, seen, where))
+        peaks.append(_find_peaks(number, gallery.items[number], attention, tokens))
         if progress is not None:
-            progress("pointing game", len(looks), len(boxed))
-    if even == len(looks):
+            progress("pointing game", len(peaks), len(boxed))
+    if even == len(peaks):
         return "This model weighs all tokens of a picture alike: it looks at nothing in particular."
-    return _summed(gallery, looks)
+    return _score(gallery, peaks)
+
+
+def _attentions(gallery: EmbeddedGallery, boxed: list[int], store: FeatureStore | None) -> Iterator[Attention]:
+    for first in range(0, len(boxed), _BATCH):
+        items = [gallery.items[number] for number in boxed[first : first + _BATCH]]
+        inputs: Any = [item.media.path for item in items]
+        if store is not None:
+            inputs = store.batch(store.positions([item.id for item in items]))
+        yield from image_attentions(gallery.model, inputs, batch_size=_BATCH)
+
+
+def _locate(gallery: EmbeddedGallery, item: Item, store: FeatureStore | None, tokens: int) -> TokenBoxes:
+    encoder = gallery.model.image.encoder
+    if isinstance(encoder, Detector):
+        return locate_tokens(encoder, load_image(item.media.path))
+    with Image.open(item.media.path) as image:
+        size = image.size
+    if store is not None and not isinstance(encoder, ImageEncoder):
+        return locate_stored_tokens(store.manifest, tokens, size)
+    return locate_tokens(encoder, size)
 
 
 @dataclass(frozen=True, eq=False)
-class _Look:
-    """One picture. tokens: (T, K) the one attended to most, of those with a place. inside: (names, tokens)."""
+class _Peaks:
+    """Of one image, the token each element attends to most.
 
-    place: int
+    tokens: (T, K), of those with a box. inside: (names, tokens) whether a token's centre lies on a thing of that name.
+    """
+
+    number: int
     names: list[str]
     tokens: npt.NDArray[np.int64]
     inside: Flags
 
-    @classmethod
-    def of(cls, place: int, item: Item, seen: Attention, where: Places) -> _Look:
-        names = sorted({box.name for box in item.boxes})
-        centres = where.centres[where.located]
-        inside = torch.stack([_inside(centres, [b for b in item.boxes if b.name == name]) for name in names])
-        return cls(place, names, seen.weights[..., where.located].argmax(-1).numpy(), inside.numpy())
+
+def _find_peaks(number: int, item: Item, attention: Attention, boxes: TokenBoxes) -> _Peaks:
+    names = sorted({box.name for box in item.boxes})
+    centres = boxes.centres[boxes.located]
+    inside = torch.stack([_inside(centres, [b for b in item.boxes if b.name == name]) for name in names])
+    return _Peaks(number, names, attention.weights[..., boxes.located].argmax(-1).numpy(), inside.numpy())
 
 
 def _inside(centres: Tensor, boxes: list[Box]) -> Tensor:
     """(N,) whether each point lies in any of the boxes."""
     x, y = centres[:, 0], centres[:, 1]
-    found = torch.zeros(len(centres), dtype=torch.bool)
-    for box in boxes:
-        found |= (x >= box.x0) & (x < box.x1) & (y >= box.y0) & (y < box.y1)
-    return found
+    return torch.stack([(x >= b.x0) & (x < b.x1) & (y >= b.y0) & (y < b.y1) for b in boxes]).any(0)
 
 
-def _summed(gallery: Gallery, looks: list[_Look]) -> Pointing | str:
-    said = _Said(gallery)
-    habits = _habits(looks)
-    anywhere = np.mean([np.any(look.inside[:, look.tokens[-1]], axis=0).mean() for look in looks])
-    every = _Trials.of(looks, [said.nearest(look.place, whole=True) for look in looks], habits, said)
-    own = _Trials.of(looks, [said.nearest(look.place, whole=False) for look in looks], habits, said)
+def _score(gallery: EmbeddedGallery, peaks: list[_Peaks]) -> PointingGame | str:
+    captions = _CaptionIndex(gallery)
+    habits = _attention_habits(peaks)
+    on_anything = np.mean([np.any(image.inside[:, image.tokens[-1]], axis=0).mean() for image in peaks])
+    every, own = (_run_trials(peaks, captions, habits, own_only) for own_only in (False, True))
     if not every.counted.any() or not own.counted.any():
         return "No caption names any of the things that have a box."
+    steps, slots = every.hits.shape[1:]
     last = every.hits[:, -1]
     chance, habit = every.mean(every.chance), every.mean(every.habit[:, -1])
     baseline = every.chance if chance >= habit else every.habit[:, -1]
-    return Pointing(
-        len(looks),
-        float(every.counted.mean()),
-        every.share(last),
-        chance,
-        habit,
-        every.share(last - baseline),
-        float(anywhere),
-        own.share(own.hits[:, -1]),
-        own.mean(own.chance),
-        tuple(
-            tuple(every.share(every.hits[:, step], slot) for slot in range(last.shape[1]))
-            for step in range(every.hits.shape[1])
-        ),
-        tuple(every.mean(every.chance, slot) for slot in range(last.shape[1])),
+    return PointingGame(
+        pictures=len(peaks),
+        covered=float(every.counted.mean()),
+        accuracy=every.rate(last),
+        chance=chance,
+        habit=habit,
+        above=every.rate(last - baseline),
+        on_anything=float(on_anything),
+        own=own.rate(own.hits[:, -1]),
+        own_chance=own.mean(own.chance),
+        by_slot=tuple(tuple(every.rate(every.hits[:, t], slot) for slot in range(slots)) for t in range(steps)),
+        chance_by_slot=tuple(every.mean(every.chance, slot) for slot in range(slots)),
     )
 
 
 @dataclass(frozen=True, eq=False)
 class _Trials:
-    """counted: (n, K); hits: (n, T, K); chance: (n, K); habit: (n, T, K), of n pictures."""
+    """counted: (n, K) whether it is a trial; hits: (n, T, K); chance: (n, K); habit: (n, T, K), of n images."""
 
     counted: Flags
     hits: Floats
     chance: Floats
     habit: Floats
 
-    @classmethod
-    def of(cls, looks: list[_Look], nearest: list[list[int]], habits: Floats | None, said: _Said) -> _Trials:
-        counted, hits, chance, habit = [], [], [], []
-        for look, captions in zip(looks, nearest, strict=True):
-            rows = [[name in said.names[caption] for name in look.names] for caption in captions]
-            targets: Flags = np.array(rows, np.int64) @ look.inside > 0  # (K, tokens)
-            counted.append([any(row) for row in rows])
-            hits.append(np.stack([targets[np.arange(len(row)), row] for row in look.tokens]))
-            chance.append(targets.mean(1))
-            habit.append(hits[-1] * 0.0 if habits is None else (habits * targets).sum(-1))
-        return cls(np.array(counted, bool), np.array(hits, np.float64), np.array(chance, np.float64), np.array(habit))
-
     def mean(self, values: Floats, slot: int | None = None) -> float:
-        counted, values = self._of(values, slot)
+        counted, values = self._select(values, slot)
         return float(values[counted].mean()) if counted.any() else float("nan")
 
-    def share(self, values: Floats, slot: int | None = None) -> Share:
-        """values: (n, K)."""
-        counted, chosen = self._of(values, slot)
+    def rate(self, values: Floats, slot: int | None = None) -> HitRate:
+        """The mean of (n, K) values over trials, with its interval."""
+        counted, chosen = self._select(values, slot)
         totals = np.stack([(chosen * counted).sum(1), counted.sum(1)], axis=1)
         drawn = np.random.default_rng(0).multinomial(len(totals), np.full(len(totals), 1 / len(totals)), RESAMPLES)
         sums = drawn @ totals
         sums = sums[sums[:, 1] > 0]
         if not len(sums):
-            return Share(float("nan"), float("nan"), float("nan"), 0)
+            return HitRate(float("nan"), float("nan"), float("nan"), 0)
         low, high = np.quantile(sums[:, 0] / sums[:, 1], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-        return Share(self.mean(values, slot), float(low), float(high), int(counted.sum()))
+        return HitRate(self.mean(values, slot), float(low), float(high), int(counted.sum()))
 
-    def _of(self, values: Floats, slot: int | None) -> tuple[Flags, Floats]:
+    def _select(self, values: Floats, slot: int | None) -> tuple[Flags, Floats]:
         return (self.counted, values) if slot is None else (self.counted[:, [slot]], values[:, [slot]])
 
 
-def _habits(looks: list[_Look]) -> Floats | None:
-    """(T, K, tokens) how often each token is the one; None where pictures have no tokens in common."""
-    sizes = {look.inside.shape[1] for look in looks}
+def _run_trials(peaks: list[_Peaks], captions: _CaptionIndex, habits: Floats | None, own_only: bool) -> _Trials:
+    counted, hits, chance, habit = [], [], [], []
+    for image in peaks:
+        nearest = captions.find_nearest(image.number, own_only)
+        named = [[name in captions.names[caption] for name in image.names] for caption in nearest]
+        targets: Flags = np.array(named, np.int64) @ image.inside > 0  # (K, tokens)
+        counted.append([any(row) for row in named])
+        hits.append(np.stack([targets[np.arange(len(row)), row] for row in image.tokens]))
+        chance.append(targets.mean(1))
+        habit.append(hits[-1] * 0.0 if habits is None else (habits * targets).sum(-1))
+    return _Trials(np.array(counted, bool), np.array(hits, np.float64), np.array(chance, np.float64), np.array(habit))
+
+
+def _attention_habits(peaks: list[_Peaks]) -> Floats | None:
+    """(T, K, tokens) how often each token has the peak; None where images have no tokens in common."""
+    sizes = {image.inside.shape[1] for image in peaks}
     if len(sizes) > 1:
         return None
-    tokens = np.stack([look.tokens for look in looks])
+    tokens = np.stack([image.tokens for image in peaks])
     return np.stack([(tokens == token).mean(0) for token in range(sizes.pop())], axis=-1)
 
 
-class _Said:
-    """What the captions say, and which is nearest to each element."""
+class _CaptionIndex:
+    """The names in each caption, and the caption nearest to each element of an image."""
 
-    def __init__(self, gallery: Gallery) -> None:
-        captions = gallery.items.captions
-        known = Names(box.name for item in gallery.items for box in item.boxes)
-        self.names = [known.named(caption) for caption in captions]
+    def __init__(self, gallery: EmbeddedGallery) -> None:
+        finder = NameFinder(box.name for item in gallery.items for box in item.boxes)
+        self.names = [finder.find(caption) for caption in gallery.items.captions]
         self.images = masked_ops.unit(gallery.embeddings.images.float())
         texts = masked_ops.unit(gallery.embeddings.texts.float())
         self.per_text, self.texts = texts.shape[1], texts.flatten(0, 1)
-        counts = [len(item.captions) for item in gallery.items]
-        self.first = np.concatenate([[0], np.cumsum(counts)])
+        self.first = np.cumsum([0, *(len(item.captions) for item in gallery.items)]).tolist()
 
-    def nearest(self, place: int, whole: bool) -> list[int]:
+    def find_nearest(self, number: int, own_only: bool) -> list[int]:
         """The caption nearest to each element of an image: of all captions, or of its own."""
-        first, last = (0, int(self.first[-1])) if whole else (int(self.first[place]), int(self.first[place + 1]))
+        first, last = (self.first[number], self.first[number + 1]) if own_only else (0, self.first[-1])
         part = self.texts[first * self.per_text : last * self.per_text]
-        best = (self.images[place] @ part.t()).argmax(1)
+        best = (self.images[number] @ part.t()).argmax(1)
         return [first + int(element) // self.per_text for element in best]
-
-
-def _attentions(gallery: Gallery, boxed: list[int], store: FeatureStore | None) -> Iterator[Attention]:
-    for first in range(0, len(boxed), _BATCH):
-        items = [gallery.items[place] for place in boxed[first : first + _BATCH]]
-        given: Any = [item.media.path for item in items]
-        if store is not None:
-            given = store.batch(store.positions([item.id for item in items]))
-        yield from image_attentions(gallery.model, given, batch_size=_BATCH)
-
-
-def _places(gallery: Gallery, item: Item, store: FeatureStore | None, tokens: int) -> Places:
-    encoder = gallery.model.image.encoder
-    if isinstance(encoder, Detector):
-        return places(encoder, load_image(item.media.path))
-    size = _size(item.media.path)
-    if store is not None and not isinstance(encoder, ImageEncoder):
-        return stored_places(store.manifest, tokens, size)
-    return places(encoder, size)
-
-
-def _size(path: Path) -> tuple[int, int]:
-    with Image.open(path) as picture:
-        return picture.size

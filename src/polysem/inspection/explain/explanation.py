@@ -6,21 +6,24 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import torch
 from PIL import Image
 from torch import Tensor
 
+from polysem.data.vocabulary import END, START, tokenise
+from polysem.encoders import BiGRU, Encoder, TextEncoder, Transformer
+from polysem.errors import InputError
 from polysem.inspection.attention import Attention
-from polysem.inspection.contributions import Contributions
-from polysem.inspection.token_boxes import Places
-from polysem.inspection.words import Word, word_weights
+from polysem.inspection.explain.contributions import Contributions, WinningDimensions
+from polysem.inspection.token_boxes import TokenBoxes
 from polysem.models.video import Moment
 
 
 @dataclass(frozen=True)
-class Near:
-    """A caption near an element. closeness: of the caption's nearest element, the cosine as a rule.
+class NearestCaption:
+    """A caption near an element. closeness: of the caption's nearest element, usually the cosine.
 
-    matches: whether it is one of this very image's captions; None where nobody knows.
+    matches: whether it is one of this very image's captions; None where that is not known.
     """
 
     caption: str
@@ -29,55 +32,46 @@ class Near:
 
 
 @dataclass(frozen=True)
-class Searched:
-    """Which captions the nearest ones were chosen from."""
+class CaptionSource:
+    """The captions that the nearest ones were chosen from: their name and number."""
 
     name: str
     count: int
 
 
-@dataclass(frozen=True, eq=False)
-class Winning:
-    """The dimensions that made two single vectors close, and the tokens that supplied them.
-
-    dimensions: (J,) the fewest that hold half of all that speaks for the match, the strongest first.
-    shares: (J,) what each adds to the closeness.
-    image_tokens, text_tokens: (J,) the token that supplies most of it, on either side.
-    image_supply, text_supply: (N,), (M,) in which share of these dimensions the token supplies the most; sums to 1.
-    image_parts, text_parts: (N,), (M,) what each token adds to the closeness over all dimensions; sums to it.
-    names: what the dimensions stand for, where they are classes.
-    """
-
-    dimensions: Tensor
-    shares: Tensor
-    image_tokens: Tensor
-    text_tokens: Tensor
-    image_supply: Tensor
-    text_supply: Tensor
-    image_parts: Tensor
-    text_parts: Tensor
-    names: tuple[str, ...] = ()
-
-
 @dataclass(frozen=True)
-class Said:
-    """A label and how probable the model holds it to be."""
+class LabelProbability:
+    """A label and the probability that the model gives it."""
 
     label: str
     probability: float
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word as a person reads it.
+
+    tokens: the positions of its tokens. special: a token that is no word, such as the start of a sentence.
+    known: False for a word outside the model's vocabulary, which it cannot tell from any other such word.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    special: bool = False
+    known: bool = True
 
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
     """Why an image (a set of K vectors) and a caption (a set of L) have their score.
 
-    image, places: which local features each vector took in, and where they lie. picture: to draw on, if there is one.
+    image, places: which local features each vector took in, and their boxes. picture: to draw on, if there is one.
     text, words: the same for the caption.
-    contributions: the score taken apart into element pairs.
+    contributions: the score split over pairs of elements.
     nearest: for each element of the image the captions nearest to it, the nearest first; of those in `searched`.
     winning: for models of one vector that is a weighted sum.
     moment: of a video, the part that the caption matches best; the picture is the frame there.
-    labels: of a model that predicts labels, the likeliest of the "image" and of the "text", the first first.
+    labels: of a model that predicts labels, the likeliest of the "image" and of the "text", the likeliest first.
     """
 
     model: str
@@ -86,15 +80,15 @@ class Explanation:
     similarity: str
     picture: Image.Image | None
     image: Attention
-    places: Places
+    places: TokenBoxes
     text: Attention
     words: tuple[Word, ...]
     contributions: Contributions
-    nearest: tuple[tuple[Near, ...], ...] = ()
-    searched: Searched | None = None
-    winning: Winning | None = None
+    nearest: tuple[tuple[NearestCaption, ...], ...] = ()
+    searched: CaptionSource | None = None
+    winning: WinningDimensions | None = None
     moment: Moment | None = None
-    labels: Mapping[str, tuple[Said, ...]] = field(default_factory=dict)
+    labels: Mapping[str, tuple[LabelProbability, ...]] = field(default_factory=dict)
 
     @property
     def score(self) -> float:
@@ -103,53 +97,99 @@ class Explanation:
     @property
     def word_weights(self) -> Tensor:
         """(T, L, words): the share of each word in what an element of the caption takes in."""
-        return word_weights(self.text.weights, self.words)
+        return sum_over_words(self.text.weights, self.words)
+
+    @property
+    def label_line(self) -> str:
+        """The labels of both sides in a line; empty without labels."""
+        if not self.labels:
+            return ""
+        image, text = (
+            ", ".join(f"{each.label} {each.probability:.2f}" for each in self.labels[side])
+            for side in ("image", "text")
+        )
+        return f"labels of the image: {image} · of the caption: {text}"
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able. The vectors themselves are left out: `encode_images` gives them."""
+        winning = None if self.winning is None else dict(vars(self.winning))
+        if winning is not None:
+            winning = {name: value.tolist() for name, value in winning.items() if name != "names"}
+            winning["names"] = list(self.winning.names) or None  # type: ignore[union-attr]
         return {
             "model": self.model,
             "image": self.image_name,
             "caption": self.caption,
             "score": self.score,
             "similarity": self.similarity,
-            "contributions": _numbers(self.contributions.matrix),
-            "closeness": _numbers(self.contributions.closeness),
-            "image_weights": {**_weights(self.image), "places": _places(self.places)},
+            "contributions": self.contributions.matrix.tolist(),
+            "closeness": self.contributions.closeness.tolist(),
+            "image_weights": {**_weights_as_dict(self.image), "places": _boxes_as_dict(self.places)},
             "text_weights": {
-                **_weights(self.text),
+                **_weights_as_dict(self.text),
                 "words": [{**asdict(word), "tokens": list(word.tokens)} for word in self.words],
-                "by_word": _numbers(self.word_weights),
+                "by_word": self.word_weights.tolist(),
             },
             "nearest": [[asdict(near) for near in element] for element in self.nearest],
             "searched": None if self.searched is None else asdict(self.searched),
-            "winning": None
-            if self.winning is None
-            else {
-                **{name: _numbers(value) for name, value in vars(self.winning).items() if name != "names"},
-                "names": list(self.winning.names) or None,
-            },
-            "labels": {side: [asdict(each) for each in said] for side, said in self.labels.items()} or None,
+            "winning": winning,
+            "labels": {side: [asdict(each) for each in some] for side, some in self.labels.items()} or None,
             "moment": None if self.moment is None else asdict(self.moment),
         }
 
 
-def _weights(found: Attention) -> dict[str, Any]:
+def _weights_as_dict(attention: Attention) -> dict[str, Any]:
     """Shapes: weights and won (iterations, elements, tokens), the others (tokens,)."""
-    return {
-        "how": found.how,
-        "weights": _numbers(found.weights),
-        "won": None if found.won is None else _numbers(found.won),
-        "wins": None if found.wins is None else _numbers(found.wins),
-        "global_feature": None if found.common is None else _numbers(found.common),
+    values = {
+        "weights": attention.weights,
+        "won": attention.won,
+        "wins": attention.wins,
+        "global_feature": attention.common,
     }
+    return {"how": attention.how, **{name: None if x is None else x.tolist() for name, x in values.items()}}
 
 
-def _places(places: Places) -> dict[str, Any]:
-    boxes = [None if not there else box.tolist() for box, there in zip(places.boxes, places.located, strict=True)]
-    found = {"kind": places.kind, "size": list(places.size), "grid": list(places.grid), "boxes": boxes}
-    return found if places.kind != "frames" else {**found, "times": list(places.times) or None}
+def _boxes_as_dict(tokens: TokenBoxes) -> dict[str, Any]:
+    boxes = [box.tolist() if known else None for box, known in zip(tokens.boxes, tokens.located, strict=True)]
+    result = {"kind": tokens.kind, "size": list(tokens.size), "grid": list(tokens.grid), "boxes": boxes}
+    return {**result, "times": list(tokens.times) or None} if tokens.kind == "frames" else result
 
 
-def _numbers(x: Tensor) -> Any:
-    return x.tolist()
+# ------------------------------------------------------------------------------------------------------------- words
+
+
+def align_words(encoder: Encoder, text: str) -> tuple[Word, ...]:
+    """The words of `text`, special tokens included: together they hold every token the encoder makes of it, once."""
+    if not isinstance(encoder, TextEncoder):
+        raise InputError(f"{type(encoder).__name__} reads no texts.")
+    tokens = encoder.tokenize([text])  # also checks the text
+    if isinstance(encoder, Transformer):
+        return _align_subwords(encoder, text)
+    if isinstance(encoder, BiGRU):
+        texts = [START, *tokenise(text), END][: encoder.max_length]
+        return tuple(
+            Word(word, (i,), word in (START, END), encoder.vocabulary is None or word in encoder.vocabulary)
+            for i, word in enumerate(texts)
+        )
+    return tuple(Word(f"token {i + 1}", (i,)) for i in range(tokens.ids.shape[1]))
+
+
+def sum_over_words(weights: Tensor, words: tuple[Word, ...]) -> Tensor:
+    """(..., N) over tokens -> (..., words): the weight of a word is the sum of its tokens' weights."""
+    return torch.stack([weights[..., list(word.tokens)].sum(-1) for word in words], dim=-1)
+
+
+def _align_subwords(encoder: Transformer, text: str) -> tuple[Word, ...]:
+    encoding = encoder.tokenizer([text], truncation=True, max_length=encoder.max_length, return_offsets_mapping=True)
+    ids, spans, owners = encoding["input_ids"][0], encoding["offset_mapping"][0], encoding.word_ids(0)
+    words: list[Word] = []
+    for i, (token, (start, end), owner) in enumerate(zip(ids, spans, owners, strict=True)):
+        known = token != encoder.tokenizer.unk_token_id
+        if owner is None:
+            words.append(Word(encoder.tokenizer.convert_ids_to_tokens(token), (i,), special=True))
+        elif i and owners[i - 1] == owner:
+            last = words[-1]
+            words[-1] = Word(last.text + text[start:end].strip(), (*last.tokens, i), known=last.known and known)
+        else:
+            words.append(Word(text[start:end].strip(), (i,), known=known))
+    return tuple(words)

@@ -1,7 +1,7 @@
 """The joint space in two dimensions: every element of every set a marker, coloured by slot and shaped by modality."""
 
-from polysem.inspection.map.draw import map_space, write
+from polysem.inspection.map.drawing import map_space, write_map
 from polysem.inspection.map.layout import Map, MapItem, lay_out
-from polysem.inspection.map.points import Points, points_of
+from polysem.inspection.map.points import MapPoints, make_points
 
-__all__ = ["Map", "MapItem", "Points", "lay_out", "map_space", "points_of", "write"]
+__all__ = ["Map", "MapItem", "MapPoints", "lay_out", "make_points", "map_space", "write_map"]

@@ -10,22 +10,24 @@ import torch
 from torch import Tensor
 
 from polysem.errors import InputError, NonFiniteError, kind
-from polysem.inspection.gallery import Gallery
+from polysem.inspection.gallery import EmbeddedGallery
 
-Side = Literal["image", "text"]
+MapSide = Literal["image", "text"]
 
 
 @dataclass(frozen=True, eq=False)
-class Points:
+class MapPoints:
     """Items of one side.
 
-    vectors: (n, K, D) array or tensor. ids: what each item is called. texts: what a reader is shown of it, the id if
-    not given. labels: of each item, empty if it has none. partners: items with the same partner belong together, as an
-    image and its captions do; the id if not given.
+    Args:
+        vectors: (n, K, D) array or tensor.
+        ids: the name of each item. texts: what a reader is shown of it, the id if not given.
+        labels: of each item, empty if it has none.
+        partners: items with the same partner belong together, as an image and its captions do; the id if not given.
     """
 
     vectors: Any
-    side: Side
+    side: MapSide
     ids: Sequence[str]
     texts: Sequence[str] = ()
     labels: Sequence[Sequence[str]] = ()
@@ -41,12 +43,12 @@ class Points:
                 "Single vectors are sets of one: x[:, None]."
             )
         for name in ("ids", "texts", "labels", "partners"):
-            given = getattr(self, name)
-            if len(given) != len(vectors) and (given or name == "ids"):
-                raise InputError(f"{len(vectors)} {self.side} items need as many {name}, got {len(given)}.")
+            values = getattr(self, name)
+            if len(values) != len(vectors) and (values or name == "ids"):
+                raise InputError(f"{len(vectors)} {self.side} items need as many {name}, got {len(values)}.")
         if not bool(torch.isfinite(vectors).all()):
             raise NonFiniteError(
-                f"Vectors of {self.side}s hold NaN or infinity, and have no place on a map. Look for damaged features, "
+                f"Vectors of {self.side}s hold NaN or infinity and cannot be put on a map. Look for damaged features, "
                 "or for a training run that diverged."
             )
 
@@ -59,38 +61,25 @@ class Points:
 
     @property
     def elements(self) -> int:
+        """How many vectors there are in all."""
         return len(self.ids) * int(self.tensor.shape[1])
 
-    def some(self, rows: Sequence[int]) -> Points:
+    def select(self, rows: Sequence[int]) -> MapPoints:
         """The items at these positions."""
-
-        def taken(given: Sequence[Any]) -> list[Any]:
-            return [given[row] for row in rows] if given else []
-
-        vectors = self.tensor[torch.tensor(rows, dtype=torch.long)]
-        return Points(vectors, self.side, taken(self.ids), taken(self.texts), taken(self.labels), taken(self.partners))
+        columns: Sequence[Sequence[Any]] = (self.ids, self.texts, self.labels, self.partners)
+        selected = [[column[row] for row in rows] if column else [] for column in columns]
+        return MapPoints(self.tensor[torch.tensor(rows, dtype=torch.long)], self.side, *selected)
 
 
-def points_of(gallery: Gallery) -> list[Points]:
-    """The images and the captions of a collection, as a model sees them."""
-    items, found = gallery.items, gallery.embeddings
+def make_points(gallery: EmbeddedGallery) -> list[MapPoints]:
+    """The images and the captions of a collection, as a model embeds them."""
+    items, embeddings = gallery.items, gallery.embeddings
+    ids = [item.id for item in items]
+    texts = [item.captions[0] if item.captions else item.id for item in items]
     owners = [items[owner] for owner in items.caption_items.tolist()]
-    numbers = [number for item in items for number in range(len(item.captions))]
+    caption_ids = [f"{item.id}#{number}" for item in items for number in range(len(item.captions))]
+    partners = [item.id for item in owners]
     return [
-        Points(
-            found.images,
-            "image",
-            [item.id for item in items],
-            [item.captions[0] if item.captions else item.id for item in items],
-            [item.labels for item in items],
-            [item.id for item in items],
-        ),
-        Points(
-            found.texts,
-            "text",
-            [f"{item.id}#{number}" for item, number in zip(owners, numbers, strict=True)],
-            items.captions,
-            [item.labels for item in owners],
-            [item.id for item in owners],
-        ),
+        MapPoints(embeddings.images, "image", ids, texts, [item.labels for item in items], ids),
+        MapPoints(embeddings.texts, "text", caption_ids, items.captions, [item.labels for item in owners], partners),
     ]

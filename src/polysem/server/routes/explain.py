@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from polysem.inspection import Explanation, Places
+    from polysem.inspection import Explanation, TokenBoxes
     from polysem.models import Model
     from polysem.search import Index
     from polysem.search.store import Item
@@ -137,7 +137,7 @@ def _words(words: list[str], weights: Tensor) -> list[dict[str, Any]]:
     return [{"word": word, "weight": weight} for word, weight in zip(words, weights.tolist(), strict=True)]
 
 
-def _placed(places: Places, weights: Tensor) -> dict[str, Any]:
+def _placed(places: TokenBoxes, weights: Tensor) -> dict[str, Any]:
     """One element's weights where they lie, in 0..1 of the picture."""
     width, height = (max(side, 1) for side in places.size)
     if places.kind == "cells":

@@ -76,14 +76,14 @@ def _describe_values(name: str, counts: Counter[tuple[bool, Any]]) -> dict[str, 
 def build_map(index: Index, method: str, limit: int, report: ReportShare) -> bytes:
     """The map, elements of images and texts in the plane, as the JSON of a `MapAnswer`: thousands of points are written
     out once, not for every reader."""
-    from polysem.inspection.map import Points, lay_out
+    from polysem.inspection.map import MapPoints, lay_out
 
     sides = []
     for side, count in index.stats().by_side.items():
         items = _sample_items(index, side, min(count, limit))  # type: ignore[arg-type]
         if items:
             sides.append(
-                Points(
+                MapPoints(
                     index.vectors(side, [item.id for item in items]).astype("float32"),  # type: ignore[arg-type]
                     side,  # type: ignore[arg-type]
                     [item.id for item in items],
@@ -130,8 +130,7 @@ def measure_sets(index: Index) -> dict[str, Any]:
     import numpy as np
     import torch
 
-    from polysem.inspection.diagnose.sets import spread
-    from polysem.inspection.diagnose.slots import usage
+    from polysem.inspection.diagnose.sets import measure_spread, measure_usage
 
     sets: dict[str, Any] = {"image": None, "text": None}
     counts = {"image": 0, "text": 0, "pairs": 0}
@@ -141,7 +140,7 @@ def measure_sets(index: Index) -> dict[str, Any]:
         counts[side] = len(items)
         if items and index.manifest.sets[side] > 1:
             vectors = torch.from_numpy(index.vectors(side, [item.id for item in items]).astype(np.float32))  # type: ignore[arg-type]
-            found = spread(vectors)
+            found = measure_spread(vectors)
             sets[side] = {
                 "elements": found.elements,
                 "variance": found.variance,
@@ -157,7 +156,7 @@ def measure_sets(index: Index) -> dict[str, Any]:
         images = [owner for owner in owners if owner in there]
         number = {owner: place for place, owner in enumerate(images)}
         counts["pairs"] = len(texts)
-        both = usage(
+        both = measure_usage(
             torch.from_numpy(index.vectors("image", images).astype(np.float32)),
             torch.from_numpy(index.vectors("text", [item.id for item in texts]).astype(np.float32)),
             np.array([number[item.metadata["item"]] for item in texts]),

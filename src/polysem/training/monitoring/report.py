@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,7 +12,7 @@ from statistics import fmean
 from typing import Any
 
 import yaml
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from polysem import atomic_write
 from polysem.training import charts
@@ -27,9 +26,6 @@ POINTS = 1000
 """Most points of a curve: a chart is some 600 pixels wide."""
 SMOOTHED = 200
 """More points than this are drawn faintly, with their moving average over them."""
-
-# Something to copy into a command, which must not be broken at the end of a line.
-_COMMAND = re.compile(r"(--set [\w.]+=(?:'[^']*'|[^\s',;:)]*[^\s',;:).])|`[^`]+`)")
 
 Point = tuple[float, float]
 
@@ -63,7 +59,7 @@ def write_report(run: Path) -> Path:
         summary=recipe.get("summary", ""),
         facts=_facts(about, data, best, records),
         protocol=about.get("protocol"),
-        findings=[{**finding, "advice": _mark_commands(finding.get("advice", ""))} for finding in findings],
+        findings=[{**finding, "advice": charts.mark_commands(finding.get("advice", ""))} for finding in findings],
         recalls={name: values for name, values in recalls.items() if all(map(_is_number, values))},
         figures=[panel.draw() for panel in _panels(steps, validations)],
         details={
@@ -107,10 +103,6 @@ def _facts(
 
 def _best(validations: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
     return max((v for v in validations if _is_number(v.get("rsum"))), key=merit, default={})
-
-
-def _mark_commands(advice: Any) -> Markup:
-    return Markup(_COMMAND.sub(r"<code>\1</code>", str(escape(advice)).replace("&#39;", "'")))
 
 
 # ------------------------------------------------------------------------------------------------------------ curves

@@ -1,0 +1,252 @@
+"""One call from a model to its diagnosis: everything measured, and what it means."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from polysem import atomic_write
+from polysem.data.collection import Collection
+from polysem.errors import InputError
+from polysem.evaluation import metrics
+from polysem.evaluation.ranking import rank_bidirectional
+from polysem.evaluation.score_matrix import EmbeddingScores
+from polysem.inspection.diagnose import page
+from polysem.inspection.diagnose.geometry import EmbeddingGeometry, Hubness, measure_geometry, measure_hubness
+from polysem.inspection.diagnose.pointing import PointingGame, play_pointing_game
+from polysem.inspection.diagnose.predictions import Calibration, LabelMetrics, measure_calibration, measure_labels
+from polysem.inspection.diagnose.retrieval_errors import (
+    Confusions,
+    RetrievalFailure,
+    count_confusions,
+    find_failures,
+    label_groups,
+)
+from polysem.inspection.diagnose.sets import (
+    ElementUsage,
+    SetSpread,
+    SingleVectorOverlap,
+    compare_with_single_vectors,
+    measure_spread,
+    measure_usage,
+)
+from polysem.inspection.diagnose.verdicts import HealthVerdict, make_verdicts, summarise_verdicts
+from polysem.inspection.gallery import EmbeddedGallery, StorePath, open_gallery
+from polysem.models import Model
+from polysem.progress import Progress, ignore
+
+
+@dataclass(frozen=True, eq=False)
+class Diagnosis:
+    """All measurements of a model. Mappings by direction have the keys "i2t" and "t2i", by side "image" and "text".
+
+    spreads, usages, as_one: of sets; empty and None for single vectors. pointing: the game's result, or in words why
+    there is none. left_out: what was not measured, and why. predicted: of a model that predicts labels.
+    """
+
+    gallery: EmbeddedGallery = field(repr=False)
+    retrieval: Mapping[str, Any]
+    space: EmbeddingGeometry
+    hubness: Mapping[str, Hubness]
+    calibration: Mapping[str, Calibration]
+    failures: Mapping[str, list[RetrievalFailure]]
+    spreads: Mapping[str, SetSpread]
+    usages: Mapping[str, ElementUsage]
+    as_one: SingleVectorOverlap | None
+    confusions: Mapping[str, Confusions]
+    pointing: PointingGame | str
+    left_out: tuple[str, ...]
+    predicted: LabelMetrics | None = None
+
+    @property
+    def verdicts(self) -> list[HealthVerdict]:
+        return make_verdicts(self)
+
+    @property
+    def headline(self) -> str:
+        return summarise_verdicts(self.verdicts)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able; what could not be measured is null."""
+        model = self.gallery.model
+        result: dict[str, Any] = _as_json(
+            {
+                "model": self.gallery.name,
+                "data": self.gallery.described,
+                "set_sizes": model.set_sizes,
+                "similarity": dict(model.similarity.config),
+                "headline": self.headline,
+                "verdicts": self.verdicts,
+                "retrieval": self.retrieval,
+                "sets": self.spreads,
+                "as_one": self.as_one,
+                "slots": self.usages,
+                "space": self.space,
+                "hubness": self.hubness,
+                "calibration": self.calibration,
+                "labels": self.predicted,
+                "confusions": self.confusions,
+                "pointing": None if isinstance(self.pointing, str) else self.pointing,
+                "failures": {way: [self._name(way, each) for each in some] for way, some in self.failures.items()},
+                "left_out": self.left_out,
+            }
+        )
+        return result
+
+    def _name(self, direction: str, failure: RetrievalFailure) -> dict[str, Any]:
+        """A failure with ids and captions in place of numbers."""
+        items, captions = self.gallery.items, self.gallery.items.captions
+
+        def name(is_text: bool, place: int, item: int) -> str:
+            return captions[place] if is_text else items[item].id
+
+        from_text = direction == "t2i"
+        return {
+            "query": name(from_text, failure.query, failure.item),
+            "item": items[failure.item].id,
+            "right": name(not from_text, failure.right, failure.item),
+            "rank": failure.rank,
+            "answers": [
+                {"answer": name(not from_text, a.place, a.item), "item": items[a.item].id, "score": a.score}
+                for a in failure.answers
+            ],
+        }
+
+    def write(self, out: str | Path) -> Path:
+        """The page (.html), with the same as JSON beside it; or the JSON alone (.json)."""
+        path = check_report_path(out)
+        files = {path.with_suffix(".json"): json.dumps(self.as_dict(), indent=2, ensure_ascii=False) + "\n"}
+        if path.suffix.lower() == ".html":
+            files = {path: page.render_report(self), **files}
+        for file, text in files.items():
+            try:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                atomic_write.write_text(file, text)
+            except OSError as error:
+                raise InputError(f"Cannot write the report to {file}: {error.strerror or error}.") from None
+        return path
+
+
+def diagnose(
+    model: str | Path | Model,
+    data: str | Path | Collection,
+    *,
+    out: str | Path | None = None,
+    split: str | None = None,
+    features: StorePath = None,
+    text_features: StorePath = None,
+    groups: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> Diagnosis:
+    """Measure what can be wrong with a model, on a collection with captions.
+
+    Args:
+        out: where to write the report, a page (.html) with its JSON beside it, or .json alone.
+        groups: label -> super-class, to tell confusions apart; by default what the boxes' groups say.
+        progress: called with a stage, what is done of it and its total. The rest as for `evaluate`.
+
+    Returns:
+        The measurements, with `.verdicts`, `.headline`, `.as_dict()` and `.write()`.
+    """
+    if out is not None:
+        check_report_path(out)
+    gallery = open_gallery(model, data, split=split, features=features, text_features=text_features, progress=progress)
+    result = diagnose_gallery(gallery, features=features, groups=groups, progress=progress)
+    if out is not None:
+        result.write(out)
+    return result
+
+
+def diagnose_gallery(
+    gallery: EmbeddedGallery,
+    *,
+    features: StorePath = None,
+    groups: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> Diagnosis:
+    """`diagnose` of a gallery that is embedded already."""
+    items, images, texts = gallery.items, gallery.embeddings.images, gallery.embeddings.texts
+    similarity, owners = gallery.model.similarity, items.caption_items
+    if len(items) < 2:
+        raise InputError(
+            f"{gallery.described}: with one item every answer is right. A diagnosis needs two at least, and says "
+            "something from a hundred on."
+        )
+    scores = EmbeddingScores(images, texts, similarity)
+    ranked, _ = rank_bidirectional(scores, owners, keep=metrics.DEPTH, progress=progress or ignore)
+    if ranked is None or ranked.i2t.top is None or ranked.t2i.top is None:
+        raise AssertionError("the whole gallery was asked for")
+    rankings, best = {"i2t": ranked.i2t, "t2i": ranked.t2i}, {"i2t": ranked.i2t.top, "t2i": ranked.t2i.top}
+    image_items, text_items = list(range(len(items))), owners.tolist()
+    calibration = {
+        way: result
+        for way, queries in (("i2t", image_items), ("t2i", text_items))
+        if (result := measure_calibration(rankings[way], np.asarray(queries))) is not None
+    }
+    sides = {side: vectors for side, vectors in (("image", images), ("text", texts)) if vectors.shape[1] > 1}
+    labelled = any(item.labels for item in items)
+    groups = label_groups(items) if groups is None else dict(groups)
+    pointing = play_pointing_game(gallery, features, progress)
+    left_out = []
+    if len(sides) < 2:
+        single = " and ".join(side + "s" for side in ("image", "text") if side not in sides)
+        left_out.append(
+            f"Variance and use of elements: {single} have a single vector here, so there is nothing to tell."
+        )
+    if len(calibration) < 2:
+        left_out.append("Calibration: too few queries, or their first answers are all right or all wrong.")
+    if not labelled:
+        left_out.append("Confusions: these items have no labels.")
+    if isinstance(pointing, str):
+        left_out.append(f"Pointing game: {pointing}")
+    usages = dict(zip(("image", "text"), measure_usage(images, texts, owners, similarity), strict=True))
+    figures = metrics.bidirectional_metrics(ranked)
+    names = ("r1", "r5", "r10", "median_rank", "queries")
+    return Diagnosis(
+        gallery=gallery,
+        retrieval={"rsum": figures["rsum"], **{way: {name: figures[way][name] for name in names} for way in rankings}},
+        space=measure_geometry(images, texts, owners),
+        hubness={way: measure_hubness(best[way], ranking.relevance.gallery) for way, ranking in rankings.items()},
+        calibration=calibration,
+        failures={
+            "i2t": find_failures(ranked.i2t, scores, image_items, text_items),
+            "t2i": find_failures(ranked.t2i, scores.transpose(), text_items, image_items),
+        },
+        spreads={side: measure_spread(vectors) for side, vectors in sides.items()},
+        usages={side: usages[side] for side in sides},
+        as_one=compare_with_single_vectors(best, images, texts, owners) if sides else None,
+        confusions={way: count_confusions(r, items, groups, from_text=way == "t2i") for way, r in rankings.items()}
+        if labelled
+        else {},
+        pointing=pointing,
+        left_out=tuple(left_out),
+        predicted=measure_labels(gallery),
+    )
+
+
+def check_report_path(out: str | Path) -> Path:
+    """A path whose ending is known, before any work is done."""
+    path = Path(out).expanduser()
+    if path.suffix.lower() not in (".html", ".json"):
+        raise InputError(
+            f"A report is a page (.html, with its JSON beside it) or .json alone, got {str(out)!r}. "
+            "Give --out a name that ends in one of these."
+        )
+    return path
+
+
+def _as_json(value: Any) -> Any:
+    """Dataclasses as objects and tuples as lists; NaN, which JSON does not know, as null."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    if isinstance(value, Mapping):
+        return {key: _as_json(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_as_json(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from polysem import _deprecated
 from polysem._version import __version__
 
 if TYPE_CHECKING:
@@ -43,7 +44,10 @@ def __getattr__(name: str) -> Any:
         return import_module(f"polysem.{name}")
     if name in _NAMES:
         return getattr(import_module(_NAMES[name]), name)
-    raise AttributeError(f"module 'polysem' has no attribute {name!r}")
+    return _deprecated.find_deprecated(__name__)(name)
+
+
+_deprecated.install()
 
 
 def __dir__() -> list[str]:

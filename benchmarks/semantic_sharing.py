@@ -35,7 +35,7 @@ from rich.console import Console
 from rich.table import Table
 
 from polysem import recipes
-from polysem.cli.train import Screen
+from polysem.cli.train import TrainingDisplay
 from polysem.data import open_collection
 from polysem.data.collection import Collection
 from polysem.evaluation import evaluate, protocols
@@ -86,7 +86,7 @@ def measure(name: str, seed: int, data: Collection, stores: Stores, out: Path, s
         text_features=stores[1],
         tracker=None,
         on_collapse="warn",
-        show=Screen(),
+        show=TrainingDisplay(),
     )
     protocol = protocols.find("labels").with_options(k=K)
     found = evaluate(

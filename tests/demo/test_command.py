@@ -179,25 +179,22 @@ def test_the_page_is_opened_where_there_is_a_display(out, monkeypatch, display):
 
 
 def test_progress_in_a_log_and_in_a_terminal(monkeypatch, capsys):
-    steps = command.Steps(Console())
-    monkeypatch.setattr(command, "QUIET_SECONDS", 0.0)
-    steps.progress("indexing", 5, 2000)
+    display = command.DemoDisplay(Console())
+    monkeypatch.setattr(display, "_log_seconds", 0.0)
+    display("indexing", 5, 2000)
     assert capsys.readouterr().err == "   indexing: 5 of 2,000\n"
     drawn = io.StringIO()
-    monkeypatch.setattr(steps, "_errors", Console(file=drawn, force_terminal=True, width=100))
-    with steps:
-        bars = []
+    monkeypatch.setattr(display, "console", Console(file=drawn, force_terminal=True, width=100))
+    with display:
         for stage in ("ranking", "ranking", "auditing"):
-            steps.progress(stage, 1, 2)
-            bars.append(steps._bar)
-        one, same, other = bars
-        assert one is same
-        assert not one.live.is_started
-        assert other.live.is_started
-        steps.announce("the next step")
-        assert not other.live.is_started
-        steps.progress("ranking", 2, 2)
-        last = steps._bar
+            display(stage, 1, 2)
+        bars = display._bars
+        assert list(display.stages) == ["ranking", "auditing"]
+        assert bars.live.is_started
+        display.announce("the next step")
+        assert not bars.live.is_started
+        display("ranking", 2, 2)
+        last = display._bars
     assert not last.live.is_started
     assert "auditing" in drawn.getvalue()
 

@@ -10,7 +10,7 @@ import pytest
 
 from evaluation.made_up import from_scores, stamp
 from polysem.errors import ConfigError, InputError, UnknownNameError
-from polysem.evaluation.reports.compare import COLUMNS, compare, compare_separately, embedding
+from polysem.evaluation.reports.compare import COLUMNS, compare, compare_separately, embedding_kind
 from polysem.evaluation.reports.significance import holm, intervals, paired_p
 from polysem.evaluation.result import Evaluation, read_evaluation
 
@@ -159,7 +159,7 @@ def test_a_file_that_holds_no_evaluation_is_refused(content: str, tmp_path: Path
     ],
 )
 def test_the_embedding_is_told_as_in_papers(facts: dict[str, object], told: str) -> None:
-    assert embedding(facts) == told
+    assert embedding_kind(facts) == told
 
 
 def test_nothing_to_compare_and_impossible_levels_are_refused() -> None:

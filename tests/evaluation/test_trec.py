@@ -102,7 +102,7 @@ def test_scores_that_differ_are_written_as_they_are() -> None:
     assert ranking.top is not None
     _, values = ranking.top.rank()
     for query in np.flatnonzero(ranking.relevance.counts):
-        assert list(run[trec.escaped(names("q", 40)[query])].values()) == values[query].tolist()
+        assert list(run[trec.escape_id(names("q", 40)[query])].values()) == values[query].tolist()
 
 
 def test_qrels_list_what_is_right(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_both_directions_of_a_collection_are_exported_by_its_ids(tmp_path: Path)
     scores = np.random.default_rng(0).normal(size=(6, 12))
     both, _ = rank_bidirectional(ScoreMatrix(scores), gallery.caption_items, keep=4)
     assert both is not None
-    written = trec.export({"i2t": both.i2t, "t2i": both.t2i}, gallery, tmp_path / "new", tag="toy")
+    written = trec.export_trec({"i2t": both.i2t, "t2i": both.t2i}, gallery, tmp_path / "new", tag="toy")
     assert [path.name for path in written] == ["i2t.qrels", "i2t.run", "t2i.qrels", "t2i.run"]
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == sorted(path.name for path in written)
     assert written[0].read_text(encoding="utf-8").splitlines()[:2] == [
@@ -147,8 +147,8 @@ def test_captions_keep_the_names_that_the_data_set_gives_them() -> None:
 
 @pytest.mark.parametrize("name", ["a b", "100%", "a\tb\nc", "no\u00a0break", "größe", "%20", "\u2028"])
 def test_an_escaped_id_has_no_white_space_and_can_be_read_back(name: str) -> None:
-    assert len(trec.escaped(name).split()) == 1
-    assert unquote(trec.escaped(name)) == name
+    assert len(trec.escape_id(name).split()) == 1
+    assert unquote(trec.escape_id(name)) == name
 
 
 def test_ids_must_be_as_many_as_there_are_and_different() -> None:
@@ -166,7 +166,7 @@ def test_a_ranking_that_kept_nothing_makes_no_run(tmp_path: Path) -> None:
         write(tied("all different", keep=0), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["toy.qrels"]
     with pytest.raises(InputError, match="without folds"):
-        trec.export({}, collection(numbered(2, 1)), tmp_path)
+        trec.export_trec({}, collection(numbered(2, 1)), tmp_path)
 
 
 def test_a_query_that_no_answer_can_be_shown_for_is_not_dropped_in_silence() -> None:

@@ -7,7 +7,7 @@ import time
 import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
@@ -100,7 +100,12 @@ class ProgressBar:
     Args:
         quiet: Draw nothing.
         log_seconds: Where stderr is no terminal, write a line this often instead; None: never.
+
+    Attributes:
+        note: What to write behind the bar, such as a speed.
     """
+
+    note = ""
 
     def __init__(self, quiet: bool = False, log_seconds: float | None = None) -> None:
         from rich.console import Console
@@ -110,7 +115,7 @@ class ProgressBar:
         self._bars: Any = None
         self._tasks: dict[str, Any] = {}
 
-    def __enter__(self) -> ProgressBar:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -127,12 +132,18 @@ class ProgressBar:
         if self._bars is None:
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-            self._bars = Progress(*columns, console=self.console, transient=True)
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+            behind = (TextColumn("{task.fields[note]}"), TimeRemainingColumn())
+            self._bars = Progress(*columns, *behind, console=self.console, transient=True)
             self._bars.start()
         if stage not in self._tasks:
-            self._tasks[stage] = self._bars.add_task(stage, total=total)
-        self._bars.update(self._tasks[stage], completed=done, total=total)
+            self._tasks[stage] = self._bars.add_task(stage, total=total, note=self.note)
+        self._bars.update(self._tasks[stage], completed=done, total=total, note=self.note)
+
+    @property
+    def stages(self) -> Iterable[str]:
+        """Those that bars are drawn of."""
+        return self._tasks.keys()
 
     def close(self) -> None:
         """Remove the bars, so that something else can be drawn; the next call draws new ones."""

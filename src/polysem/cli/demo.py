@@ -7,9 +7,13 @@ import shlex
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from polysem.cli.common import new_console, printable
+from polysem.cli.search_commands.search import show_results
+from polysem.cli.train import TrainingDisplay
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,10 +22,8 @@ if TYPE_CHECKING:
     from polysem.evaluation.reports.compare import Comparison
 
 PORT = 8000
-QUIET_SECONDS = 30.0
-"""Between two lines where there is no terminal to draw a bar on, such as a log file."""
-_NAMED = 5
-"""Pictures that could not be read, of those that are told."""
+_SHOWN = 5
+"""Names of pictures that could not be read."""
 
 
 def demo_command(
@@ -43,13 +45,11 @@ def demo_command(
     start = time.perf_counter()
     typer.echo(f"Everything goes to {out}. Ctrl-C stops; the same command goes on from there.")
     try:
-        from rich.console import Console
-
         from polysem.demo import demo
 
-        console = Console(highlight=False)
-        with Steps(console) as steps:
-            made = demo(out, data, progress=steps.progress, announce=steps.announce, screen=steps)
+        console = new_console()
+        with DemoDisplay(console) as display:
+            made = demo(out, data, progress=display, announce=display.announce, screen=display)
         show(made, data, console, time.perf_counter() - start)
         if serve:
             _serve(made, port)
@@ -58,74 +58,25 @@ def demo_command(
         sys.exit(130)
 
 
-class Steps:
-    """Numbered steps on stdout and one bar at a time on stderr: two that draw at once spoil each other."""
+class DemoDisplay(TrainingDisplay):
+    """Numbered steps on stdout, and progress on stderr."""
 
     def __init__(self, console: Console) -> None:
-        from rich.console import Console
-
-        self._console, self._errors = console, Console(stderr=True)
-        self._step, self._said = 0, time.monotonic()
-        self._bar: Any = None
-        self._task: Any = None
-        self._what = ""
-
-    def __enter__(self) -> Steps:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._close()
+        super().__init__()
+        self._console, self._step = console, 0
 
     def announce(self, what: str) -> None:
         from rich.markup import escape
 
-        self._close()
+        self.close()
         self._step += 1
         self._console.print(f"[bold]{self._step}.[/] {escape(what)}", soft_wrap=not self._console.is_terminal)
-
-    def progress(self, stage: str, done: int, of: int) -> None:
-        if not self._errors.is_terminal:
-            if time.monotonic() - self._said >= QUIET_SECONDS:
-                self._said = time.monotonic()
-                typer.echo(f"   {stage}: {done:,} of {of:,}", err=True)
-            return
-        if stage != self._what:
-            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-            from rich.progress import Progress as Bar
-
-            self._close()
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-            self._bar = Bar(*columns, console=self._errors, transient=True)
-            self._task, self._what = self._bar.add_task(f"   {stage}", total=of), stage
-            self._bar.start()
-        self._bar.update(self._task, completed=done, total=of)
-
-    # ------------------------------------------------------------------------------------ what `train` asks a screen
-
-    def features(self, what: str, done: int, total: int) -> None:
-        self.progress(f"features of {what}", done, total)
-
-    def begin(self, title: str, total: int, step: int, best: dict[str, Any] | None) -> Any:
-        from polysem.training.monitoring.display import Live
-
-        self._close()
-        live = Live(title, total)
-        if step:
-            live.resumed(step, best)
-        return live
-
-    def _close(self) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-        self._bar, self._what = None, ""
 
 
 def show(made: Demo, data: Path | None, console: Console, seconds: float) -> None:
     """The comparison, the two searches, and what to try next."""
     from rich.text import Text
 
-    from polysem.cli.common import printable
-    from polysem.cli.search_commands.search import show_results
     from polysem.evaluation.reports.tables import as_plain, as_rich
 
     console.print()
@@ -135,17 +86,17 @@ def show(made: Demo, data: Path | None, console: Console, seconds: float) -> Non
         else:
             typer.echo(as_plain(made.comparison))
         typer.echo(verdict(made.comparison))
-    for each in made.skipped[:_NAMED]:
+    for each in made.skipped[:_SHOWN]:
         typer.echo(f"Left out: {printable(each.what)}: {each.why}")
-    if len(made.skipped) > _NAMED:
-        typer.echo(f"… and {len(made.skipped) - _NAMED:,} more: `polysem data check {quoted(data)}` lists all.")
+    if len(made.skipped) > _SHOWN:
+        typer.echo(f"… and {len(made.skipped) - _SHOWN:,} more: `polysem data check {quoted(data)}` lists all.")
     if made.why_not is not None:
-        told = (
+        reason = (
             f"Nothing was trained on {made.indexed.name}: {made.why_not}. The model is {made.model}, which comes with "
             "polysem. Captions are read from captions.csv in the folder (columns image and caption), or from photo.txt "
             "beside photo.jpg."
         )
-        console.print(Text(told, style="yellow"), soft_wrap=not console.is_terminal)
+        console.print(Text(reason, style="yellow"), soft_wrap=not console.is_terminal)
     for found in made.searches:
         title = Text.assemble("\n", (f'"{found.query}"', "bold"), (f" ({found.why})", "dim"))
         console.print(title, soft_wrap=not console.is_terminal)

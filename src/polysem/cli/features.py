@@ -2,45 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from polysem.cli.common import AsJson, ProgressBar, print_facts, print_json, printable
 from polysem.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from polysem.data.collection import Skipped
-    from polysem.data.store import FeatureStore
     from polysem.encoders import Encoder
 
 _SHOWN = 10
-
-
-@dataclass(frozen=True)
-class Summary:
-    """What one process has done, and what the store holds now."""
-
-    store: str
-    what: str
-    rank: int
-    world_size: int
-    items: int
-    tokens: int
-    bytes: int
-    extracted: int
-    resumed: int
-    seconds: float
-    per_second: float
-    skipped: list[dict[str, str]]
 
 
 def features_command(
@@ -58,7 +34,7 @@ def features_command(
     workers: Annotated[int | None, typer.Option(help="Threads.", show_default="one per core")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps …")] = "auto",
     retry_skipped: Annotated[bool, typer.Option("--retry-skipped", help="Try again what was skipped before.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Extract the local features of a collection into a folder, once. Stopped at any moment, it goes on from there.
 
@@ -68,13 +44,13 @@ def features_command(
     from polysem.encoders import build
     from polysem.encoders.extraction import extract, extract_texts
 
-    rank, world_size = _whole_number("RANK", 0), _whole_number("WORLD_SIZE", 1)
+    rank, world_size = _read_variable("RANK", 0), _read_variable("WORLD_SIZE", 1)
     collection = open_collection(data)
     if split:
         collection = collection.split(*split)
-    knobs = dict(_knob(given) for given in knob or ())
+    knobs = dict(_parse_knob(text) for text in knob or ())
     built: Any = build(encoder, **({} if model is None else {"model": model}), **knobs)
-    _move(built, device)
+    _move_encoder(built, device)
     options: dict[str, Any] = {
         "batch_size": batch_size,
         "dtype": dtype,
@@ -82,47 +58,58 @@ def features_command(
         "world_size": world_size,
         "retry_skipped": retry_skipped,
     }
-    started = time.monotonic()
     what = "captions" if built.takes == "tokens" else f"{built.kind}s"
-    with _bar(f"{collection.name}: {encoder}", what, shown=rank == 0) as show:
+    with _ExtractionBar(f"{collection.name}: {encoder}", what, quiet=rank > 0) as bar:
+        options |= {"progress": bar, "on_skip": bar.skip}
         if built.takes == "tokens":
-            store = extract_texts(collection, built, out, **options, progress=show.progress, on_skip=show.skip)
+            store = extract_texts(collection, built, out, **options)
         else:
-            store = extract(
-                collection, built, out, **options, workers=workers, progress=show.progress, on_skip=show.skip
-            )
-    summary = _summarise(store, what, show, rank, world_size, time.monotonic() - started)
+            store = extract(collection, built, out, **options, workers=workers)
+    seconds = time.monotonic() - bar.started
+    summary = {
+        "store": str(store.folder),
+        "what": what,
+        "rank": rank,
+        "world_size": world_size,
+        "items": len(store),
+        "tokens": int(store.lengths.sum()),
+        "bytes": store.nbytes,
+        "extracted": bar.new - bar.skipped,
+        "resumed": bar.resumed or 0,
+        "seconds": round(seconds, 3),
+        "per_second": round(bar.new / seconds, 2),
+        "skipped": [{"item": skip.what, "why": skip.why} for skip in store.skipped],
+    }
     if as_json:
         # One line for each process, so that lines of several can be told apart.
-        typer.echo(json.dumps(asdict(summary), indent=2 if world_size == 1 else None))
+        print_json(summary, indent=2 if world_size == 1 else None)
     else:
-        _show(summary, store.skipped)
+        _show(summary)
 
 
-def _whole_number(name: str, default: int) -> int:
-    given = os.environ.get(name, str(default))
-    if not given.isdecimal():
-        raise ConfigError(f"The environment variable {name} must be a whole number, got {given!r}. Unset it.")
-    return int(given)
+def _read_variable(name: str, default: int) -> int:
+    value = os.environ.get(name, str(default))
+    if not value.isdecimal():
+        raise ConfigError(f"The environment variable {name} must be a whole number, got {value!r}. Unset it.")
+    return int(value)
 
 
-def _knob(given: str) -> tuple[str, Any]:
+def _parse_knob(text: str) -> tuple[str, Any]:
     from polysem.recipes.loading import read_value
 
-    name, equals, value = given.partition("=")
+    name, equals, value = text.partition("=")
     if not equals:
-        raise ConfigError(f"--set takes KNOB=VALUE, got {given!r}. Example: --set image_size=256.")
-    return name, read_value(value, given)
+        raise ConfigError(f"--set takes KNOB=VALUE, got {text!r}. Example: --set image_size=256.")
+    return name, read_value(value, text)
 
 
-def _move(encoder: Encoder, device: str) -> None:
+def _move_encoder(encoder: Encoder, device: str) -> None:
     import torch
 
     if device == "auto":
-        found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
-        device = str(found)
+        device = str(torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu")
         if device != "cpu" and torch.accelerator.device_count() > 1:
-            device = f"{device}:{_whole_number('LOCAL_RANK', 0)}"
+            device = f"{device}:{_read_variable('LOCAL_RANK', 0)}"
     try:
         encoder.to(device)
     except (RuntimeError, AssertionError) as error:
@@ -130,21 +117,23 @@ def _move(encoder: Encoder, device: str) -> None:
         raise ConfigError(f"Cannot use the device {device!r}: {reason} `polysem doctor` shows what is here.") from None
 
 
-class _Shown:
-    """Counts the items of an extraction and passes them on to a bar.
+class _ExtractionBar(ProgressBar):
+    """A bar with the speed, which counts items. resumed: those that an earlier run had done. done: those and this
+    run's. skipped: those this run could not read."""
 
-    resumed: items that an earlier run had done. done: those and this run's. skipped: items this run could not read.
-    """
-
-    def __init__(self, update: Callable[[_Shown, int], None]) -> None:
+    def __init__(self, title: str, what: str, quiet: bool) -> None:
+        super().__init__(quiet)
+        self.title, self.what, self.started = title, what, time.monotonic()
         self.resumed: int | None = None
         self.done = self.skipped = 0
-        self._update = update
 
-    def progress(self, _: str, done: int, total: int, /) -> None:
+    def __call__(self, _: str, done: int, total: int, /) -> None:
         self.resumed = done if self.resumed is None else self.resumed
         self.done = done
-        self._update(self, total)
+        self.note = f"{self.new / max(time.monotonic() - self.started, 1e-9):.1f} {self.what}/s" if self.new else ""
+        if self.skipped:
+            self.note += f", {self.skipped} skipped"
+        super().__call__(self.title, done, total)
 
     def skip(self, _: Skipped) -> None:
         self.skipped += 1
@@ -154,65 +143,22 @@ class _Shown:
         return self.done - (self.resumed or 0)
 
 
-@contextmanager
-def _bar(title: str, what: str, shown: bool) -> Iterator[_Shown]:
-    """A progress bar on stderr with the speed and the time that is left."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[speed]}"))
-    with Bar(*columns, TimeRemainingColumn(), console=Console(stderr=True), disable=not shown) as bar:
-        task = bar.add_task(title, total=None, speed="")
-        started = time.monotonic()
-
-        def update(counts: _Shown, total: int) -> None:
-            speed = f"{counts.new / max(time.monotonic() - started, 1e-9):.1f} {what}/s" if counts.new else ""
-            if counts.skipped:
-                speed += f", {counts.skipped} skipped"
-            bar.update(task, total=total, completed=counts.done, speed=speed)
-
-        yield _Shown(update)
-
-
-def _summarise(store: FeatureStore, what: str, counts: _Shown, rank: int, world_size: int, seconds: float) -> Summary:
-    return Summary(
-        store=str(store.folder),
-        what=what,
-        rank=rank,
-        world_size=world_size,
-        items=len(store),
-        tokens=int(store.lengths.sum()),
-        bytes=store.nbytes,
-        extracted=counts.new - counts.skipped,
-        resumed=counts.resumed or 0,
-        seconds=round(seconds, 3),
-        per_second=round(counts.new / seconds, 2),
-        skipped=[{"item": skip.what, "why": skip.why} for skip in store.skipped],
-    )
-
-
-def _show(summary: Summary, skipped: tuple[Skipped, ...]) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    title = "Features" if summary.world_size == 1 else f"Features, process {summary.rank + 1} of {summary.world_size}"
-    table = Table("", "", title=title, title_justify="left", show_header=False)
-    table.add_row("Store", escape(summary.store))
-    table.add_row(
-        summary.what.capitalize(),
-        f"{summary.items:,} ({summary.extracted:,} now, {summary.resumed:,} of this share before)",
-    )
-    table.add_row("Tokens", f"{summary.tokens:,}")
-    table.add_row("Size", f"{summary.bytes / 1e6:,.1f} MB")
-    table.add_row(
-        "Speed", f"{summary.per_second:,.1f} {summary.what}/s" if summary.per_second else "nothing was left to do"
-    )
-    table.add_row("Skipped", f"{len(skipped):,}")
-    console = Console(highlight=False)
-    console.print(table)
-    for skip in skipped[:_SHOWN]:
-        console.print(f"[yellow]skipped[/yellow] {escape(skip.what)}: {escape(skip.why)}", soft_wrap=True)
-    if len(skipped) > _SHOWN:
-        console.print(f"and {len(skipped) - _SHOWN:,} more; --json lists them all.")
+def _show(summary: dict[str, Any]) -> None:
+    rank, processes, what = summary["rank"], summary["world_size"], summary["what"]
+    speed = f"{summary['per_second']:,.1f} {what}/s" if summary["per_second"] else "nothing was left to do"
+    rows = [
+        ("Store", summary["store"]),
+        (
+            what.capitalize(),
+            f"{summary['items']:,} ({summary['extracted']:,} now, {summary['resumed']:,} of this share before)",
+        ),
+        ("Tokens", f"{summary['tokens']:,}"),
+        ("Size", f"{summary['bytes'] / 1e6:,.1f} MB"),
+        ("Speed", speed),
+        ("Skipped", f"{len(summary['skipped']):,}"),
+    ]
+    print_facts("Features" if processes == 1 else f"Features, process {rank + 1} of {processes}", rows)
+    for skip in summary["skipped"][:_SHOWN]:
+        typer.echo(f"skipped {printable(skip['item'])}: {skip['why']}")
+    if len(summary["skipped"]) > _SHOWN:
+        typer.echo(f"and {len(summary['skipped']) - _SHOWN:,} more; --json lists them all.")

@@ -14,10 +14,20 @@ from polysem.cli.common import (
     FolderLabels,
     ProtocolOptions,
     find_protocol,
+    new_console,
     open_data,
     print_json,
 )
-from polysem.cli.train import ON_COLLAPSE
+from polysem.cli.train import (
+    ON_COLLAPSE,
+    ImageStore,
+    OnCollapse,
+    RecipeName,
+    TextStore,
+    Tracker,
+    TrainingData,
+    TrainingDisplay,
+)
 from polysem.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,9 +37,9 @@ LOWER_IS_BETTER = ("median_rank", "mean_rank")
 
 
 def sweep_command(
-    recipe: Annotated[str, typer.Argument(help="Name of a recipe (`polysem recipes`), or the path of a YAML.")],
-    data: Annotated[Path, typer.Option(help="The collection: a folder, or the file that describes it.")],
-    out: Annotated[Path, typer.Option(help="Folder of the sweep. One begun earlier is gone on with.")],
+    recipe: RecipeName,
+    data: TrainingData,
+    out: Annotated[Path, typer.Option(help="Folder of the sweep. One begun earlier is continued.")],
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -58,18 +68,14 @@ def sweep_command(
         str | None, typer.Option(help="Which split to measure on, with --protocol.", show_default="test")
     ] = None,
     option: ProtocolOptions = None,
-    features: Annotated[
-        Path | None, typer.Option(help="Features of the images, made once if absent.", show_default="in the cache")
-    ] = None,
-    text_features: Annotated[
-        Path | None, typer.Option(help="Features of the captions, made once if absent.", show_default="in the cache")
-    ] = None,
+    features: ImageStore = None,
+    text_features: TextStore = None,
     folder_labels: FolderLabels = False,
-    on_collapse: Annotated[str, typer.Option(help="What to do with a run that is dying: stop or warn.")] = "warn",
-    tracker: Annotated[str, typer.Option(help="A tracker of accelerate by name, or none.")] = "tensorboard",
+    on_collapse: OnCollapse = "warn",
+    tracker: Tracker = "tensorboard",
     as_json: AsJson = False,
 ) -> None:
-    """Train a recipe with several values of a key, any key, and draw how the figures go with it.
+    """Train a recipe with several values of any of its keys, and plot the metrics against them.
 
     Each run is an ordinary one, in OUT/KEY=VALUE/seed-N. Stopped at any moment, the same command goes on from there;
     more values or seeds extend the sweep. OUT/sweep.png is the curve, OUT/sweep.json every figure. A run that fails is
@@ -97,7 +103,7 @@ def sweep_command(
             text_features=text_features,
             on_collapse=on_collapse,  # type: ignore[arg-type]
             tracker=None if tracker == "none" else tracker,
-            show=_screen(),
+            show=_display(),
         )
     except KeyboardInterrupt:
         typer.echo(f"\nInterrupted. {out} holds what is done: run the same command to go on.", err=True)
@@ -122,53 +128,51 @@ def _parse_seeds(text: str | None) -> tuple[int, ...]:
     return seeds
 
 
-def _screen() -> Watcher:
+def _display() -> Watcher:
     """Announcements on stderr, with the bar of each training below its own."""
     from rich.console import Console
     from rich.text import Text
 
-    from polysem.cli.train import Screen
     from polysem.training.monitoring.report import format_duration
     from polysem.training.sweep import Watcher
 
     console = Console(stderr=True, highlight=False)
 
-    class Announcing(Watcher):
+    class SweepDisplay(Watcher):
         def __init__(self) -> None:
             self._began, self._trained, self._left = 0.0, list[float](), 0
             self._stage = ""
 
         def begin(self, number: int, total: int, point: Any, seed: int) -> None:
             self._began, self._left = time.monotonic(), total - number
-            self._say(f"Run {number} of {total}: {point.name}, seed {seed}", "bold")
+            self._print(f"Run {number} of {total}: {point.name}, seed {seed}", "bold")
 
         def training(self) -> Any:
-            return Screen()
+            return TrainingDisplay()
 
         def measuring(self, stage: str, done: int, total: int) -> None:
             if stage != self._stage and done < total:
                 self._stage = stage
-                self._say(f"Measuring: {stage} …", "dim")
+                self._print(f"Measuring: {stage} …", "dim")
 
         def end(self, run: Run, trained: bool) -> None:
             if run.error:
-                self._say(f"Failed: {run.error}", "red")
+                self._print(f"Failed: {run.error}", "red")
             elif not trained:
-                self._say("Finished earlier.", "dim")
+                self._print("Finished earlier.", "dim")
             else:
                 self._trained.append(time.monotonic() - self._began)
                 if self._left:
                     left = self._left * sum(self._trained) / len(self._trained)
-                    self._say(f"{self._left} to go, {format_duration(left)} at most if all take as long.", "dim")
+                    self._print(f"{self._left} to go, {format_duration(left)} at most if all take as long.", "dim")
 
-        def _say(self, text: str, style: str) -> None:
+        def _print(self, text: str, style: str) -> None:
             console.print(Text(text, style=style), soft_wrap=True)
 
-    return Announcing()
+    return SweepDisplay()
 
 
-def _show(found: Sweep) -> None:
-    from rich.console import Console
+def _show(result: Sweep) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -176,31 +180,30 @@ def _show(found: Sweep) -> None:
     from polysem.training.sweep.parse import shown
     from polysem.training.sweep.state import PICTURE
 
-    rows = found.rows
-    table = Table(*found.keys, "seeds", *found.metrics, "time", title=f"{found.recipe} on {found.data}")
-    table.title_justify = "left"
+    rows = result.rows
+    table = Table(
+        *result.keys, "seeds", *result.metrics, "time", title=f"{result.recipe} on {result.data}", title_justify="left"
+    )
     for column in table.columns:
         column.justify = "right"
-    best = {metric: _best(metric, [row.means.get(metric) for row in rows]) for metric in found.metrics}
+    best = {metric: _best(metric, [row.means.get(metric) for row in rows]) for metric in result.metrics}
     for row in rows:
         cells = [
-            Text(
-                _figure(row.means.get(metric), row.spreads.get(metric)), style="bold" if _is(row, metric, best) else ""
-            )
-            for metric in found.metrics
+            Text(_figure(row, metric), style="bold" if row.means.get(metric) == best[metric] is not None else "")
+            for metric in result.metrics
         ]
         seeds = str(len(row.finished)) if len(row.finished) == len(row.runs) else f"{len(row.finished)}/{len(row.runs)}"
         spent = format_duration(sum(run.seconds for run in row.runs))
-        table.add_row(*(shown(row.values[key]) for key in found.keys), seeds, *cells, spent)
-    console = Console(highlight=False)
+        table.add_row(*(shown(row.values[key]) for key in result.keys), seeds, *cells, spent)
+    console = new_console()
     console.print(table)
-    for stamp in found.protocols:
+    for stamp in result.protocols:
         console.print(Text(f"[{stamp}]", style="dim"), soft_wrap=True)
-    for run in found.failed:
+    for run in result.failed:
         what = f"{run.folder}, seed {run.seed}: {run.status}. {run.error}"
         console.print(Text(what, style="red"), soft_wrap=True)
     if any(row.means for row in rows):
-        console.print(Text(f"{found.out / PICTURE} shows the curve."), soft_wrap=True)
+        console.print(Text(f"{result.out / PICTURE} shows the curve."), soft_wrap=True)
 
 
 def _best(metric: str, means: list[float | None]) -> float | None:
@@ -210,11 +213,8 @@ def _best(metric: str, means: list[float | None]) -> float | None:
     return min(known) if metric.rpartition(".")[2] in LOWER_IS_BETTER else max(known)
 
 
-def _is(row: Any, metric: str, best: dict[str, float | None]) -> bool:
-    return best[metric] is not None and row.means.get(metric) == best[metric]
-
-
-def _figure(mean: float | None, spread: float | None) -> str:
+def _figure(row: Any, metric: str) -> str:
+    mean, spread = row.means.get(metric), row.spreads.get(metric)
     if mean is None:
         return "–"
     return f"{mean:.1f}" if spread is None else f"{mean:.1f} ± {spread:.1f}"

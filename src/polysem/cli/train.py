@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polysem.cli.common import AsJson, FolderLabels, open_data, print_facts, print_json
+from polysem.cli.common import AsJson, FolderLabels, ProgressBar, open_data, print_facts, print_json
 from polysem.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,25 +18,36 @@ if TYPE_CHECKING:
     from polysem.training.monitoring.display import Live
 
 ON_COLLAPSE = ("stop", "warn")
+LOG_SECONDS = 30.0
+"""Between two lines where there is no terminal to draw a bar on, such as a log file."""
+
+
+RecipeName = Annotated[str, typer.Argument(help="Name of a recipe (`polysem recipes`), or the path of a YAML.")]
+TrainingData = Annotated[Path, typer.Option(help="The collection: a folder, or the file that describes it.")]
+ImageStore = Annotated[
+    Path | None, typer.Option("--features", help="Features of the images, made if absent.", show_default="in the cache")
+]
+TextStore = Annotated[
+    Path | None,
+    typer.Option("--text-features", help="Features of the captions, made if absent.", show_default="in the cache"),
+]
+OnCollapse = Annotated[str, typer.Option(help="What to do with a run that collapses or diverges: stop or warn.")]
+Tracker = Annotated[str, typer.Option(help="A tracker of accelerate by name, or none.")]
 
 
 def train_command(
-    recipe: Annotated[str, typer.Argument(help="Name of a recipe (`polysem recipes`), or the path of a YAML.")],
-    data: Annotated[Path, typer.Option(help="The collection: a folder, or the file that describes it.")],
-    out: Annotated[Path, typer.Option(help="Folder of the run. One begun earlier is gone on with.")],
+    recipe: RecipeName,
+    data: TrainingData,
+    out: Annotated[Path, typer.Option(help="Folder of the run. One begun earlier is continued.")],
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="PATH.TO.KEY=VALUE", help="Change the recipe; repeatable.", show_default="none"),
     ] = None,
-    features: Annotated[
-        Path | None, typer.Option(help="Features of the images, made if absent.", show_default="in the cache")
-    ] = None,
-    text_features: Annotated[
-        Path | None, typer.Option(help="Features of the captions, made if absent.", show_default="in the cache")
-    ] = None,
+    features: ImageStore = None,
+    text_features: TextStore = None,
     folder_labels: FolderLabels = False,
-    on_collapse: Annotated[str, typer.Option(help="What to do with a run that is dying: stop or warn.")] = "warn",
-    tracker: Annotated[str, typer.Option(help="A tracker of accelerate by name, or none.")] = "tensorboard",
+    on_collapse: OnCollapse = "warn",
+    tracker: Tracker = "tensorboard",
     as_json: AsJson = False,
 ) -> None:
     """Train a model. Stopped at any moment, the same command goes on from there, to the very same weights.
@@ -59,7 +70,7 @@ def train_command(
             text_features=text_features,
             on_collapse=on_collapse,  # type: ignore[arg-type]
             tracker=None if tracker == "none" else tracker,
-            show=Screen(),
+            show=TrainingDisplay(),
         )
     except KeyboardInterrupt:
         typer.echo(f"\nInterrupted. {out} holds a checkpoint: run the same command to go on.", err=True)
@@ -72,43 +83,26 @@ def train_command(
         _show(result)
 
 
-class Screen:
-    """Progress on stderr: of the features first, of the training then."""
+class TrainingDisplay(ProgressBar):
+    """Progress on stderr as `train` reports it: bars for features, then the live display of the training."""
 
     def __init__(self) -> None:
-        self._bar: Any = None
-        self._task: Any = None
-        self._what = ""
+        super().__init__(log_seconds=LOG_SECONDS)
 
     def features(self, what: str, done: int, total: int) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bar
-
-        if what != self._what:
-            self._close()
-            if done == total:
-                return  # nothing to do: they are there
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-            self._bar, self._what = Bar(*columns, console=Console(stderr=True)), what
-            self._task = self._bar.add_task(f"Features of {what}", total=total)
-            self._bar.start()
-        self._bar.update(self._task, completed=done)
+        stage = f"features of {what}"
+        if done < total or stage in self.stages:  # else they are there already
+            self(stage, done, total)
 
     def begin(self, title: str, total: int, step: int, best: dict[str, Any] | None) -> Live:
         from polysem import distributed
         from polysem.training.monitoring.display import Live
 
-        self._close()
+        self.close()  # two that draw at once spoil each other
         live = Live(title, total, enabled=distributed.rank() == 0)
         if step:
             live.resumed(step, best)
         return live
-
-    def _close(self) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
 
 
 def _show(result: Result) -> None:

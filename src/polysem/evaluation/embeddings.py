@@ -1,4 +1,4 @@
-"""The sets of every image and caption of a collection, made once and, on request, kept on disk."""
+"""Embeddings of every image and caption of a collection, with a cache file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from polysem.errors import InputError
 from polysem.models import Model, embedding
 from polysem.models.items import Items, collection_images, collection_texts, open_store
 from polysem.models.tower import Tower
-from polysem.progress import Progress
+from polysem.progress import Progress, ignore, section
 
 FEATURE_BATCH, SENTENCE_BATCH = 64, 128
 SIDES = ("image", "text")
@@ -27,8 +27,13 @@ SIDES = ("image", "text")
 
 @dataclass(frozen=True, eq=False)
 class Embeddings:
-    """images: (I, K, D); texts: (T, L, D), caption by caption in the collection's order.
-    predictions: "image" (I, C) and "text" (T, C), class probabilities, of a model that classifies."""
+    """Sets of vectors of a collection.
+
+    Args:
+        images: (I, K, D).
+        texts: (T, L, D), caption by caption in the collection's order.
+        predictions: "image" (I, C) and "text" (T, C), class probabilities, of a model that classifies.
+    """
 
     images: Tensor
     texts: Tensor
@@ -44,9 +49,14 @@ def embed(
     cache: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Embeddings:
-    """features, text_features: stores of the encoders' features, as `polysem features` and `polysem train` make them.
-    cache: a file to read the embeddings from if it is there, else to write them to. It remembers model and items."""
-    stores = [None if given is None else FeatureStore.open(given).fingerprint for given in (features, text_features)]
+    """Embed a collection.
+
+    Args:
+        features, text_features: Stores of the encoders' features, as `polysem features` and `polysem train` make them.
+        cache: A file to read the embeddings from if it is there, else to write them to. It is refused if it belongs to
+            another model or other items.
+    """
+    stores = [None if store is None else FeatureStore.open(store).fingerprint for store in (features, text_features)]
     key = {"fingerprint": model.fingerprint(), "items": _digest(collection), "features": _content(collection, stores)}
     path = None if cache is None else Path(cache)
     if path is not None and path.exists():
@@ -56,41 +66,40 @@ def embed(
     text_store = open_store(text_features, model.text)
     texts = collection_texts(model.text.encoder, collection, text_store, by_length=True)
     text_batch = SENTENCE_BATCH if text_store is None else FEATURE_BATCH
-    image_columns = _embed(model.image, images, FEATURE_BATCH, _part(progress, 0, total))
-    text_columns = _embed(model.text, texts, text_batch, _part(progress, len(collection), total))
+    report = progress or ignore
+    image_columns = _embed(model.image, images, FEATURE_BATCH, section(report, 0, len(collection), total))
+    text_columns = _embed(
+        model.text, texts, text_batch, section(report, len(collection), len(collection.captions), total)
+    )
     columns = {"image": image_columns, "text": text_columns}
     predictions = {side: parts[1] for side, parts in columns.items() if len(parts) > 1}
-    found = Embeddings(image_columns[0], text_columns[0], predictions)
+    embeddings = Embeddings(image_columns[0], text_columns[0], predictions)
     if path is not None:
-        _write(path, found, key)
-    return found
+        _write(path, embeddings, key)
+    return embeddings
 
 
-def _embed(tower: Tower, items: Items[Any], batch_size: int, progress: Progress | None) -> tuple[Tensor, ...]:
+def _embed(tower: Tower, items: Items[Any], batch_size: int, progress: Progress) -> tuple[Tensor, ...]:
     """The vectors and, of a model that classifies, the class probabilities."""
     forward = embedding.vectors if tower.sets.labels is None else embedding.vectors_and_probabilities
     return embedding.embed(tower, items, batch_size, forward, progress=progress)
 
 
-def _part(progress: Progress | None, first: int, total: int) -> Progress | None:
-    return None if progress is None else lambda stage, done, _: progress(stage, first + done, total)
-
-
 def _digest(collection: Collection) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for item in collection:
-        found.update("\0".join([item.id, *item.captions]).encode() + b"\n")
-    return found.hexdigest()[:16]
+        digest.update("\0".join([item.id, *item.captions]).encode() + b"\n")
+    return digest.hexdigest()[:16]
 
 
 def _content(collection: Collection, stores: list[str | None]) -> str:
-    """Changes when a file or a store does."""
-    found = hashlib.sha256(repr(stores).encode())
+    """A digest of the files, or of the stores instead."""
+    digest = hashlib.sha256(repr(stores).encode())
     if stores[0] is None:
         for path in dict.fromkeys(item.media.path for item in collection):
             state = path.stat() if path.exists() else None
-            found.update(repr(None if state is None else (state.st_size, state.st_mtime_ns)).encode())
-    return found.hexdigest()[:16]
+            digest.update(repr(None if state is None else (state.st_size, state.st_mtime_ns)).encode())
+    return digest.hexdigest()[:16]
 
 
 def _read(path: Path, key: dict[str, str]) -> Embeddings:
@@ -101,7 +110,7 @@ def _read(path: Path, key: dict[str, str]) -> Embeddings:
                 raise InputError(
                     f"The embeddings in {path} were made by another model (fingerprint "
                     f"{known.get('fingerprint', 'unknown')[:12]}) than this one ({key['fingerprint'][:12]}). "
-                    "Delete the file to make them anew, or give another --embeddings."
+                    "Delete the file to make them again, or give another --embeddings."
                 )
             if known.get("items") != key["items"]:
                 raise InputError(
@@ -111,7 +120,7 @@ def _read(path: Path, key: dict[str, str]) -> Embeddings:
             if known.get("features") != key["features"]:
                 raise InputError(
                     f"The embeddings in {path} were made of other pictures or features: files have changed, or a "
-                    "feature store is given now and was not then. Delete the file to make them anew."
+                    "feature store is given now and was not then. Delete the file to make them again."
                 )
             held = set(file.keys())
             predictions = {side: file.get_tensor(f"{side}_classes") for side in SIDES if f"{side}_classes" in held}
@@ -120,12 +129,12 @@ def _read(path: Path, key: dict[str, str]) -> Embeddings:
         raise InputError(f"{path} is no file of embeddings ({error}). Give another --embeddings.") from None
 
 
-def _write(path: Path, found: Embeddings, key: dict[str, str]) -> None:
+def _write(path: Path, embeddings: Embeddings, key: dict[str, str]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        tensors = {"images": found.images, "texts": found.texts}
-        tensors |= {f"{side}_classes": held for side, held in found.predictions.items()}
-        with replace_file(path) as aside:
-            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, aside, metadata=key)
+        tensors = {"images": embeddings.images, "texts": embeddings.texts}
+        tensors |= {f"{side}_classes": values for side, values in embeddings.predictions.items()}
+        with replace_file(path) as temporary:
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary, metadata=key)
     except OSError as error:
         raise InputError(f"Cannot write the embeddings to {path}: {error.strerror or error}.") from None

@@ -98,7 +98,7 @@ def evaluate(
         progress=report,
     )
     if trec_folder is not None:
-        trec.export(result.rankings, gallery, Path(trec_folder), tag=scored[0].name)
+        trec.export_trec(result.rankings, gallery, Path(trec_folder), tag=scored[0].name)
     trained = max((_trained_share(model, gallery) for model in models), default=0.0)
     evaluation = _evaluation(result, scored, trained)
     return replace(evaluation, intervals=significance.intervals(evaluation)) if intervals else evaluation

@@ -75,7 +75,7 @@ def _figures(entry: Cost) -> dict[str, str]:
     image, text = entry.set_sizes
     relative, parameters = entry.relative, entry.parameters
     search = entry.image_to_text + entry.text_to_image
-    shown = {
+    figures = {
         "Vectors per image": f"{image} of {entry.dim:,}",
         "Vectors per text": f"{text} of {entry.dim:,}",
         "Similarity": entry.similarity,
@@ -86,27 +86,14 @@ def _figures(entry: Cost) -> dict[str, str]:
         "Both, CPU time": f"{1000 * search.cpu:,.0f} ms {_times(relative.cpu)}",
         "Bytes per image": f"{entry.image_bytes.float32:,} {_times(relative.bytes)}",
         "  in float16": f"{entry.image_bytes.float16:,}",
-        "Parameters": "",
-        "  trainable": "",
-        "  image encoder": "",
-        "  image heads": "",
-        "  text encoder": "",
-        "  text heads": "",
-        "Images embedded/s": "",
-        "#OIPs": "",
     }
-    if parameters is not None and entry.items_per_second is not None:
-        shown |= {
-            "Parameters": f"{parameters.total:,} {_times(relative.parameters)}",
-            "  trainable": f"{parameters.trainable:,}",
-            "  image encoder": f"{parameters.image_encoder:,}",
-            "  image heads": f"{parameters.image_heads:,}",
-            "  text encoder": f"{parameters.text_encoder:,}",
-            "  text heads": f"{parameters.text_heads:,}",
-            "Images embedded/s": f"{entry.items_per_second:,.0f}",
-            "#OIPs": _times(entry.oips),
-        }
-    return shown
+    counts = asdict(parameters) if parameters is not None else {}
+    figures["Parameters"] = f"{counts.pop('total'):,} {_times(relative.parameters)}" if counts else ""
+    for part in ("trainable", "image_encoder", "image_heads", "text_encoder", "text_heads"):
+        figures[f"  {part.replace('_', ' ')}"] = f"{counts[part]:,}" if counts else ""
+    figures["Images embedded/s"] = "" if entry.items_per_second is None else f"{entry.items_per_second:,.0f}"
+    figures["#OIPs"] = _times(entry.oips)
+    return figures
 
 
 def _times(ratio: float | None) -> str:

@@ -1,1 +1,1 @@
-"""What is made of evaluations: tables of several, and files for other tools."""
+"""Reports of evaluations: significance, comparison tables, and files for other tools."""

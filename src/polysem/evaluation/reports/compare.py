@@ -1,4 +1,4 @@
-"""The papers' table: several models measured alike, side by side. Data only; `tables` draws it."""
+"""Comparison tables as papers print them: several models under one protocol. Data only; `tables` renders it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,21 @@ from polysem.evaluation.reports import significance
 from polysem.evaluation.result import Evaluation, Stamp, read_evaluation
 
 COLUMNS = (*significance.RSUM, "rsum")
-"""Of pairs. What a protocol of labels is about comes before: `_usual`."""
+"""Columns for pairs; `_default_columns` has those of a protocol of labels."""
 DIGITS = 1
-"""Of figures in a table. What is equal to these digits is equally good there."""
+"""Decimals in a table. What is equal to these is equally good there."""
 _LOWER_IS_BETTER = ("median_rank", "mean_rank", "skewness", "never_returned", "largest_hub")
 
 
 @dataclass(frozen=True)
 class ComparisonCell:
-    """A figure. place: 1 for the best of its column, 2 for the second, as printed; else None.
+    """One metric of one model.
 
-    p: that it is as good as the best of its column, corrected for all models of that column; None: not tested.
-    is_worse: whether it is, significantly.
+    Args:
+        place: 1 for the best of its column, 2 for the second, as printed; else None.
+        p: p-value of being as good as the best of its column, corrected for all models of that column; None: not
+            tested.
+        is_worse: Whether it is significantly worse than the best.
     """
 
     value: float | None
@@ -39,7 +42,7 @@ class ComparisonCell:
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """embedding: "single", "set 4", "set 4 and 1" where images and texts differ; "" if unknown. cells: by column."""
+    """One model. embedding: "single", "set 4", "set 4 and 1" where images and texts differ; "" if unknown."""
 
     model: str
     embedding: str
@@ -48,9 +51,12 @@ class ComparisonRow:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Rows that were measured alike: `stamp` holds for all. columns: paths of metrics, such as "i2t.r1".
+    """A table of models under one protocol, which `stamp` describes.
 
-    notes: what a reader must know of single rows. alpha: below which p a difference is significant.
+    Args:
+        columns: Paths of metrics, such as "i2t.r1".
+        notes: What a reader must know of single rows.
+        alpha: The p-value below which a difference is significant.
     """
 
     stamp: Stamp
@@ -94,32 +100,42 @@ def evaluate_all(
 def compare(
     evaluations: Sequence[Evaluation], columns: Sequence[str] = COLUMNS, alpha: float = 0.05, seed: int = 0
 ) -> Comparison:
-    """One table. Evaluations under different protocols are refused: see `compare_separately`.
+    """Compare evaluations in one table; each metric is tested against the best of its column.
 
-    Intervals are the evaluations' own, or made here. Each figure is tested against the best of its column.
+    Args:
+        evaluations: Under one protocol; others are refused (see `compare_separately`).
+        columns: Paths of metrics; by default those that the protocol is about.
+        alpha: The p-value below which a difference is significant.
+
+    Example:
+        >>> from polysem.evaluation import Evaluation, Stamp
+        >>> stamp = Stamp("pairs", "flickr8k", "test", 1000, 5000)
+        >>> two = [Evaluation(name, stamp, {"rsum": rsum}) for name, rsum in (("single", 410.0), ("set", 423.5))]
+        >>> [(row.model, row.cells["rsum"].place) for row in compare(two).rows]
+        [('single', 2), ('set', 1)]
     """
     if not evaluations:
         raise InputError("There is nothing to compare: give at least one evaluation.")
     if not 0 < alpha < 1:
         raise ConfigError(f"alpha is a share between 0 and 1, such as 0.05; got {alpha}.")
-    if len(_alike(evaluations)) > 1:
-        told = "\n".join(f"  {each.model}: {each.stamp.protocol}, {each.stamp}" for each in evaluations)
+    if len(_group_by_stamp(evaluations)) > 1:
+        stamps = "\n".join(f"  {each.model}: {each.stamp.protocol}, {each.stamp}" for each in evaluations)
         raise InputError(
-            f"These were not measured alike, so they cannot share a table:\n{told}\n"
+            f"These were not measured alike, so they cannot share a table:\n{stamps}\n"
             "Measure them under one protocol, or ask for separate tables (polysem compare --separate)."
         )
     evaluations = [_with_intervals(each, seed) for each in evaluations]
-    if columns is COLUMNS:  # of the usual ones, those that the protocol knows
-        columns = _usual(evaluations)
+    if columns is COLUMNS:  # of these, those that the protocol measures
+        columns = _default_columns(evaluations)
     table = {path: _column(evaluations, path, alpha, seed) for path in columns}
     rows = tuple(
-        ComparisonRow(each.model, embedding(each.facts), {path: cells[place] for path, cells in table.items()})
-        for place, each in enumerate(evaluations)
+        ComparisonRow(each.model, embedding_kind(each.facts), {path: cells[row] for path, cells in table.items()})
+        for row, each in enumerate(evaluations)
     )
     return Comparison(_stamp(evaluations), tuple(columns), rows, tuple(_notes(evaluations)), alpha)
 
 
-def _usual(evaluations: Sequence[Evaluation]) -> Sequence[str]:
+def _default_columns(evaluations: Sequence[Evaluation]) -> Sequence[str]:
     """Where labels were measured: NDCG and mAP both ways and micro-F1 of each side. Else the recalls and RSUM."""
     known = [path for each in evaluations for path in _paths(each.metrics) if _value(each, path) is not None]
     if any(each.stamp.protocol.startswith("labels") for each in evaluations):
@@ -133,14 +149,14 @@ def compare_separately(
     evaluations: Sequence[Evaluation], columns: Sequence[str] = COLUMNS, alpha: float = 0.05, seed: int = 0
 ) -> list[Comparison]:
     """A table for each way of measuring."""
-    return [compare(each, columns, alpha, seed) for each in _alike(evaluations)]
+    return [compare(each, columns, alpha, seed) for each in _group_by_stamp(evaluations)]
 
 
-def embedding(facts: Mapping[str, Any]) -> str:
-    """How many vectors stand for an item, as tables put it. Members of an ensemble are told once if they agree."""
+def embedding_kind(facts: Mapping[str, Any]) -> str:
+    """How many vectors represent an item, as tables put it; of an ensemble, what its members have in common."""
     if "members" in facts:
-        found = {embedding(each) for each in facts["members"]}
-        return found.pop() if len(found) == 1 else "mixed"
+        kinds = {embedding_kind(each) for each in facts["members"]}
+        return kinds.pop() if len(kinds) == 1 else "mixed"
     if "set_sizes" not in facts:
         return ""
     images, texts = facts["set_sizes"]
@@ -155,7 +171,7 @@ def _with_intervals(evaluation: Evaluation, seed: int) -> Evaluation:
     return replace(evaluation, intervals=significance.intervals(evaluation, seed=seed))
 
 
-def _alike(evaluations: Sequence[Evaluation]) -> list[list[Evaluation]]:
+def _group_by_stamp(evaluations: Sequence[Evaluation]) -> list[list[Evaluation]]:
     groups: dict[Stamp, list[Evaluation]] = {}
     for each in evaluations:
         groups.setdefault(replace(each.stamp, selected_on="", members=1), []).append(each)
@@ -192,37 +208,37 @@ def _notes(evaluations: Sequence[Evaluation]) -> list[str]:
 def _column(evaluations: Sequence[Evaluation], path: str, alpha: float, seed: int) -> list[ComparisonCell]:
     values = [_value(each, path) for each in evaluations]
     sign = -1 if path.rpartition(".")[2] in _LOWER_IS_BETTER else 1
-    good = {place: sign * value for place, value in enumerate(values) if value is not None}
+    good = {row: sign * value for row, value in enumerate(values) if value is not None}
     if not good:
         raise unknown("metric", path, {name for each in evaluations for name in _paths(each.metrics)})
-    printed = {place: round(value, DIGITS) for place, value in good.items()}
+    printed = {row: round(value, DIGITS) for row, value in good.items()}
     # A model alone is not the best of anything.
-    podium = sorted(set(printed.values()), reverse=True)[:2] if len(good) > 1 else []
-    ps = _tested(evaluations, max(good, key=good.__getitem__), path, seed)
+    best = sorted(set(printed.values()), reverse=True)[:2] if len(good) > 1 else []
+    ps = _p_values(evaluations, max(good, key=good.__getitem__), path, seed)
     return [
         ComparisonCell(
-            values[place],
+            values[row],
             each.intervals.get(path),
-            podium.index(printed[place]) + 1 if printed.get(place) in podium else None,
-            ps.get(place),
-            ps.get(place, 1.0) < alpha,
+            best.index(printed[row]) + 1 if printed.get(row) in best else None,
+            ps.get(row),
+            ps.get(row, 1.0) < alpha,
         )
-        for place, each in enumerate(evaluations)
+        for row, each in enumerate(evaluations)
     ]
 
 
-def _tested(evaluations: Sequence[Evaluation], best: int, path: str, seed: int) -> dict[int, float]:
+def _p_values(evaluations: Sequence[Evaluation], best: int, path: str, seed: int) -> dict[int, float]:
     """p of each row against the best one, where both have the values of each query."""
-    places = [
-        place
-        for place, each in enumerate(evaluations)
-        if place != best and _is_resampled(each, path) and _is_resampled(evaluations[best], path)
+    rows = [
+        row
+        for row, each in enumerate(evaluations)
+        if row != best and _has_query_values(each, path) and _has_query_values(evaluations[best], path)
     ]
-    ps = [significance.paired_p(evaluations[best], evaluations[place], path, seed=seed) for place in places]
-    return dict(zip(places, significance.holm(ps), strict=True))
+    ps = [significance.paired_p(evaluations[best], evaluations[row], path, seed=seed) for row in rows]
+    return dict(zip(rows, significance.holm(ps), strict=True))
 
 
-def _is_resampled(evaluation: Evaluation, path: str) -> bool:
+def _has_query_values(evaluation: Evaluation, path: str) -> bool:
     parts = significance.RSUM if path == "rsum" else (path,)
     return all(
         way in evaluation.per_query and name in evaluation.per_query[way].values
@@ -231,15 +247,15 @@ def _is_resampled(evaluation: Evaluation, path: str) -> bool:
 
 
 def _value(evaluation: Evaluation, path: str) -> float | None:
-    found: Any = evaluation.metrics
+    value: Any = evaluation.metrics
     for name in path.split("."):
-        found = found.get(name) if isinstance(found, Mapping) else None
+        value = value.get(name) if isinstance(value, Mapping) else None
     # NaN is the mean over no query.
-    return None if found is None or isinstance(found, Mapping) or math.isnan(found) else float(found)
+    return None if value is None or isinstance(value, Mapping) or math.isnan(value) else float(value)
 
 
 def _paths(metrics: Mapping[str, Any], above: str = "") -> list[str]:
-    found: list[str] = []
+    paths: list[str] = []
     for name, value in metrics.items():
-        found += _paths(value, f"{above}{name}.") if isinstance(value, Mapping) else [above + name]
-    return found
+        paths += _paths(value, f"{above}{name}.") if isinstance(value, Mapping) else [above + name]
+    return paths

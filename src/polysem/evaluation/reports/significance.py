@@ -1,6 +1,6 @@
-"""How far figures can be trusted: bootstrap intervals, and a paired test between two models.
+"""Statistical significance: bootstrap intervals, and a paired test between two models.
 
-Both take items, not queries: the captions of an image stand or fall together, and an item brings its queries of both
+Both resample items, not queries: the captions of an image are not independent, and an item brings its queries of both
 directions along, so that sums over directions such as RSUM come out right.
 """
 
@@ -45,15 +45,19 @@ def intervals(
     if figures.keys() >= set(RSUM):
         figures = {"rsum": np.sum([figures[path] for path in RSUM], axis=0), **figures}
     tail = (1 - level) / 2
-    found = {path: np.nanquantile(values, [tail, 1 - tail]) for path, values in figures.items()}
-    return {path: (float(low), float(high)) for path, (low, high) in found.items()}
+    quantiles = {path: np.nanquantile(values, [tail, 1 - tail]) for path, values in figures.items()}
+    return {path: (float(low), float(high)) for path, (low, high) in quantiles.items()}
 
 
 def paired_p(a: Evaluation, b: Evaluation, metric: str = "rsum", resamples: int = 9999, seed: int = 0) -> float:
-    """How often chance alone would part two equally good models as far as these: a two-sided sign-flip test.
+    """The p-value of a two-sided paired sign-flip test: how often chance alone would show such a difference.
 
-    If they are equally good, it is a coin toss which of them was better on an item; so each item's difference keeps its
-    size and takes a random sign. The smallest value is 1 / (resamples + 1). metric: "rsum", or one such as "i2t.r1".
+    If they are equally good, each was better on an item with probability 1/2; so each item's difference keeps its size
+    and takes a random sign. The smallest value is 1 / (resamples + 1).
+
+    Args:
+        a, b: Evaluations of the same queries.
+        metric: "rsum", or one such as "i2t.r1".
     """
     _check(resamples)
     _check_same_queries(a, b)
@@ -69,33 +73,36 @@ def paired_p(a: Evaluation, b: Evaluation, metric: str = "rsum", resamples: int 
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """The p-values of several tests, corrected so that one false alarm among them is as rare as for a single test.
+    """Holm's step-down correction of the p-values of several tests: p_(i) becomes max over j <= i of (m - j + 1) p_(j),
+    at most 1. One false positive among them is then as rare as for a single test.
 
-    Holm's step-down: p_(i) becomes max over j <= i of (m - j + 1) p_(j), at most 1.
+    Example:
+        >>> holm([0.25, 0.5])
+        [0.5, 0.5]
     """
-    given = np.asarray(ps, dtype=np.float64)
-    order = np.argsort(given)
-    corrected = np.empty_like(given)
-    corrected[order] = np.maximum.accumulate(given[order] * np.arange(len(given), 0, -1)).clip(max=1)
+    values = np.asarray(ps, dtype=np.float64)
+    order = np.argsort(values)
+    corrected = np.empty_like(values)
+    corrected[order] = np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1)).clip(max=1)
     return [float(p) for p in corrected]
 
 
 def _per_item(evaluation: Evaluation) -> tuple[dict[str, Values], dict[str, Values]]:
     """(C,) sums of each metric ("i2t.r1") and counts of queries ("i2t") over the C items that have any query."""
-    given: Mapping[str, PerQuery] = {way: each for way, each in evaluation.per_query.items() if len(each.clusters)}
-    if not given:
+    queries: Mapping[str, PerQuery] = {way: each for way, each in evaluation.per_query.items() if len(each.clusters)}
+    if not queries:
         raise InputError(
             f"The evaluation of {evaluation.model} does not hold the values of each query, as one read from a file "
             "does not. Evaluate the model itself."
         )
-    items = np.unique(np.concatenate([each.clusters for each in given.values()]))
+    items = np.unique(np.concatenate([each.clusters for each in queries.values()]))
     sums: dict[str, Values] = {}
     counts: dict[str, Values] = {}
-    for way, each in given.items():
-        places = np.searchsorted(items, each.clusters)
-        counts[way] = np.bincount(places, minlength=len(items)).astype(np.float64)
+    for way, each in queries.items():
+        positions = np.searchsorted(items, each.clusters)
+        counts[way] = np.bincount(positions, minlength=len(items)).astype(np.float64)
         for name, values in each.values.items():
-            sums[f"{way}.{name}"] = np.bincount(places, values, len(items)).astype(np.float64)
+            sums[f"{way}.{name}"] = np.bincount(positions, values, len(items)).astype(np.float64)
     return sums, counts
 
 
@@ -142,15 +149,15 @@ def _check(resamples: int) -> None:
 def _check_same_queries(a: Evaluation, b: Evaluation) -> None:
     differ = [name for name in _SAME if getattr(a.stamp, name) != getattr(b.stamp, name)]
     if differ:
-        told = "; ".join(f"{name}: {getattr(a.stamp, name)} and {getattr(b.stamp, name)}" for name in differ)
+        detail = "; ".join(f"{name}: {getattr(a.stamp, name)} and {getattr(b.stamp, name)}" for name in differ)
         raise InputError(
-            f"{a.model} and {b.model} did not answer the same queries ({told}), so their difference cannot be tested "
+            f"{a.model} and {b.model} did not answer the same queries ({detail}), so their difference cannot be tested "
             "item by item. Evaluate both on the same data, split and protocol."
         )
     ways = {way for each in (a, b) for way in each.per_query}
     if a.per_query and b.per_query and not all(_same_items(a, b, way) for way in ways):
         raise InputError(
-            f"{a.model} and {b.model} carry the same stamp but were asked different queries, so their data differs. "
+            f"{a.model} and {b.model} carry the same stamp but have different queries, so their data differs. "
             "Evaluate both on the same collection."
         )
 

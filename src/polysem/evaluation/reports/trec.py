@@ -1,12 +1,12 @@
-"""Rankings as TREC files, or as dicts for ranx: what other tools for retrieval read.
+"""Export of rankings as TREC files, or as dicts for ranx.
 
 Ids. A caption has the name that the data set gives it, or else `<item>#<n>`, n from 0. The files are divided by
 blanks, so white space and per cent signs in ids are written as in URLs (`%20`, `%25`); `urllib.parse.unquote` brings
 the id back.
 
-Order. Tools sort by score again and break ties by name or by luck, but our metrics put a wrong answer before a right
-one of the same score. So equal scores are moved apart by the smallest steps that float32 knows: the order is then the
-same everywhere, and the scores are still the model's.
+Order. Tools sort by score again and break ties by name or arbitrarily, but our metrics put a wrong answer before a
+right one of the same score. So equal scores are moved apart by the smallest steps that float32 has: the order is then
+the same everywhere, and the scores are still the model's.
 
 What is left out. Queries without a right answer, as in the metrics. And a right answer which equals the last score that
 was kept: if wrong answers of that score were not kept, the run would show it too far ahead.
@@ -35,17 +35,17 @@ _LARGEST = np.float32(1e38)
 """Leaves room above for scores to be moved apart."""
 
 
-def export(rankings: Mapping[str, Ranking], gallery: Collection, folder: Path, tag: str = "polysem") -> list[Path]:
+def export_trec(rankings: Mapping[str, Ranking], gallery: Collection, folder: Path, tag: str = "polysem") -> list[Path]:
     """Write `<direction>.run` and `<direction>.qrels` for each direction, such as "i2t". tag: names the run."""
     if not rankings:
         raise InputError("There is no ranking to write: a protocol of folds has one per fold. Take one without folds.")
     ids = {"i": item_ids(gallery), "t": caption_ids(gallery)}
     written = []
     for way, ranking in rankings.items():
-        asked, found = way.split("2")
+        asked, answers = way.split("2")
         written += [folder / f"{way}.qrels", folder / f"{way}.run"]
-        write_qrels(written[-2], ranking, ids[asked], ids[found])
-        write_run(written[-1], ranking, ids[asked], ids[found], tag)
+        write_qrels(written[-2], ranking, ids[asked], ids[answers])
+        write_run(written[-1], ranking, ids[asked], ids[answers], tag)
     return written
 
 
@@ -62,20 +62,20 @@ def caption_ids(gallery: Collection) -> list[str]:
 
 def write_qrels(path: str | Path, ranking: Ranking, queries: Sequence[str], gallery: Sequence[str]) -> None:
     """Lines of `query 0 answer 1`. queries, gallery: the ids."""
-    asked, found = _names(ranking, queries, gallery)
-    _write(Path(path), (f"{asked[q]} 0 {found[answer]} 1\n" for q, right in _right(ranking) for answer in right))
+    names, answer_names = _escape_ids(ranking, queries, gallery)
+    _write(Path(path), (f"{names[q]} 0 {answer_names[answer]} 1\n" for q, right in _right(ranking) for answer in right))
 
 
 def write_run(
     path: str | Path, ranking: Ranking, queries: Sequence[str], gallery: Sequence[str], tag: str = "polysem"
 ) -> None:
     """Lines of `query Q0 answer rank score tag`, ranks from 1. The ranking must have kept its highest scores."""
-    asked, found = _names(ranking, queries, gallery)
-    run = escaped(tag)
+    names, answer_names = _escape_ids(ranking, queries, gallery)
+    run = escape_id(tag)
     _write(
         Path(path),
         (
-            f"{asked[q]} Q0 {found[answer]} {rank} {score:.9g} {run}\n"
+            f"{names[q]} Q0 {answer_names[answer]} {rank} {score:.9g} {run}\n"
             for q, answers, scores in _answers(ranking, queries)
             for rank, (answer, score) in enumerate(zip(answers, scores, strict=True), 1)
         ),
@@ -86,23 +86,23 @@ def as_ranx(
     ranking: Ranking, queries: Sequence[str], gallery: Sequence[str]
 ) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, float]]]:
     """What `ranx.Qrels` and `ranx.Run` are made from, with ids as in the files: {query: {answer: 1 or its score}}."""
-    asked, found = _names(ranking, queries, gallery)
-    qrels = {asked[q]: {found[answer]: 1 for answer in right} for q, right in _right(ranking)}
+    names, answer_names = _escape_ids(ranking, queries, gallery)
+    qrels = {names[q]: {answer_names[answer]: 1 for answer in right} for q, right in _right(ranking)}
     run = {
-        asked[q]: {found[answer]: float(score) for answer, score in zip(answers, scores, strict=True)}
+        names[q]: {answer_names[answer]: float(score) for answer, score in zip(answers, scores, strict=True)}
         for q, answers, scores in _answers(ranking, queries)
     }
     return qrels, run
 
 
-def escaped(name: str) -> str:
+def escape_id(name: str) -> str:
     """Without white space: as in URLs, but all other letters stay as they are."""
     if not name:
         raise InputError("An empty id cannot be written to a TREC file: give every item one.")
-    return re.sub(r"[\s%]", lambda found: quote(found[0], safe=""), name)
+    return re.sub(r"[\s%]", lambda match: quote(match[0], safe=""), name)
 
 
-def _names(ranking: Ranking, queries: Sequence[str], gallery: Sequence[str]) -> tuple[list[str], list[str]]:
+def _escape_ids(ranking: Ranking, queries: Sequence[str], gallery: Sequence[str]) -> tuple[list[str], list[str]]:
     for what, ids, expected in (
         ("queries", queries, len(ranking.relevance)),
         ("gallery", gallery, ranking.relevance.gallery),
@@ -112,7 +112,7 @@ def _names(ranking: Ranking, queries: Sequence[str], gallery: Sequence[str]) -> 
         repeated = [name for name, count in Counter(ids).items() if count > 1]
         if repeated:
             raise InputError(f"Ids must tell the {what} apart; {len(repeated)} occur twice, e.g. {repeated[0]!r}.")
-    return [escaped(name) for name in queries], [escaped(name) for name in gallery]
+    return [escape_id(name) for name in queries], [escape_id(name) for name in gallery]
 
 
 def _right(ranking: Ranking) -> Iterator[tuple[int, Ints]]:
@@ -134,16 +134,16 @@ def _answers(ranking: Ranking, queries: Sequence[str]) -> Iterator[tuple[int, In
         answers, scores, is_right = answers[order], scores[order], is_right[order]
         here = np.flatnonzero(is_right)
         true = ranking.ranks[ranking.relevance.starts[query] :][: len(here)]
-        honest = np.delete(np.arange(len(answers)), here[here < true])
-        if not len(honest):
+        certain = np.delete(np.arange(len(answers)), here[here < true])
+        if not len(certain):
             raise InputError(
                 f"Query {queries[query]!r}: all {len(answers)} answers kept have the same score as wrong ones that "
                 "were not kept. Keep more answers per query."
             )
-        yield query, answers[honest], _apart(scores[honest])
+        yield query, answers[certain], _make_distinct(scores[certain])
 
 
-def _apart(scores: Floats) -> Floats:
+def _make_distinct(scores: Floats) -> Floats:
     """The falling scores, made strictly falling in float32: each is raised as little as it takes."""
     bits = np.clip(scores, -_LARGEST, _LARGEST).astype(np.float32).view(np.int32).astype(np.int64)
     # Positions among all float32 numbers: neighbours differ by one, on both sides of zero.

@@ -79,7 +79,8 @@ def evaluate(
         options = {"--features": features, "--text-features": text_features, "--embeddings": embeddings}
         if useless := [option for option, value in options.items() if value is not None]:
             raise InputError(f"{' and '.join(useless)} is for models; a matrix of scores needs none. Leave it out.")
-    items, split_name = _select_split(collection, chosen, split, models)
+    default = None if chosen.name == "pairs" else chosen.split or "all"
+    items, split_name = select_split(collection, split, models, default)
     gallery = chosen.gallery(items)
     names = [Path(m).name or str(m) if isinstance(m, (str, Path)) else type(m).__name__ for m in members]
     image_stores = _one_each(features, len(members), "features")
@@ -129,10 +130,15 @@ def _open(member: Any) -> Model | Scores:
     raise InputError(f"evaluate() takes a model, a folder, or a score matrix; got {kind(member)}.")
 
 
-def _select_split(
-    collection: Collection, protocol: Protocol, wanted: str | None, models: list[Model]
+def select_split(
+    collection: Collection, wanted: str | None, models: Sequence[Model], default: str | None = None
 ) -> tuple[Collection, str]:
-    """The items to measure on, and what the stamp calls them."""
+    """The items to measure on, and their name for a reader.
+
+    Args:
+        models: one that was trained on a collection without splits is measured on what training held out.
+        default: the split to take if none is wanted; by default "test" if there is one, else "val", else the first.
+    """
     if not collection.has_splits:
         if wanted not in (None, "all", "val"):
             raise InputError(
@@ -144,8 +150,7 @@ def _select_split(
             return collection.held_out()[0], HELD_OUT_NAME
         return collection, "all"
     if wanted is None:
-        there = [name for name in ("test", "val", *collection.splits) if name in collection.splits]
-        wanted = there[0] if protocol.name == "pairs" else protocol.split or "all"
+        wanted = default or next(name for name in ("test", "val", *collection.splits) if name in collection.splits)
     return (collection if wanted == "all" else collection.split(wanted)), wanted
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from polysem.data import train_overlap
-from polysem.data.collection import HELD_OUT_NAME, Collection
+from polysem.data.collection import Collection
 from polysem.data.readers import open_collection
 from polysem.errors import InputError
 from polysem.evaluation.embeddings import Embeddings, embed
+from polysem.evaluation.evaluate import select_split
 from polysem.models import Model, load
 from polysem.progress import Progress
 
@@ -50,7 +50,7 @@ def open_gallery(
     """
     loaded = model if isinstance(model, Model) else load(model)
     collection = data if isinstance(data, Collection) else open_collection(data)
-    items, split = _select_split(collection, split, loaded)
+    items, split = select_split(collection, split, [loaded])
     if not items.captions:
         raise InputError(
             f"{collection.name} {split} has no captions, and without them there is nothing to compare its images "
@@ -63,19 +63,3 @@ def open_gallery(
     report = None if progress is None else lambda _, done, total: progress(f"encoding with {name}", done, total)
     embeddings = embed(loaded, items, features=features, text_features=text_features, progress=report)
     return EmbeddedGallery(name, loaded, items, split, embeddings)
-
-
-def _select_split(collection: Collection, split: str | None, model: Model) -> tuple[Collection, str]:
-    if not collection.has_splits:
-        if split not in (None, "all", "val"):
-            raise InputError(
-                f"{collection.name} has no splits, so no {split!r}. Take --split all, or --split val for the tenth "
-                "that training holds out by id."
-            )
-        trained_here = train_overlap.share(model.provenance.get("data", {}).get("items", []), collection) > 0
-        if split == "val" or (split is None and trained_here):
-            return collection.held_out()[0], HELD_OUT_NAME
-        return collection, "all"
-    if split is None:
-        split = next(name for name in ("test", "val", *collection.splits) if name in collection.splits)
-    return (collection if split == "all" else collection.split(split)), split

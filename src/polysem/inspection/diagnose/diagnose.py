@@ -17,25 +17,8 @@ from polysem.errors import InputError
 from polysem.evaluation import metrics
 from polysem.evaluation.ranking import rank_bidirectional
 from polysem.evaluation.score_matrix import EmbeddingScores
-from polysem.inspection.diagnose import page
-from polysem.inspection.diagnose.geometry import EmbeddingGeometry, Hubness, measure_geometry, measure_hubness
+from polysem.inspection.diagnose import geometry, page, predictions, retrieval_errors, sets
 from polysem.inspection.diagnose.pointing import PointingGame, play_pointing_game
-from polysem.inspection.diagnose.predictions import Calibration, LabelMetrics, measure_calibration, measure_labels
-from polysem.inspection.diagnose.retrieval_errors import (
-    Confusions,
-    RetrievalFailure,
-    count_confusions,
-    find_failures,
-    label_groups,
-)
-from polysem.inspection.diagnose.sets import (
-    ElementUsage,
-    SetSpread,
-    SingleVectorOverlap,
-    compare_with_single_vectors,
-    measure_spread,
-    measure_usage,
-)
 from polysem.inspection.diagnose.verdicts import HealthVerdict, make_verdicts, summarise_verdicts
 from polysem.inspection.gallery import EmbeddedGallery, StorePath, open_gallery
 from polysem.models import Model
@@ -52,17 +35,17 @@ class Diagnosis:
 
     gallery: EmbeddedGallery = field(repr=False)
     retrieval: Mapping[str, Any]
-    space: EmbeddingGeometry
-    hubness: Mapping[str, Hubness]
-    calibration: Mapping[str, Calibration]
-    failures: Mapping[str, list[RetrievalFailure]]
-    spreads: Mapping[str, SetSpread]
-    usages: Mapping[str, ElementUsage]
-    as_one: SingleVectorOverlap | None
-    confusions: Mapping[str, Confusions]
+    space: geometry.EmbeddingGeometry
+    hubness: Mapping[str, geometry.Hubness]
+    calibration: Mapping[str, predictions.Calibration]
+    failures: Mapping[str, list[retrieval_errors.RetrievalFailure]]
+    spreads: Mapping[str, sets.SetSpread]
+    usages: Mapping[str, sets.ElementUsage]
+    as_one: sets.SingleVectorOverlap | None
+    confusions: Mapping[str, retrieval_errors.Confusions]
     pointing: PointingGame | str
     left_out: tuple[str, ...]
-    predicted: LabelMetrics | None = None
+    predicted: predictions.LabelMetrics | None = None
 
     @property
     def verdicts(self) -> list[HealthVerdict]:
@@ -99,7 +82,7 @@ class Diagnosis:
         )
         return result
 
-    def _name(self, direction: str, failure: RetrievalFailure) -> dict[str, Any]:
+    def _name(self, direction: str, failure: retrieval_errors.RetrievalFailure) -> dict[str, Any]:
         """A failure with ids and captions in place of numbers."""
         items, captions = self.gallery.items, self.gallery.items.captions
 
@@ -187,11 +170,11 @@ def diagnose_gallery(
     calibration = {
         way: result
         for way, queries in (("i2t", image_items), ("t2i", text_items))
-        if (result := measure_calibration(rankings[way], np.asarray(queries))) is not None
+        if (result := predictions.measure_calibration(rankings[way], np.asarray(queries))) is not None
     }
     sides = {side: vectors for side, vectors in (("image", images), ("text", texts)) if vectors.shape[1] > 1}
     labelled = any(item.labels for item in items)
-    groups = label_groups(items) if groups is None else dict(groups)
+    groups = retrieval_errors.label_groups(items) if groups is None else dict(groups)
     pointing = play_pointing_game(gallery, features, progress)
     left_out = []
     if len(sides) < 2:
@@ -205,28 +188,33 @@ def diagnose_gallery(
         left_out.append("Confusions: these items have no labels.")
     if isinstance(pointing, str):
         left_out.append(f"Pointing game: {pointing}")
-    usages = dict(zip(("image", "text"), measure_usage(images, texts, owners, similarity), strict=True))
+    usages = dict(zip(("image", "text"), sets.measure_usage(images, texts, owners, similarity), strict=True))
     figures = metrics.bidirectional_metrics(ranked)
     names = ("r1", "r5", "r10", "median_rank", "queries")
     return Diagnosis(
         gallery=gallery,
         retrieval={"rsum": figures["rsum"], **{way: {name: figures[way][name] for name in names} for way in rankings}},
-        space=measure_geometry(images, texts, owners),
-        hubness={way: measure_hubness(best[way], ranking.relevance.gallery) for way, ranking in rankings.items()},
+        space=geometry.measure_geometry(images, texts, owners),
+        hubness={
+            way: geometry.measure_hubness(best[way], ranking.relevance.gallery) for way, ranking in rankings.items()
+        },
         calibration=calibration,
         failures={
-            "i2t": find_failures(ranked.i2t, scores, image_items, text_items),
-            "t2i": find_failures(ranked.t2i, scores.transpose(), text_items, image_items),
+            "i2t": retrieval_errors.find_failures(ranked.i2t, scores, image_items, text_items),
+            "t2i": retrieval_errors.find_failures(ranked.t2i, scores.transpose(), text_items, image_items),
         },
-        spreads={side: measure_spread(vectors) for side, vectors in sides.items()},
+        spreads={side: sets.measure_spread(vectors) for side, vectors in sides.items()},
         usages={side: usages[side] for side in sides},
-        as_one=compare_with_single_vectors(best, images, texts, owners) if sides else None,
-        confusions={way: count_confusions(r, items, groups, from_text=way == "t2i") for way, r in rankings.items()}
+        as_one=sets.compare_with_single_vectors(best, images, texts, owners) if sides else None,
+        confusions={
+            way: retrieval_errors.count_confusions(r, items, groups, from_text=way == "t2i")
+            for way, r in rankings.items()
+        }
         if labelled
         else {},
         pointing=pointing,
         left_out=tuple(left_out),
-        predicted=measure_labels(gallery),
+        predicted=predictions.measure_labels(gallery),
     )
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image
 from torch import Tensor
 
@@ -24,9 +23,9 @@ from polysem.inspection.explain.explanation import CaptionSource, Explanation, L
 from polysem.inspection.explain.nearest_captions import find_nearest_captions, open_captions
 from polysem.inspection.token_boxes import TokenBoxes, locate_regions, locate_tokens
 from polysem.models import Model, load
-from polysem.models.embedding import embed_batch, move, probabilities
+from polysem.models.embedding import embed_batch, probabilities
 from polysem.models.items import image_items
-from polysem.models.tower import Inputs
+from polysem.models.tower import Inputs, Tower
 from polysem.models.video import Moment, embed_with_frames, find_moment, format_time, has_frames
 from polysem.progress import Progress
 
@@ -115,20 +114,18 @@ def _predict_labels(model: Model, batch: Inputs, caption: str) -> dict[str, tupl
     return result
 
 
-@torch.no_grad()
 def _find_moment(model: Model, video: Inputs, text: Tensor, duration: float | None) -> Moment:
     """The part of one video that matches a text's set (L, D) best.
 
     The same frames and scores that a search of an index compares, all of them and unrounded.
     """
-    tower, training = model.image, model.image.training
-    tower.eval()
-    try:
-        _, (frames,) = embed_with_frames(tower, move(video, model.device), most=2**31)
-        scores = model.similarity.scores(text[None].to(frames), frames)[0]
-    finally:
-        tower.train(training)
-    return find_moment(scores.double().cpu().numpy(), duration)
+
+    def score_frames(tower: Tower, batch: Inputs) -> tuple[Tensor, ...]:
+        _, (frames,) = embed_with_frames(tower, batch, most=2**31)
+        return (model.similarity.scores(text[None].to(frames), frames)[0],)
+
+    (scores,) = embed_batch(model.image, video, score_frames)
+    return find_moment(scores.double().numpy(), duration)
 
 
 def _name_image(path: Path | None, moment: Moment | None) -> str:

@@ -44,7 +44,7 @@ from polysem.models import Model
 from polysem.search.duplicates import THRESHOLD, likeness
 from polysem.search.relevance import relevant
 from polysem.synthetic.scenes import english
-from polysem.synthetic.scenes.vocabulary import vocabulary
+from polysem.synthetic.scenes.catalogue import load_kinds
 
 RESULTS = Path(__file__).parent / "results" / "relevance.json"
 PAIRS, CAPTIONS, ABSENT_PAIRS, COPIED, SAMPLE = 200, 200, 100, 200, 2000
@@ -96,27 +96,28 @@ def sentences(gallery: Collection) -> Iterator[tuple[str, str, np.ndarray]]:
             yield "caption", captions[place], np.arange(len(gallery)) == owners[place]
         yield from (("foreign", text, np.zeros(len(gallery), bool)) for text in FOREIGN)
         return
-    kinds = {each.name: each.group for each in vocabulary()}
+    kinds = {each.name: each.group for each in load_kinds()}
 
     def truth(names: Sequence[str]) -> np.ndarray:
         return np.array([all(name in labels for name in names) for labels in held])
 
     present = sorted(set(gallery.label_names) & set(kinds))
-    yield from (("one thing", english.some(name), truth([name])) for name in present)
+    yield from (("one thing", english.indefinite_phrase(name), truth([name])) for name in present)
     together = sorted({(a, b) for labels in held for a in labels for b in labels if a < b and {a, b} <= set(kinds)})
     for a, b in rng.sample(together, PAIRS):
-        yield "two things", f"{english.some(a)} and {english.some(b)}", truth([a, b])
+        yield "two things", f"{english.indefinite_phrase(a)} and {english.indefinite_phrase(b)}", truth([a, b])
     for group in sorted(set(kinds.values()) & set(gallery.label_names)):
-        yield "group", english.some(group), truth([group])
+        yield "group", english.indefinite_phrase(group), truth([group])
     for place in rng.sample(range(len(captions)), CAPTIONS):
         if named := _named(captions[place], set(gallery[int(owners[place])].labels) & set(kinds)):
             yield "caption", captions[place], truth(named)
-    yield from (("absent thing", english.some(name), truth([name])) for name in sorted(set(kinds) - set(present)))
+    absent = sorted(set(kinds) - set(present))
+    yield from (("absent thing", english.indefinite_phrase(name), truth([name])) for name in absent)
     for _ in range(ABSENT_PAIRS):
         a, b = rng.sample(present, 2)
         while truth([a, b]).any():
             a, b = rng.sample(present, 2)
-        yield "absent pair", f"{english.some(a)} and {english.some(b)}", truth([a, b])
+        yield "absent pair", f"{english.indefinite_phrase(a)} and {english.indefinite_phrase(b)}", truth([a, b])
     yield from (("foreign", text, truth([text])) for text in FOREIGN)
 
 

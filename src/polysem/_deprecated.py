@@ -18,8 +18,7 @@ from typing import Any
 REMOVED_IN = "0.3"
 
 # "old.module:name": "new.module:name"
-NAMES: dict[str, str] = {
-}
+NAMES: dict[str, str] = {}
 
 
 def find_deprecated(module: str) -> Callable[[str], Any]:

@@ -12,6 +12,7 @@ from PIL import Image
 
 from encoders import tiny_models
 from polysem.environment.paths import PHOTO_SMALL, SHIPPED
+from polysem.synthetic import dataset_folder
 from polysem.synthetic.scenes import make
 from search.photos import tiny_model
 from synthetic.fake_art import fake_art, fake_kinds
@@ -22,9 +23,9 @@ KINDS = {"dog": (220, 30, 30), "cat": (30, 200, 40), "ball": (40, 40, 230), "gra
 
 def fake_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     """The generator of scenes without the packages of the extra `offline`."""
-    monkeypatch.setattr(make, "vocabulary", fake_kinds)
+    monkeypatch.setattr(make, "load_kinds", fake_kinds)
     monkeypatch.setattr(make, "openmoji_art", lambda pixels: fake_art())
-    monkeypatch.setattr(make, "installed_version", lambda package: "1.0")
+    monkeypatch.setattr(dataset_folder, "installed_version", lambda package: "1.0")
 
 
 def tiny_settings(folder: Path) -> list[str]:

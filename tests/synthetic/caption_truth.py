@@ -8,7 +8,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
-from polysem.synthetic.scenes.colours import COLOURS
+from polysem.synthetic.scenes.art import COLOURS
 from polysem.synthetic.scenes.english import plural, singular
 
 NUMBERS = {"two": 2, "three": 3, "four": 4, "five": 5}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from PIL import Image, ImageDraw
 
 from polysem.synthetic.scenes.art import Art
-from polysem.synthetic.scenes.vocabulary import Kind, build
+from polysem.synthetic.scenes.catalogue import ObjectKind, parse_kinds
 
 ROWS = """
 animal  | land           | .42 | elephant giraffe horse cow
@@ -33,8 +33,8 @@ _FILLS = ("ea5a47", "fcea2b", "5c9e31", "61b2e4", "a57939", "ffffff", "9b9b9a", 
 _NAMED = {"red": "ea5a47", "orange": "e27022", "green": "5c9e31", "black": "3f3f3f", "white": "ffffff"}
 
 
-def fake_kinds() -> tuple[Kind, ...]:
-    return build(ROWS, lambda glyph: glyph.partition(".")[0])
+def fake_kinds() -> tuple[ObjectKind, ...]:
+    return parse_kinds(ROWS, lambda glyph: glyph.partition(".")[0])
 
 
 def disc(glyph: str) -> Image.Image:

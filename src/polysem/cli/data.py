@@ -123,7 +123,7 @@ def make_emoji_scenes_command(
     from polysem.synthetic.scenes.make import make_emoji_scenes
 
     with ProgressBar() as progress:
-        made = make_emoji_scenes(out, items, seed, size, lambda done, _: progress("emoji scenes", done, items))
+        made = make_emoji_scenes(out, items, seed, size, progress)
     _show_made("emoji scenes", made, items, seed, size, as_json)
 
 
@@ -138,7 +138,7 @@ def make_emoji_clips_command(
     from polysem.synthetic.clips.make import make_emoji_clips
 
     with ProgressBar() as progress:
-        made = make_emoji_clips(out, items, seed, size, lambda done, _: progress("emoji clips", done, items))
+        made = make_emoji_clips(out, items, seed, size, progress)
     _show_made("emoji clips", made, items, seed, size, as_json)
 
 

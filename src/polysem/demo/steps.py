@@ -19,6 +19,7 @@ from polysem.environment.paths import PHOTO_SMALL
 from polysem.errors import InputError
 from polysem.evaluation import evaluate
 from polysem.evaluation.reports.compare import Comparison, compare_separately
+from polysem.progress import ignore
 from polysem.recipes import Recipe
 from polysem.search import Index
 from polysem.synthetic.scenes.make import make_emoji_scenes
@@ -74,8 +75,7 @@ def demo(
         source, items, home = own.source, own.collection, folder / own.place
     else:
         announce("Emoji scenes: pictures of several things, five captions each")
-        watch = None if progress is None else lambda done, of: progress("making scenes", done, of)
-        source, home = make_emoji_scenes(folder / "scenes", scenes, seed=0, progress=watch), folder
+        source, home = make_emoji_scenes(folder / "scenes", scenes, seed=0, progress=progress or ignore), folder
         items = open_collection(source)
     stores: dict[str, Any] = {"features": home / "features" / "images", "text_features": home / "features" / "captions"}
     compared = None

@@ -4,6 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from polysem.cli import app
+from polysem.synthetic import dataset_folder
 from polysem.synthetic.clips import make
 from synthetic.fake_art import fake_art, fake_kinds
 
@@ -12,9 +13,9 @@ COMMAND = ["data", "make", "emoji-clips"]
 
 @pytest.fixture(autouse=True)
 def _discs(monkeypatch):
-    monkeypatch.setattr(make, "vocabulary", fake_kinds)
+    monkeypatch.setattr(make, "load_kinds", fake_kinds)
     monkeypatch.setattr(make, "openmoji_art", lambda pixels: fake_art())
-    monkeypatch.setattr(make, "package_version", lambda package, who: "1.0")
+    monkeypatch.setattr(dataset_folder, "installed_version", lambda package: "1.0")
 
 
 def test_the_command_makes_the_set_and_says_so(tmp_path):

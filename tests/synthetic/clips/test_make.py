@@ -13,21 +13,21 @@ import pytest
 from polysem.data import open_collection
 from polysem.data.video import frame_times, load_still, sample_frames, video_duration
 from polysem.errors import ConfigError, InputError
+from polysem.synthetic import dataset_folder
 from polysem.synthetic.clips import make
-from polysem.synthetic.clips.actions import ACTIONS
 from polysem.synthetic.clips.captions import clip_captions, moment_captions
 from polysem.synthetic.clips.make import make_emoji_clips
-from polysem.synthetic.clips.painting import frames
-from polysem.synthetic.clips.storyboard import FPS, casts
+from polysem.synthetic.clips.storyboard import ACTIONS, FPS, plan_clips
+from polysem.synthetic.clips.video import paint_frames
 from synthetic.fake_art import fake_art, fake_kinds
 
 
 @pytest.fixture
 def fake_packages(monkeypatch):
     """The generator on discs instead of OpenMoji."""
-    monkeypatch.setattr(make, "vocabulary", fake_kinds)
+    monkeypatch.setattr(make, "load_kinds", fake_kinds)
     monkeypatch.setattr(make, "openmoji_art", lambda pixels: fake_art())
-    monkeypatch.setattr(make, "package_version", lambda package, who: "1.0")
+    monkeypatch.setattr(dataset_folder, "installed_version", lambda package: "1.0")
 
 
 def digest(folder: Path) -> dict[str, str]:
@@ -37,7 +37,7 @@ def digest(folder: Path) -> dict[str, str]:
 
 def test_the_set_reads_as_a_collection_of_raw_videos(tmp_path, fake_packages):
     steps = []
-    out = make_emoji_clips(tmp_path / "clips", 10, 1, 64, lambda done, total: steps.append((done, total)))
+    out = make_emoji_clips(tmp_path / "clips", 10, 1, 64, lambda _, done, total: steps.append((done, total)))
     assert steps == [(done, 10) for done in range(1, 11)]
     assert sorted(os.listdir(out)) == [
         *("LICENSE-art.txt", "captions.json", "manifest.json", "moments.json", "splits.json", "videos")
@@ -68,9 +68,9 @@ def test_a_browser_can_play_and_jump_in_them(tmp_path, fake_packages):
 
 
 def test_each_moment_shows_its_own_object(tmp_path):
-    cast = next(casts(fake_kinds(), 1, 3))
-    pictures = list(frames(cast, fake_art(), 64, make._rng(3, cast, "paint")))
-    assert len(pictures) == sum(part.frames for part in cast.parts)
+    cast = next(plan_clips(fake_kinds(), 1, 3))
+    pictures = list(paint_frames(cast, fake_art(), 64, make._rng(3, cast, "paint")))
+    assert len(pictures) == sum(part.frames for part in cast.moments)
     path = tmp_path / "clip.mp4"
     make.write_video(path, pictures, 64, FPS)
     for start, end in cast.spans():
@@ -104,8 +104,8 @@ def test_what_is_said_to_move_moves_that_way(action):
 
 def test_captions_name_what_they_are_about():
     art = fake_art()
-    for cast in casts(fake_kinds(), 30, 2):
-        names = [part.kind.name for part in cast.parts]
+    for cast in plan_clips(fake_kinds(), 30, 2):
+        names = [part.kind.name for part in cast.moments]
         for number, text in enumerate(moment_captions(cast, art.colour, make._rng(2, cast, "moments"))):
             mentioned = {name for name in names if name in text.lower()}
             assert mentioned == {names[number]}
@@ -116,8 +116,8 @@ def test_captions_name_what_they_are_about():
 
 def test_held_out_clips_show_nothing_that_was_not_trained():
     seen, splits = set(), set()
-    for cast in casts(fake_kinds(), 60, 5):
-        kinds = {part.kind for part in cast.parts}
+    for cast in plan_clips(fake_kinds(), 60, 5):
+        kinds = {part.kind for part in cast.moments}
         splits.add(cast.split)
         if cast.split == "train":
             seen |= kinds
@@ -149,7 +149,7 @@ def test_what_is_there_is_kept_and_an_interrupted_run_leaves_nothing(tmp_path, f
     with pytest.raises(InputError, match="has lost videos: 1 of 2"):
         make_emoji_clips(out, 2, 5, 64)
 
-    def interrupt(done: int, total: int) -> None:
+    def interrupt(stage, done: int, total: int) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -2,11 +2,10 @@ from random import Random
 
 import pytest
 
-from polysem.synthetic.scenes.captions import Caption, captions
-from polysem.synthetic.scenes.make import build
+from polysem.synthetic.scenes.captions import TEMPLATES, SceneCaption, write_captions
+from polysem.synthetic.scenes.make import build_scenes
 from polysem.synthetic.scenes.scene import Scene, compose
-from polysem.synthetic.scenes.splits import castings
-from polysem.synthetic.scenes.templates import TEMPLATES
+from polysem.synthetic.scenes.splits import plan_scenes
 from synthetic.caption_truth import named, relations, untruths
 from synthetic.fake_art import disc, fake_art, fake_kinds
 
@@ -15,19 +14,19 @@ NAMES = [kind.name for kind in fake_kinds()]
 
 
 @pytest.fixture(scope="module")
-def told() -> list[tuple[Scene, list[Caption]]]:
+def told() -> list[tuple[Scene, list[SceneCaption]]]:
     art = fake_art()
     scenes = [
         compose(casting.counts, casting.backdrop, art, Random(casting.index))
-        for casting in castings(fake_kinds(), ITEMS, seed=5)
+        for casting in plan_scenes(fake_kinds(), ITEMS, seed=5)
     ]
-    return [(scene, captions(scene, Random(index))) for index, scene in enumerate(scenes)]
+    return [(scene, write_captions(scene, Random(index))) for index, scene in enumerate(scenes)]
 
 
 @pytest.fixture(scope="module")
 def entries(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     art = fake_art()
-    return build(tmp_path_factory.mktemp("images"), fake_kinds(), art, art, ITEMS, seed=8, size=224)
+    return build_scenes(tmp_path_factory.mktemp("images"), fake_kinds(), art, art, ITEMS, seed=8, size=224)
 
 
 def test_no_caption_is_false_of_its_picture(entries):

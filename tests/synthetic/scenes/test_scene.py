@@ -3,11 +3,11 @@ from random import Random
 import numpy as np
 import pytest
 
-from polysem.synthetic.scenes import box_geometry
-from polysem.synthetic.scenes.backdrops import BACKDROPS
-from polysem.synthetic.scenes.painting import picture, pixel_box
+from polysem.synthetic.scenes import caption_facts
+from polysem.synthetic.scenes.catalogue import BACKDROPS
+from polysem.synthetic.scenes.painting import paint_scene, pixel_box
 from polysem.synthetic.scenes.scene import UNIT, Scene, compose
-from polysem.synthetic.scenes.splits import castings
+from polysem.synthetic.scenes.splits import plan_scenes
 from synthetic.fake_art import fake_art, fake_kinds
 
 
@@ -16,7 +16,7 @@ def scenes() -> list[Scene]:
     art = fake_art()
     return [
         compose(casting.counts, casting.backdrop, art, Random(casting.index))
-        for casting in castings(fake_kinds(), 250, seed=2)
+        for casting in plan_scenes(fake_kinds(), 250, seed=2)
     ]
 
 
@@ -26,7 +26,7 @@ def hidden_shares(scene: Scene) -> list[float]:
     for thing in scene.objects:
         x0, y0, x1, y1 = thing.box
         mask = np.zeros((UNIT, UNIT), dtype=bool)
-        alpha = np.asarray(art.sized(thing.glyph, x1 - x0, y1 - y0, thing.mirrored).getchannel("A"))
+        alpha = np.asarray(art.scale(thing.glyph, x1 - x0, y1 - y0, thing.mirrored).getchannel("A"))
         mask[y0:y1, x0:x1] = alpha >= 128
         masks.append(mask)
     empty = np.zeros((UNIT, UNIT), dtype=bool)
@@ -85,8 +85,8 @@ def test_the_painted_objects_are_inside_their_boxes():
     scene = compose([(kinds["car"], 1), (kinds["lemon"], 1)], pastel, art, Random(4))
     bare = Scene(pastel, (), frozenset())
     size = 160
-    changed = np.asarray(picture(scene, art, size, Random(1)), int) - np.asarray(
-        picture(bare, art, size, Random(1)), int
+    changed = np.asarray(paint_scene(scene, art, size, Random(1)), int) - np.asarray(
+        paint_scene(bare, art, size, Random(1)), int
     )
     rows, columns = np.nonzero(np.abs(changed).sum(axis=2))
     boxes = [pixel_box(thing, size) for thing in scene.objects]
@@ -101,27 +101,26 @@ def test_the_painted_objects_are_inside_their_boxes():
 @pytest.mark.parametrize("backdrop", BACKDROPS, ids=lambda backdrop: backdrop.name)
 def test_every_backdrop_paints_and_repeats(backdrop):
     empty = Scene(backdrop, (), frozenset())
-    first = picture(empty, fake_art(), 64, Random(5))
+    first = paint_scene(empty, fake_art(), 64, Random(5))
     assert first.size == (64, 64)
     assert first.mode == "RGB"
-    assert first.tobytes() == picture(empty, fake_art(), 64, Random(5)).tobytes()
+    assert first.tobytes() == paint_scene(empty, fake_art(), 64, Random(5)).tobytes()
     assert len(first.getcolors(64 * 64)) > 1 or backdrop.name == "pastel"
 
 
 def test_relations_of_boxes():
     left, right, high = (10, 50, 40, 80), (60, 52, 90, 82), (58, 5, 92, 35)
-    assert box_geometry.left_of(left, right)
-    assert not box_geometry.left_of(right, left)
-    assert box_geometry.above(high, right)
-    assert not box_geometry.above(right, high)
-    assert not box_geometry.left_of(high, right)
-    assert box_geometry.next_to((10, 50, 40, 80), (45, 52, 75, 82))
-    assert not box_geometry.next_to(left, (150, 50, 180, 80))
-    assert box_geometry.between((60, 50, 80, 80), left, (100, 50, 130, 80))
-    assert not box_geometry.between(left, (60, 50, 80, 80), (100, 50, 130, 80))
-    assert box_geometry.in_a_row([left, right, (100, 50, 130, 80)])
-    assert box_geometry.much_bigger((0, 0, 20, 20), (0, 0, 10, 10))
-    assert box_geometry.side((5, 5, 60, 60), 224) == "in the top left corner"
-    assert box_geometry.side((150, 150, 220, 220), 224) == "in the bottom right corner"
-    assert box_geometry.side((5, 60, 60, 150), 224) == "on the left"
-    assert box_geometry.side((80, 60, 140, 150), 224) is None
+    assert caption_facts.left_of(left, right)
+    assert not caption_facts.left_of(right, left)
+    assert caption_facts.above(high, right)
+    assert not caption_facts.above(right, high)
+    assert not caption_facts.left_of(high, right)
+    assert caption_facts.next_to((10, 50, 40, 80), (45, 52, 75, 82))
+    assert not caption_facts.next_to(left, (150, 50, 180, 80))
+    assert caption_facts.between((60, 50, 80, 80), left, (100, 50, 130, 80))
+    assert not caption_facts.between(left, (60, 50, 80, 80), (100, 50, 130, 80))
+    assert caption_facts.area((0, 0, 20, 20)) == 4 * caption_facts.area((0, 0, 10, 10))
+    assert caption_facts.name_side((5, 5, 60, 60), 224) == "in the top left corner"
+    assert caption_facts.name_side((150, 150, 220, 220), 224) == "in the bottom right corner"
+    assert caption_facts.name_side((5, 60, 60, 150), 224) == "on the left"
+    assert caption_facts.name_side((80, 60, 140, 150), 224) is None

@@ -3,8 +3,8 @@ from itertools import combinations
 
 import pytest
 
-from polysem.synthetic.scenes.splits import castings, split_of
-from polysem.synthetic.scenes.vocabulary import confusable
+from polysem.synthetic.scenes.catalogue import are_confusable
+from polysem.synthetic.scenes.splits import choose_split, plan_scenes
 from synthetic.fake_art import fake_kinds
 
 
@@ -14,7 +14,7 @@ def pairs(casting):
 
 @pytest.mark.parametrize("seed", [0, 1, 99])
 def test_no_two_kinds_of_a_test_picture_ever_meet_in_train_or_val(seed):
-    cast = list(castings(fake_kinds(), 400, seed))
+    cast = list(plan_scenes(fake_kinds(), 400, seed))
     seen = set().union(*(pairs(casting) for casting in cast if casting.split != "test"))
     tested = set().union(*(pairs(casting) for casting in cast if casting.split == "test"))
     assert tested
@@ -22,15 +22,15 @@ def test_no_two_kinds_of_a_test_picture_ever_meet_in_train_or_val(seed):
 
 
 def test_combinations_stay_unseen_across_seeds():
-    seen = set().union(*(pairs(casting) for casting in castings(fake_kinds(), 300, 1) if casting.split == "train"))
-    tested = set().union(*(pairs(casting) for casting in castings(fake_kinds(), 300, 2) if casting.split == "test"))
+    seen = set().union(*(pairs(casting) for casting in plan_scenes(fake_kinds(), 300, 1) if casting.split == "train"))
+    tested = set().union(*(pairs(casting) for casting in plan_scenes(fake_kinds(), 300, 2) if casting.split == "test"))
     assert not tested & seen
 
 
 @pytest.mark.parametrize("items", [10, 20, 57, 200])
 @pytest.mark.parametrize("seed", [0, 1, 2, 3])
 def test_every_kind_of_a_test_picture_is_trained(items, seed):
-    cast = list(castings(fake_kinds(), items, seed))
+    cast = list(plan_scenes(fake_kinds(), items, seed))
     trained = {kind for casting in cast if casting.split == "train" for kind, _ in casting.counts}
     tested = {kind for casting in cast if casting.split == "test" for kind, _ in casting.counts}
     assert tested
@@ -38,29 +38,29 @@ def test_every_kind_of_a_test_picture_is_trained(items, seed):
 
 
 def test_splits_are_80_10_10_and_none_is_empty_from_ten_on():
-    assert Counter(split_of(index) for index in range(1000)) == {"train": 800, "val": 100, "test": 100}
-    assert {split_of(index) for index in range(10)} == {"train", "val", "test"}
+    assert Counter(choose_split(index) for index in range(1000)) == {"train": 800, "val": 100, "test": 100}
+    assert {choose_split(index) for index in range(10)} == {"train", "val", "test"}
 
 
 def test_a_larger_set_begins_with_the_smaller_one():
-    assert list(castings(fake_kinds(), 80, 4))[:30] == list(castings(fake_kinds(), 30, 4))
+    assert list(plan_scenes(fake_kinds(), 80, 4))[:30] == list(plan_scenes(fake_kinds(), 30, 4))
 
 
 def test_another_seed_is_another_set():
-    assert list(castings(fake_kinds(), 20, 4)) != list(castings(fake_kinds(), 20, 5))
+    assert list(plan_scenes(fake_kinds(), 20, 4)) != list(plan_scenes(fake_kinds(), 20, 5))
 
 
 def test_look_alikes_never_share_a_picture():
-    for casting in castings(fake_kinds(), 300, 0):
-        assert not any(confusable(a, b) for (a, _), (b, _) in combinations(casting.counts, 2))
+    for casting in plan_scenes(fake_kinds(), 300, 0):
+        assert not any(are_confusable(a, b) for (a, _), (b, _) in combinations(casting.counts, 2))
 
 
 def test_somebody_stands_below_the_sky():
-    for casting in castings(fake_kinds(), 300, 0):
+    for casting in plan_scenes(fake_kinds(), 300, 0):
         footings = {casting.backdrop.zone_for(kind.homes).footing for kind, _ in casting.counts}
         assert footings != {"air"}
 
 
 def test_the_sun_is_alone_in_its_sky():
-    for casting in castings(fake_kinds(), 500, 0):
+    for casting in plan_scenes(fake_kinds(), 500, 0):
         assert all(count == 1 for kind, count in casting.counts if kind.name in ("sun", "moon"))

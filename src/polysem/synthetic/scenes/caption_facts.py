@@ -11,13 +11,11 @@ from dataclasses import dataclass, field
 from itertools import combinations, permutations
 from typing import Literal
 
-from polysem.synthetic.scenes import box_geometry
-from polysem.synthetic.scenes.backdrops import Footing
-from polysem.synthetic.scenes.box_geometry import Box
-from polysem.synthetic.scenes.english import UNIQUE, number
-from polysem.synthetic.scenes.scene import UNIT, Placed, Scene
-from polysem.synthetic.scenes.vocabulary import Kind
+from polysem.synthetic.scenes.catalogue import Footing, ObjectKind
+from polysem.synthetic.scenes.english import UNIQUE, number_word
+from polysem.synthetic.scenes.scene import UNIT, PlacedObject, Scene
 
+Box = tuple[int, int, int, int]
 Topic = Literal["list", "relation", "alone", "detail"]
 
 # Groups whose members are beyond dispute, and what several of them are called.
@@ -31,6 +29,7 @@ COUNTED_GROUPS = {
 # Kinds that bring a vehicle along without being one: how many vehicles there are is then a matter of opinion.
 _RIDERS = frozenset({"cyclist", "rower", "surfer", "skateboard", "sled"})
 
+_SLACK = 0.15  # boxes may overlap by this share of the narrower one and still be side by side
 _DOING = {
     **{"sun": "shining", "moon": "shining", "star": "twinkling", "cloud": "drifting by", "comet": "racing by"},
     **{"kite": "flying", "balloon": "floating", "parachute": "floating down", "planet": "hanging"},
@@ -41,7 +40,7 @@ _DOING = {
 class Mention:
     """All objects of one kind in the picture."""
 
-    kind: Kind
+    kind: ObjectKind
     colour: str | None
     footing: Footing
     boxes: tuple[Box, ...]
@@ -73,9 +72,9 @@ class Claim:
         return self.about, frozenset(mention.kind.name for mention in self.mentions)
 
 
-def mentions(scene: Scene) -> list[Mention]:
+def group_objects(scene: Scene) -> list[Mention]:
     """The kinds of the scene with their objects."""
-    found: dict[Kind, list[tuple[int, Placed]]] = {}
+    found: dict[ObjectKind, list[tuple[int, PlacedObject]]] = {}
     for index, thing in enumerate(scene.objects):
         found.setdefault(thing.kind, []).append((index, thing))
     return [
@@ -90,9 +89,9 @@ def mentions(scene: Scene) -> list[Mention]:
     ]
 
 
-def claims(scene: Scene) -> list[Claim]:
+def find_claims(scene: Scene) -> list[Claim]:
     """Every claim that holds."""
-    present = mentions(scene)
+    present = group_objects(scene)
     return [
         *_lists(present),
         *_about_one(present, scene),
@@ -108,7 +107,7 @@ def _lists(present: Sequence[Mention]) -> Iterator[Claim]:
         for chosen in combinations(present, size):
             yield Claim("list", "list", "two" if size == 2 else "many", chosen)
     total = sum(mention.count for mention in present)
-    yield Claim("detail", "total", "total", tuple(present), {"total": number(total)})
+    yield Claim("detail", "total", "total", tuple(present), {"total": number_word(total)})
 
 
 def _about_one(present: Sequence[Mention], scene: Scene) -> Iterator[Claim]:
@@ -123,7 +122,7 @@ def _about_one(present: Sequence[Mention], scene: Scene) -> Iterator[Claim]:
         if mention.count == 1 and not mention.colour:
             # Otherwise its count or colour says as much, and more.
             yield Claim("alone", "presence", "alone", (mention,))
-        sides = {box_geometry.side(box, UNIT) for box in mention.boxes}
+        sides = {name_side(box, UNIT) for box in mention.boxes}
         if len(sides) == 1 and (side := sides.pop()):
             yield Claim("alone", "position", "position", (mention,), {"side": side})
 
@@ -131,7 +130,7 @@ def _about_one(present: Sequence[Mention], scene: Scene) -> Iterator[Claim]:
 def _sizes(present: Sequence[Mention]) -> Iterator[Claim]:
     """In the picture and in the world: an apple drawn larger than a whale is better not talked about."""
     for a, b in permutations(present, 2):
-        if a.one and b.one and box_geometry.much_bigger(a.one, b.one) and a.kind.size > b.kind.size:
+        if a.one and b.one and area(a.one) >= 2 * area(b.one) and a.kind.size > b.kind.size:
             yield Claim("detail", "size", "bigger", (a, b))
     for a in present:
         others = [other for other in present if other is not a]
@@ -139,10 +138,8 @@ def _sizes(present: Sequence[Mention]) -> Iterator[Claim]:
             yield Claim("detail", "largest", "largest", (a,))
 
 
-def _outgrown(box: Box, kind: Kind, other: Mention) -> bool:
-    return kind.size >= other.kind.size and all(
-        box_geometry.area(box) >= 1.5 * box_geometry.area(each) for each in other.boxes
-    )
+def _outgrown(box: Box, kind: ObjectKind, other: Mention) -> bool:
+    return kind.size >= other.kind.size and all(area(box) >= 1.5 * area(each) for each in other.boxes)
 
 
 def _groups(present: Sequence[Mention]) -> Iterator[Claim]:
@@ -151,7 +148,7 @@ def _groups(present: Sequence[Mention]) -> Iterator[Claim]:
         total = sum(mention.count for mention in members)
         if len(members) < 2 or (group == "vehicle" and any(mention.kind.name in _RIDERS for mention in present)):
             continue
-        words = {"total": number(total), "members": noun}
+        words = {"total": number_word(total), "members": noun}
         yield Claim("detail", f"group {group}", "group", tuple(members), words)
         for one in members:
             if one.count == 1 and total > 2:
@@ -163,19 +160,19 @@ def _groups(present: Sequence[Mention]) -> Iterator[Claim]:
 
 def _pairs(present: Sequence[Mention], scene: Scene) -> Iterator[Claim]:
     for a, b in permutations(present, 2):
-        if all(box_geometry.left_of(one, other) for one in a.boxes for other in b.boxes):
+        if all(left_of(one, other) for one in a.boxes for other in b.boxes):
             yield Claim("relation", "sideways", "left", (a, b))
             yield Claim("relation", "sideways", "right", (b, a))
             if all(box[2] <= 0.55 * UNIT for box in a.boxes) and all(box[0] >= 0.45 * UNIT for box in b.boxes):
                 yield Claim("relation", "sideways", "sides", (a, b))
         # Of two things on the ground the higher one is farther away, not above.
         upright = "air" in (a.footing, b.footing) or a.footing == "free"
-        if upright and all(box_geometry.above(one, other) for one in a.boxes for other in b.boxes):
+        if upright and all(above(one, other) for one in a.boxes for other in b.boxes):
             up, down = ("above", "below") if a.footing == "free" else ("over", "beneath")
             yield Claim("relation", "upright", up, (a, b))
             yield Claim("relation", "upright", down, (b, a))
         if a.one and b.one:
-            if a.footing == b.footing and box_geometry.next_to(a.one, b.one):
+            if a.footing == b.footing and next_to(a.one, b.one):
                 yield Claim("relation", "beside", "beside", (a, b))
             if (a.indices[0], b.indices[0]) in scene.overlaps:
                 yield Claim("relation", "depth", "front", (a, b))
@@ -187,9 +184,9 @@ def _pairs(present: Sequence[Mention], scene: Scene) -> Iterator[Claim]:
 def _triples(present: Sequence[Mention]) -> Iterator[Claim]:
     for a, b, c in permutations(present, 3):
         if a.one and b.one and c.one:
-            if box_geometry.between(a.one, b.one, c.one):
+            if between(a.one, b.one, c.one):
                 yield Claim("relation", "between", "between", (a, b, c))
-            if a.footing == b.footing == c.footing and box_geometry.in_a_row((a.one, b.one, c.one)):
+            if a.footing == b.footing == c.footing and left_of(a.one, b.one) and left_of(b.one, c.one):
                 yield Claim("relation", "row", "row", (a, b, c))
             flies = c.footing == "air" and "air" not in (a.footing, b.footing)
             if flies and a.kind.name < b.kind.name and all(_over(c.one, box) for box in (a.one, b.one)):
@@ -213,3 +210,57 @@ def _doing(mention: Mention, backdrop: str) -> str | None:
     if footing == "ground" and kind.group == "vehicle":
         return "parked"
     return "growing" if kind.group == "plant" and backdrop in ("meadow", "hills", "desert") else None
+
+
+# Geometry of boxes. Every rule is strict: a relation holds only where nobody would object. Coordinates grow to the
+# right and down.
+
+
+def left_of(a: Box, b: Box) -> bool:
+    """a ends about where b begins, and the way from a to b leads more sideways than up or down."""
+    narrower = min(a[2] - a[0], b[2] - b[0])
+    dx, dy = _middle(b, 0) - _middle(a, 0), _middle(b, 1) - _middle(a, 1)
+    return a[2] <= b[0] + _SLACK * narrower and dx >= abs(dy)
+
+
+def above(a: Box, b: Box) -> bool:
+    """a ends about where b begins, seen from the top, and the way leads more down than sideways."""
+    flatter = min(a[3] - a[1], b[3] - b[1])
+    dx, dy = _middle(b, 0) - _middle(a, 0), _middle(b, 1) - _middle(a, 1)
+    return a[3] <= b[1] + _SLACK * flatter and dy >= 1.2 * abs(dx)
+
+
+def next_to(a: Box, b: Box) -> bool:
+    """Side by side at the same height, with less than a third of their mean width between them."""
+    gap = max(a[0], b[0]) - min(a[2], b[2])
+    shared = min(a[3], b[3]) - max(a[1], b[1])
+    mean_width = (a[2] - a[0] + b[2] - b[0]) / 2
+    beside = left_of(a, b) or left_of(b, a)
+    return beside and gap <= 0.34 * mean_width and shared >= 0.5 * min(a[3] - a[1], b[3] - b[1])
+
+
+def between(a: Box, b: Box, c: Box) -> bool:
+    """a stands between b on its left and c on its right, all at about the same height."""
+    level = max(abs(_middle(a, 1) - _middle(other, 1)) for other in (b, c)) <= 0.6 * (a[3] - a[1])
+    return level and left_of(b, a) and left_of(a, c)
+
+
+def area(box: Box) -> int:
+    return (box[2] - box[0]) * (box[3] - box[1])
+
+
+def name_side(box: Box, size: int) -> str | None:
+    """The part of a picture of `size` pixels that the whole box lies in, when it is a plain one to name."""
+    across = "left" if box[2] <= 0.48 * size else "right" if box[0] >= 0.52 * size else None
+    if across is None:
+        return None
+    if box[2] <= 0.42 * size or box[0] >= 0.58 * size:
+        if box[3] <= 0.42 * size:
+            return f"in the top {across} corner"
+        if box[1] >= 0.58 * size:
+            return f"in the bottom {across} corner"
+    return f"on the {across}"
+
+
+def _middle(box: Box, axis: int) -> float:
+    return (box[axis] + box[axis + 2]) / 2

@@ -7,13 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from polysem.synthetic.scenes.backdrops import Backdrop
-from polysem.synthetic.scenes.caption_facts import Claim, Mention, Topic, claims
-from polysem.synthetic.scenes.english import UNIQUE, listed, sentence, some, the
+from polysem.synthetic.scenes.caption_facts import Claim, Mention, Topic, find_claims
+from polysem.synthetic.scenes.catalogue import Backdrop, load_table
+from polysem.synthetic.scenes.english import UNIQUE, definite_phrase, indefinite_phrase, join_phrases, to_sentence
 from polysem.synthetic.scenes.scene import Scene
-from polysem.synthetic.scenes.templates import RELATIONS, TEMPLATES
 
 CAPTIONS = 5
+_WORDING = load_table("wording.yaml")
+RELATIONS: dict[str, list[str]] = _WORDING["relations"]
+"""Form of claim -> the words for its relation."""
+TEMPLATES: dict[str, list[str]] = _WORDING["templates"] | {
+    form: [*_WORDING["related"], *_WORDING["templates"].get(form, ())] for form in RELATIONS
+}
+"""Form of claim -> its wordings."""
 
 # What the captions of one picture talk about, in turn; whatever is left over fills the gaps.
 _TURNS: tuple[tuple[Topic, ...], ...] = (
@@ -30,26 +36,26 @@ _RARE = frozenset({"between", "row", "front", "behind", "peek", "under", "beside
 
 
 @dataclass(frozen=True)
-class Caption:
+class SceneCaption:
     text: str
     template: str
     claim: Claim
 
 
-def captions(scene: Scene, rng: Random) -> list[Caption]:
+def write_captions(scene: Scene, rng: Random) -> list[SceneCaption]:
     """Five captions, all true, no two of which say the same."""
-    left = claims(scene)
+    left = find_claims(scene)
     rng.shuffle(left)
-    chosen: list[Caption] = []
+    chosen: list[SceneCaption] = []
     for topics in _TURNS:
         claim = _next_claim(left, topics, chosen, rng)
-        chosen.append(_worded(claim, scene.backdrop, chosen, rng))
+        chosen.append(_word_claim(claim, scene.backdrop, chosen, rng))
         left = [other for other in left if other.content != claim.content]
     rng.shuffle(chosen)
     return chosen
 
 
-def _next_claim(left: Sequence[Claim], topics: Sequence[Topic], chosen: Sequence[Caption], rng: Random) -> Claim:
+def _next_claim(left: Sequence[Claim], topics: Sequence[Topic], chosen: Sequence[SceneCaption], rng: Random) -> Claim:
     """A claim on one of the topics that names kinds the captions so far have named least."""
     possible = list(dict.fromkeys(claim.topic for claim in left))
     topic = rng.choice([each for each in topics if each in possible] or possible)
@@ -72,20 +78,20 @@ def _next_claim(left: Sequence[Claim], topics: Sequence[Topic], chosen: Sequence
     return min((claim for claim in left if claim.topic == topic), key=staleness)
 
 
-def _worded(claim: Claim, backdrop: Backdrop, chosen: Sequence[Caption], rng: Random) -> Caption:
+def _word_claim(claim: Claim, backdrop: Backdrop, chosen: Sequence[SceneCaption], rng: Random) -> SceneCaption:
     where = _where(claim.mentions, backdrop)
     place = rng.choice(where) if where else ""
     mentions = list(claim.mentions)
     if claim.topic == "list":
         rng.shuffle(mentions)
-    templates = [each for each in TEMPLATES[claim.form] if _suits(each, mentions, bool(place))]
+    templates = [each for each in TEMPLATES[claim.form] if _fits(each, mentions, bool(place))]
     fresh = [each for each in templates if each not in {caption.template for caption in chosen}]
     template = rng.choice(fresh or templates)
     # The place is said in about half of the captions that could say it.
     slots = {**claim.words, **_phrases(mentions, rng), "P": place, "S": place if rng.random() < 0.5 else ""}
     if claim.form in RELATIONS:
         slots["rel"] = rng.choice(RELATIONS[claim.form])
-    return Caption(sentence(_comma_after_place(template, place).format_map(slots)), template, claim)
+    return SceneCaption(to_sentence(_comma_after_place(template, place).format_map(slots)), template, claim)
 
 
 def _phrases(mentions: Sequence[Mention], rng: Random) -> dict[str, str]:
@@ -95,16 +101,19 @@ def _phrases(mentions: Sequence[Mention], rng: Random) -> dict[str, str]:
     for letter, mention in zip("ABCDE", mentions, strict=False):
         name, count = mention.kind.name, mention.count
         colour = mention.colour if rng.random() < 0.6 else None
-        said.append(some(name, count, colour))
+        said.append(indefinite_phrase(name, count, colour))
         slots[letter] = said[-1]
-        slots[letter.lower()] = the(name, count, colour)
-        slots[f"{letter}_coloured"] = some(name, count, mention.colour)
-        slots[f"{letter}_plain"], slots[f"{letter.lower()}_plain"] = some(name, count), the(name, count)
-        slots[f"{letter}_bare"] = the(name, count, colour).removeprefix("the ")
+        slots[letter.lower()] = definite_phrase(name, count, colour)
+        slots[f"{letter}_coloured"] = indefinite_phrase(name, count, mention.colour)
+        slots[f"{letter}_plain"], slots[f"{letter.lower()}_plain"] = (
+            indefinite_phrase(name, count),
+            definite_phrase(name, count),
+        )
+        slots[f"{letter}_bare"] = definite_phrase(name, count, colour).removeprefix("the ")
     first, last = mentions[0].count > 1, mentions[-1].count > 1
     return slots | {
-        "L": listed(said),
-        "rest": listed(said[1:] or said),
+        "L": join_phrases(said),
+        "rest": join_phrases(said[1:] or said),
         "Z": said[-1],
         "is": "are" if first else "is",
         "isZ": "are" if last else "is",
@@ -121,7 +130,7 @@ def _where(mentions: Sequence[Mention], backdrop: Backdrop) -> tuple[str, ...]:
     return {"air": backdrop.skies, "water": backdrop.waters}.get(footings.pop(), backdrop.places)
 
 
-def _suits(template: str, mentions: Sequence[Mention], placed: bool) -> bool:
+def _fits(template: str, mentions: Sequence[Mention], placed: bool) -> bool:
     if "{P}" in template and not placed:
         return False
     unique = any(mention.kind.name in UNIQUE for mention in mentions)

@@ -9,8 +9,7 @@ from random import Random
 import numpy as np
 
 from polysem.synthetic.scenes.art import Art
-from polysem.synthetic.scenes.backdrops import Backdrop, Zone
-from polysem.synthetic.scenes.vocabulary import Kind
+from polysem.synthetic.scenes.catalogue import Backdrop, ObjectKind, Zone
 
 UNIT = 224
 """Composition happens on a square of this many pixels; the size of the finished picture changes nothing but detail."""
@@ -24,10 +23,10 @@ _RANK = {"air": 0, "water": 1, "ground": 2, "free": 2}
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedObject:
     """An object in its place. `box` is x0, y0, x1, y1 of the whole object, hidden parts included, in `UNIT` pixels."""
 
-    kind: Kind
+    kind: ObjectKind
     glyph: str
     colour: str | None
     mirrored: bool
@@ -46,11 +45,11 @@ class Scene:
     """A composed picture: its objects from back to front, and which of them (front, back) visibly overlap."""
 
     backdrop: Backdrop
-    objects: tuple[Placed, ...]
+    objects: tuple[PlacedObject, ...]
     overlaps: frozenset[tuple[int, int]]
 
 
-def compose(counts: Sequence[tuple[Kind, int]], backdrop: Backdrop, art: Art, rng: Random) -> Scene:
+def compose(counts: Sequence[tuple[ObjectKind, int]], backdrop: Backdrop, art: Art, rng: Random) -> Scene:
     """Place `count` objects of each kind on the backdrop."""
     cast = [
         (kind, glyph, rng.uniform(0.92, 1.08))
@@ -62,7 +61,7 @@ def compose(counts: Sequence[tuple[Kind, int]], backdrop: Backdrop, art: Art, rn
     cast.sort(key=lambda entry: -entry[0].size)
     touching = rng.randrange(1, len(cast)) if rng.random() < _TOUCH_CHANCE else None
     scale = _ROOMY.get(len(cast), 1.0)
-    while (objects := _arranged(cast, touching, scale, backdrop, art, rng)) is None:
+    while (objects := _arrange(cast, touching, scale, backdrop, art, rng)) is None:
         scale *= 0.93
         touching = None
     order = sorted(range(len(objects)), key=lambda index: (*objects[index].depth, index))
@@ -71,21 +70,21 @@ def compose(counts: Sequence[tuple[Kind, int]], backdrop: Backdrop, art: Art, rn
         (front, back)
         for front, near in enumerate(back_to_front)
         for back, far in enumerate(back_to_front[:front])
-        if _covered(near, far, art) >= _TOUCHING[0]
+        if _cover_share(near, far, art) >= _TOUCHING[0]
     }
     return Scene(backdrop, back_to_front, frozenset(overlaps))
 
 
-def _arranged(
-    cast: Sequence[tuple[Kind, str, float]],
+def _arrange(
+    cast: Sequence[tuple[ObjectKind, str, float]],
     touching: int | None,
     scale: float,
     backdrop: Backdrop,
     art: Art,
     rng: Random,
-) -> list[Placed] | None:
+) -> list[PlacedObject] | None:
     """All of the cast in places that suit, or None when one of them finds none at this scale."""
-    placed: list[Placed] = []
+    placed: list[PlacedObject] = []
     hidden: list[float] = []
     for position, (kind, glyph, variation) in enumerate(cast):
         zone = backdrop.zone_for(kind.homes)
@@ -93,16 +92,16 @@ def _arranged(
             raise ValueError(f"{kind.name} has no home in the backdrop {backdrop.name}")
         colour = art.colour(glyph) if kind.has_colour else None
         mirrored = kind.turns and rng.random() < 0.5
-        draft = Placed(kind, glyph, colour, mirrored, zone, (0, 0, 0, 0))
+        draft = PlacedObject(kind, glyph, colour, mirrored, zone, (0, 0, 0, 0))
         wanted = _TOUCHING if position == touching else (0.0, _APART)
-        found: list[tuple[float, Placed, list[float]]] = []
+        found: list[tuple[float, PlacedObject, list[float]]] = []
         for _ in range(60):
-            trial = _somewhere(draft, kind.size * scale * variation, art, rng)
+            trial = _place_randomly(draft, kind.size * scale * variation, art, rng)
             if trial is None:
                 continue
             after = _hidden_after(placed, hidden, trial, art)
             new = max(now - before for now, before in zip(after, [*hidden, 0.0], strict=True))
-            if max(after) <= _TOUCHING[1] and wanted[0] <= new <= wanted[1] and not _tangled(placed, trial, art):
+            if max(after) <= _TOUCHING[1] and wanted[0] <= new <= wanted[1] and not _is_tangled(placed, trial, art):
                 found.append((min((_distance(trial, other) for other in placed), default=0.0), trial, after))
                 if len(found) == 3 or position == touching:
                     break
@@ -114,14 +113,14 @@ def _arranged(
     return placed
 
 
-def _somewhere(draft: Placed, share: float, art: Art, rng: Random) -> Placed | None:
+def _place_randomly(draft: PlacedObject, share: float, art: Art, rng: Random) -> PlacedObject | None:
     """The object at a random place of its zone, or None where it would leave the picture."""
     zone = draft.zone
     along = rng.random()
     anchor = UNIT * (zone.top + (zone.bottom - zone.top) * along)
     standing = zone.footing in ("ground", "water")
     perspective = 0.88 + 0.2 * along if standing else 1.0
-    width, height = art.fitted(draft.glyph, UNIT * share * perspective)
+    width, height = art.fit_size(draft.glyph, UNIT * share * perspective)
     left = _MARGIN + rng.random() * (UNIT - 2 * _MARGIN - width)
     top = anchor - (height if standing else height / 2)
     if not standing:
@@ -132,27 +131,29 @@ def _somewhere(draft: Placed, share: float, art: Art, rng: Random) -> Placed | N
     return replace(draft, box=(x0, y0, x0 + width, y0 + height))
 
 
-def _hidden_after(placed: Sequence[Placed], hidden: Sequence[float], trial: Placed, art: Art) -> list[float]:
+def _hidden_after(
+    placed: Sequence[PlacedObject], hidden: Sequence[float], trial: PlacedObject, art: Art
+) -> list[float]:
     """The hidden share of every object, the new one last. Shares of several coverers add up: never too low."""
     after, own = list(hidden), 0.0
     for index, other in enumerate(placed):
         if trial.depth >= other.depth:
-            after[index] += _covered(trial, other, art)
+            after[index] += _cover_share(trial, other, art)
         else:
-            own += _covered(other, trial, art)
+            own += _cover_share(other, trial, art)
     return [*after, own]
 
 
-def _tangled(placed: Sequence[Placed], trial: Placed, art: Art) -> bool:
+def _is_tangled(placed: Sequence[PlacedObject], trial: PlacedObject, art: Art) -> bool:
     """Whether things overlap that should not: two of a kind, or an airplane and a swimmer. Sun and clouds may."""
     return any(
         (other.kind == trial.kind or (other.zone != trial.zone and "sky" not in (other.kind.group, trial.kind.group)))
-        and _covered(trial, other, art) > 0
+        and _cover_share(trial, other, art) > 0
         for other in placed
     )
 
 
-def _covered(near: Placed, far: Placed, art: Art) -> float:
+def _cover_share(near: PlacedObject, far: PlacedObject, art: Art) -> float:
     """The share of the far object's silhouette that the near one's covers."""
     left, top = max(near.box[0], far.box[0]), max(near.box[1], far.box[1])
     right, bottom = min(near.box[2], far.box[2]), min(near.box[3], far.box[3])
@@ -167,7 +168,7 @@ def _covered(near: Placed, far: Placed, art: Art) -> float:
     return float(np.count_nonzero(cuts[0] & cuts[1])) / (art.fullness(far.glyph) * width * height)
 
 
-def _distance(a: Placed, b: Placed) -> float:
+def _distance(a: PlacedObject, b: PlacedObject) -> float:
     """Between the middles, in units of their joint size."""
     dx, dy = (abs(a.box[i] + a.box[i + 2] - b.box[i] - b.box[i + 2]) / 2 for i in (0, 1))
     sides = max(a.box[2] - a.box[0], a.box[3] - a.box[1]) + max(b.box[2] - b.box[0], b.box[3] - b.box[1])

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-from polysem.synthetic.scenes.backdrops import BACKDROPS, Backdrop
+from polysem.synthetic.scenes.catalogue import BACKDROPS, Backdrop, ObjectKind, are_confusable
 from polysem.synthetic.scenes.english import UNIQUE
-from polysem.synthetic.scenes.vocabulary import Kind, confusable
 
 Split = Literal["train", "val", "test"]
 
@@ -28,35 +27,35 @@ _MOST_IN_THE_AIR = 2
 
 
 @dataclass(frozen=True)
-class Casting:
+class ScenePlan:
     """What picture `index` will show: how many of which kinds, and where."""
 
     index: int
     split: Split
     backdrop: Backdrop
-    counts: tuple[tuple[Kind, int], ...]
+    counts: tuple[tuple[ObjectKind, int], ...]
 
 
-def split_of(index: int) -> Split:
+def choose_split(index: int) -> Split:
     """Of every ten pictures eight train, the ninth validates and the tenth tests."""
     return ("val" if index % 10 == 8 else "test") if index % 10 >= 8 else "train"
 
 
-def castings(kinds: Sequence[Kind], items: int, seed: int) -> Iterator[Casting]:
-    """The castings of the first `items` pictures."""
-    trained: set[Kind] = set()
+def plan_scenes(kinds: Sequence[ObjectKind], items: int, seed: int) -> Iterator[ScenePlan]:
+    """Plan the first `items` pictures."""
+    trained: set[ObjectKind] = set()
     for index in range(items):
-        split, rng = split_of(index), Random(f"emoji-scenes/{seed}/{index}/cast")
+        split, rng = choose_split(index), Random(f"emoji-scenes/{seed}/{index}/cast")
         pool = [kind for kind in kinds if kind in trained] if split == "test" else kinds
-        casting = None
-        while casting is None:
-            casting = _cast(index, split, pool, rng)
+        plan = None
+        while plan is None:
+            plan = _draw_plan(index, split, pool, rng)
         if split == "train":
-            trained.update(kind for kind, _ in casting.counts)
-        yield casting
+            trained.update(kind for kind, _ in plan.counts)
+        yield plan
 
 
-def _cast(index: int, split: Split, pool: Sequence[Kind], rng: Random) -> Casting | None:
+def _draw_plan(index: int, split: Split, pool: Sequence[ObjectKind], rng: Random) -> ScenePlan | None:
     """One draw; None when backdrop and family leave fewer than two kinds to choose from."""
     backdrop = rng.choices(BACKDROPS, [each.weight for each in BACKDROPS])[0]
     objects = rng.choices(list(_OBJECTS), list(_OBJECTS.values()))[0]
@@ -72,7 +71,7 @@ def _cast(index: int, split: Split, pool: Sequence[Kind], rng: Random) -> Castin
         return None
     chosen = [standing]
     for kind in at_home:
-        if len(chosen) < objects - repeats and _joins(kind, chosen, backdrop, mixed=split != "test"):
+        if len(chosen) < objects - repeats and _may_join(kind, chosen, backdrop, mixed=split != "test"):
             chosen.append(kind)
     if len(chosen) < 2:
         return None
@@ -80,18 +79,18 @@ def _cast(index: int, split: Split, pool: Sequence[Kind], rng: Random) -> Castin
     countable = [kind for kind in chosen if kind.name not in UNIQUE and kind.size < 0.4]
     if repeats and countable:
         counts[rng.choice(countable)] += repeats
-    return Casting(index, split, backdrop, tuple(counts.items()))
+    return ScenePlan(index, split, backdrop, tuple(counts.items()))
 
 
-def _joins(kind: Kind, chosen: Sequence[Kind], backdrop: Backdrop, *, mixed: bool) -> bool:
+def _may_join(kind: ObjectKind, chosen: Sequence[ObjectKind], backdrop: Backdrop, *, mixed: bool) -> bool:
     """Whether the kind may enter the picture: its family, its look-alikes, and room in the sky decide."""
     if kind in chosen or (mixed and any(kind.family == other.family for other in chosen)):
         return False
-    if any(confusable(kind, other) for other in chosen):
+    if any(are_confusable(kind, other) for other in chosen):
         return False
     return not _flies(kind, backdrop) or sum(_flies(other, backdrop) for other in chosen) < _MOST_IN_THE_AIR
 
 
-def _flies(kind: Kind, backdrop: Backdrop) -> bool:
+def _flies(kind: ObjectKind, backdrop: Backdrop) -> bool:
     zone = backdrop.zone_for(kind.homes)
     return zone is not None and zone.footing == "air"

@@ -1,0 +1,217 @@
+"""What the built-in data sets share: their manifest, their folder, and building their items on all cores.
+
+Everything is made in a hidden folder inside. Only a whole set is moved out of it, its list last: without that nothing
+takes the folder for a data set.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from polysem.atomic_write import hold_lock
+from polysem.environment import install_command
+from polysem.environment.hardware import machine
+from polysem.environment.packages import installed_version
+from polysem.errors import ConfigError, InputError
+from polysem.progress import Progress
+from polysem.synthetic.scenes.art import ATTRIBUTION, Art
+
+MANIFEST = "manifest.json"
+LICENCE = "LICENSE-art.txt"
+
+PlanT = TypeVar("PlanT")
+EntryT = TypeVar("EntryT")
+
+
+@dataclass(frozen=True)
+class DatasetLayout:
+    """What a built-in data set consists of.
+
+    Args:
+        dataset: its name in the manifest.
+        content: the folder of its files.
+        suffix: of these files.
+        lists: the files beside them, the one that makes it a data set last.
+        sizes: widths in pixels that its pictures may have.
+        most_items: how many there may be.
+    """
+
+    dataset: str
+    content: str
+    suffix: str
+    lists: tuple[str, ...]
+    sizes: range
+    most_items: int
+
+    @property
+    def partial(self) -> str:
+        return f".{self.dataset}.partial"
+
+    @property
+    def names_in_order(self) -> tuple[str, ...]:
+        return self.content, LICENCE, MANIFEST, *self.lists
+
+    @property
+    def title(self) -> str:
+        return self.dataset.replace("-", " ")
+
+
+def describe_dataset(
+    layout: DatasetLayout, generator: int, items: int, seed: int, size: int, packages: Sequence[str]
+) -> dict[str, Any]:
+    """Check the arguments of a generator and return the manifest of the data set that they make."""
+    if not 1 <= items <= layout.most_items:
+        raise ConfigError(f"items is {items}; expected a number from 1 to {layout.most_items}.")
+    if seed < 0:
+        raise ConfigError(f"seed is {seed}; expected 0 or a positive number.")
+    if size not in layout.sizes:
+        even = "an even number from " if layout.sizes.step == 2 else ""
+        raise ConfigError(f"size is {size} pixels; expected {even}{layout.sizes[0]} to {layout.sizes[-1]}.")
+    versions = {name: package_version(name, layout.title) for name in packages}
+    manifest = {"dataset": layout.dataset, "generator": generator, "items": items, "seed": seed, "size": size}
+    return {**manifest, "packages": versions}
+
+
+def package_version(package: str, title: str) -> str:
+    """The version of an installed package that a data set is made with."""
+    version = installed_version(package)
+    if version is None:
+        extra = {"pillow": None, "numpy": None, "av": "video"}.get(package, "offline")
+        raise InputError(f"{title.capitalize()} need the package {package!r}: {install_command(extra)}")
+    return version
+
+
+def is_complete(out: Path, manifest: Mapping[str, Any], layout: DatasetLayout) -> bool:
+    """Whether `out` already holds the set the manifest describes. Another set or foreign files there are an error."""
+    try:
+        there = {path.name for path in out.iterdir()}
+    except FileNotFoundError:
+        return False
+    except NotADirectoryError as error:
+        raise InputError(f"{out} is, or lies in, a file. Give a folder that is new or empty.") from error
+    except OSError as error:
+        raise InputError(f"Cannot read {out}: {error.strerror or error}.") from error
+    complete = layout.lists[-1] in there
+    unfinished = layout.partial in there and not complete and there <= {*layout.names_in_order, layout.partial}
+    if not there or unfinished:
+        return False
+    present = _read_manifest(out / MANIFEST, layout)
+    if present is None or not complete:
+        raise InputError(
+            f"{out} is not empty and holds no {layout.title} ({', '.join(sorted(there)[:3])} …). "
+            "Give a folder that is new or empty."
+        )
+    differences = [
+        f"{key} {_shorten(present.get(key))} instead of {_shorten(manifest[key])}"
+        for key in manifest
+        if present.get(key) != manifest[key]
+    ]
+    if differences:
+        raise InputError(
+            f"{out} holds another set of {layout.title} ({'; '.join(differences)}). "
+            "Give another folder, or delete this one first."
+        )
+    files = sum(1 for _ in (out / layout.content).glob(f"*{layout.suffix}")) if (out / layout.content).is_dir() else 0
+    if files != manifest["items"]:
+        what = "pictures" if layout.content == "images" else layout.content
+        raise InputError(
+            f"{out} has lost {what}: {files} of {manifest['items']} are there. "
+            "Delete the folder and make the set again."
+        )
+    return True
+
+
+@contextmanager
+def write_dataset(out: Path, manifest: Mapping[str, Any], layout: DatasetLayout) -> Iterator[Path]:
+    """A folder to build in; what is in it moves to `out` when the block ends well, and goes away when it does not."""
+    partial = out / layout.partial
+    created = not out.exists()
+    try:
+        partial.mkdir(parents=True, exist_ok=True)
+        busy = InputError(f"Another run is writing to {out}. Wait for it, or give another folder.")
+        with hold_lock(partial, busy):
+            for leftover in (*(out / name for name in layout.names_in_order), *partial.iterdir()):
+                _remove(leftover)
+            write_json(partial / MANIFEST, manifest, indent=2)
+            (partial / LICENCE).write_bytes(ATTRIBUTION.encode())
+            (partial / layout.content).mkdir()
+            try:
+                yield partial
+                for name in layout.names_in_order:
+                    os.replace(partial / name, out / name)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
+    except OSError as error:
+        raise InputError(f"Cannot write to {out}: {error.strerror or error}.") from error
+    finally:
+        if created:
+            with suppress(OSError):
+                out.rmdir()  # only when nothing came of it: a folder with a set in it stays
+
+
+def write_json(path: Path, content: object, indent: int = 1) -> None:
+    """Write a list of a data set: the same bytes on every system."""
+    path.write_bytes((json.dumps(content, ensure_ascii=False, indent=indent) + "\n").encode())
+
+
+def build_entries(
+    plans: Sequence[PlanT],
+    build: Callable[[PlanT], EntryT],
+    art: Art,
+    glyphs: Iterable[str],
+    stage: str,
+    progress: Progress,
+) -> list[EntryT]:
+    """Build every item on all cores and return the entries in order.
+
+    Scaling, blurring and compressing happen outside Python's lock: threads share the drawings.
+
+    Args:
+        plans: one for each item.
+        build: makes an item and returns its entry.
+        art: whose colours of `glyphs` are computed first.
+        glyphs: that the plans show.
+        stage: of the progress.
+        progress: called for every item.
+    """
+    entries: list[EntryT] = []
+    with ThreadPoolExecutor(machine().usable_cores) as pool:
+        list(pool.map(art.colour, dict.fromkeys(glyphs)))
+        try:
+            for entry in pool.map(build, plans):
+                entries.append(entry)
+                progress(stage, len(entries), len(plans))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return entries
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _read_manifest(manifest: Path, layout: DatasetLayout) -> dict[str, Any] | None:
+    """The manifest of such a set at that path, or None."""
+    try:
+        content = json.loads(manifest.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) and content.get("dataset") == layout.dataset else None
+
+
+def _shorten(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "(" + ", ".join(f"{key} {entry}" for key, entry in value.items()) + ")"
+    return str(value)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from polysem.errors import InputError, NonFiniteError, kind
+from polysem.masked_ops import is_tracing
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +33,8 @@ class LocalFeatures:
     summary: Tensor | None = None
 
     def __post_init__(self) -> None:
+        if is_tracing():  # a graph cannot refuse its input
+            return
         values, mask = self.values, self.mask
         _check_values(values)
         if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != values.shape[:2]:
@@ -95,12 +98,14 @@ class LocalFeatures:
 
     def zero_padded(self) -> LocalFeatures:
         """The same features with zeros in place of whatever the padding held (NaN included)."""
-        if bool(self.mask.all()):
+        if not is_tracing() and bool(self.mask.all()):
             return self
         return LocalFeatures(self.values.masked_fill(~self.mask[..., None], 0.0), self.mask, self.summary)
 
     def check(self, dim: int | None = None) -> None:
         """Raise unless every item has a real token, every real value is finite and the width is `dim`."""
+        if is_tracing():
+            return
         if dim is not None and dim != self.dim:
             raise InputError(
                 f"This part was built for features of width {dim}, got {self.dim}. Rebuild it or project them."

@@ -17,6 +17,12 @@ UNIT_EPS = 1e-6
 """Norm under which a vector has no direction. Larger than usual so that the gradient at a zero vector stays sane."""
 
 
+def is_tracing() -> bool:
+    """Whether a graph is being recorded, as for ONNX: then nothing may depend on the values of the example."""
+    traced: bool = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+    return traced or torch.compiler.is_exporting()
+
+
 def unit(x: Tensor) -> Tensor:
     """Scale the last axis to length 1."""
     return F.normalize(x, dim=-1, eps=UNIT_EPS)
@@ -37,15 +43,13 @@ def sort_descending(x: Tensor, mask: Tensor, sentinel: float = float("-inf")) ->
 
     (B, N, D), (B, N) -> (B, N, D). `sentinel` stands in for padding while sorting; padding must not hold NaN.
     """
-    if x.device.type == "cpu" and x.dtype == torch.float32 and torch.is_grad_enabled() and x.requires_grad:
+    by_numpy = x.device.type == "cpu" and x.dtype == torch.float32 and not is_tracing()
+    if by_numpy and torch.is_grad_enabled() and x.requires_grad:
         ranked: Tensor = _SortDescending.apply(x, mask, sentinel)  # type: ignore[no-untyped-call]
         return ranked
     # Sorting along the last, contiguous axis is several times faster than along the middle one.
     columns = x.masked_fill(~mask[..., None], sentinel).transpose(1, 2).contiguous()
-    if x.device.type == "cpu" and x.dtype == torch.float32:
-        columns = _sort_in_place(columns)
-    else:
-        columns = columns.sort(dim=-1, descending=True).values
+    columns = _sort_in_place(columns) if by_numpy else columns.sort(dim=-1, descending=True).values
     return columns.transpose(1, 2).masked_fill(~ranks(mask)[..., None], 0.0)
 
 
@@ -125,6 +129,33 @@ def _shares(x: Tensor) -> list[range]:
 def ranks(mask: Tensor) -> Tensor:
     """(B, N) bool: True for the first n_b sorted slots of an item with n_b real tokens."""
     return torch.arange(mask.shape[1], device=mask.device) < mask.sum(1, keepdim=True)
+
+
+def encoder_layer(layer: nn.TransformerEncoderLayer, x: Tensor, mask: Tensor) -> Tensor:
+    """(B, N, D), (B, N) -> (B, N, D): a transformer layer in which real tokens attend to real tokens."""
+    if not is_tracing():
+        result: Tensor = layer(x, src_key_padding_mask=~mask)
+        return result
+    # torch's own, when traced, takes the number of items for a constant.
+    if layer.norm_first:
+        x = x + _self_attention(layer.self_attn, layer.norm1(x), mask)
+        return x + _feed_forward(layer, layer.norm2(x))
+    x = layer.norm1(x + _self_attention(layer.self_attn, x, mask))
+    return torch.as_tensor(layer.norm2(x + _feed_forward(layer, x)))
+
+
+def _self_attention(attention: nn.MultiheadAttention, x: Tensor, mask: Tensor) -> Tensor:
+    items, tokens = mask.shape
+    projected = F.linear(x, attention.in_proj_weight, attention.in_proj_bias)
+    query, key, value = projected.view(items, tokens, 3, attention.num_heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+    weights = softmax(query @ key.transpose(-1, -2) / attention.head_dim**0.5, mask[:, None, None], dim=-1)
+    mixed: Tensor = attention.out_proj((weights @ value).transpose(1, 2).flatten(2))
+    return mixed
+
+
+def _feed_forward(layer: nn.TransformerEncoderLayer, x: Tensor) -> Tensor:
+    hidden: Tensor = layer.linear2(layer.activation(layer.linear1(x)))
+    return hidden
 
 
 def batch_norm(norm: nn.BatchNorm1d, rows: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from polysem.encoders.base import registry
 from polysem.encoders.text import TextEncoder, Tokens
 from polysem.errors import ConfigError, InputError
 from polysem.features import LocalFeatures
+from polysem.masked_ops import is_tracing
 
 if TYPE_CHECKING:
     from polysem.data.vocabulary import Vocabulary
@@ -78,7 +79,7 @@ class BiGRU(TextEncoder):
 
     def forward(self, tokens: Tokens) -> LocalFeatures:
         ids = tokens.ids.masked_fill(~tokens.mask, 0)
-        if len(tokens) == 0 or int(ids.min()) < 0 or int(ids.max()) >= self.vocab_size:
+        if not is_tracing() and (len(tokens) == 0 or int(ids.min()) < 0 or int(ids.max()) >= self.vocab_size):
             raise InputError(
                 f"This bigru knows word ids 0 to {self.vocab_size - 1}; got {len(tokens)} text(s) with ids up to "
                 f"{int(ids.max()) if len(tokens) else None}. Build it with vocab_size=len(vocabulary)."
@@ -91,7 +92,9 @@ class BiGRU(TextEncoder):
     def _read(self, words: Tensor, tokens: Tokens) -> tuple[Tensor | None, Tensor]:
         """(B, N, word_dim) -> states (B, N, dim) where they are asked for, final state (B, dim): each the mean of both
         directions."""
-        if fast_gru.suits(self.gru, words):
+        if is_tracing():
+            states, last = fast_gru.run_padded(self.gru, words, tokens.lengths)
+        elif fast_gru.suits(self.gru, words):
             packing = fast_gru.Packing(tokens.lengths)
             cells = packing.cells(words.shape[1])
             rows, last = fast_gru.run(self.gru, words.flatten(0, 1).index_select(0, cells), packing)

@@ -13,6 +13,7 @@ from polysem.encoders.image import ImageEncoder
 from polysem.encoders.preprocessing import Channels, Interpolation, Resize
 from polysem.errors import ConfigError, InputError
 from polysem.features import LocalFeatures
+from polysem.masked_ops import is_tracing
 
 OWL = ("owlvit", "owlv2")
 
@@ -89,7 +90,12 @@ class Detector(ImageEncoder):
         return Detections(features, corners, scores[:, : self.regions])
 
     def forward(self, pixels: Tensor) -> LocalFeatures:
-        return self.detect(pixels).features
+        if not is_tracing():
+            return self.detect(pixels).features
+        # ONNX has no stable sort; of equals topk too takes the first.
+        tokens, _, scores = self._owl(pixels) if self.family in OWL else self._detr(pixels)
+        order = scores.topk(self.regions, dim=1).indices[..., None]
+        return self.local(tokens.gather(1, order.expand(-1, -1, tokens.shape[2])))
 
     def tokens(self, pixels: Tensor) -> Tensor:
         """The embedding of every query, found or not, in the model's own order."""

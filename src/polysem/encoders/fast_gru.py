@@ -87,6 +87,28 @@ def run(gru: nn.GRU, rows: Tensor, packing: Packing) -> tuple[Tensor, Tensor]:
     return states
 
 
+def run_padded(gru: nn.GRU, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """The same for a traced graph: (B, N, input), (B,) -> states (B, N, hidden) and final states (B, hidden).
+
+    Of operations that every runtime has. Each item is reversed within its own length, so that the way back does not
+    begin in the padding.
+    """
+    step = torch.arange(x.shape[1], device=x.device)
+    reverse = torch.where(step < lengths[:, None], lengths[:, None] - 1 - step, step)[..., None]
+    forward = _one_direction(gru, x, "")
+    backward = _one_direction(gru, x.gather(1, reverse.expand(-1, -1, x.shape[2])), "_reverse")
+    backward = backward.gather(1, reverse.expand(-1, -1, backward.shape[2]))
+    last = forward.gather(1, (lengths - 1)[:, None, None].expand(-1, 1, forward.shape[2])).squeeze(1)
+    return (forward + backward) / 2, (last + backward[:, 0]) / 2
+
+
+def _one_direction(gru: nn.GRU, x: Tensor, way: str) -> Tensor:
+    weights = [getattr(gru, f"{kind}_{part}_l0{way}") for kind in ("weight", "bias") for part in ("ih", "hh")]
+    start = x.new_zeros(1, x.shape[0], gru.hidden_size)
+    # has_biases, num_layers, dropout, train, bidirectional, batch_first
+    return torch.gru(x, start, weights, True, 1, 0.0, False, False, True)[0]
+
+
 def suits(gru: nn.GRU, rows: Tensor) -> bool:
     """Whether `run` can take the place of the torch module here."""
     plain = rows.device.type == "cpu" and rows.dtype == gru.weight_hh_l0.dtype == torch.float32

@@ -19,6 +19,7 @@ from polysem.encoders.preprocessing import Preprocessing
 from polysem.encoders.region import xavier_linear
 from polysem.errors import InputError
 from polysem.features import LocalFeatures
+from polysem.masked_ops import is_tracing
 
 
 class ImageEncoder(PixelEncoder):
@@ -92,6 +93,8 @@ class ImageEncoder(PixelEncoder):
 
     def check(self, pixels: Tensor) -> None:
         """Raise unless the pixels are what `preprocess` makes, stacked."""
+        if is_tracing():
+            return
         side = self.image_size
         if not isinstance(pixels, Tensor) or pixels.ndim != 4 or pixels.shape[1:] != (3, side, side) or not len(pixels):
             given = tuple(pixels.shape) if isinstance(pixels, Tensor) else type(pixels).__name__

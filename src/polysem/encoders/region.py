@@ -72,9 +72,10 @@ class Region(Encoder):
     def forward(self, features: LocalFeatures) -> LocalFeatures:
         features.check(self.input_dim)
         clean = features.zero_padded()
-        if self.variant == "official" or bool(clean.mask.all()):
-            values = self.encode(clean.values.flatten(0, 1)).unflatten(0, clean.mask.shape)
-            return LocalFeatures(values, clean.mask, clean.summary)
+        if self.variant == "official" or masked_ops.is_tracing() or bool(clean.mask.all()):
+            values = self.encode(clean.values.flatten(0, 1)).view(*clean.mask.shape, -1)
+            projected = LocalFeatures(values, clean.mask, clean.summary)
+            return projected if self.variant == "official" else projected.zero_padded()
         # By number, not by mask: the gradient of a masked copy is ten times as slow.
         real = clean.mask.flatten().nonzero()[:, 0]
         rows = self.encode(clean.values.flatten(0, 1).index_select(0, real))

@@ -13,6 +13,7 @@ from torch import Tensor
 from polysem.encoders.base import Encoder, Kind, Takes
 from polysem.errors import ConfigError, InputError
 from polysem.features import LocalFeatures
+from polysem.masked_ops import is_tracing
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +27,8 @@ class Tokens:
     mask: Tensor
 
     def __post_init__(self) -> None:
+        if is_tracing():  # a graph cannot refuse its input
+            return
         ids, mask = self.ids, self.mask
         if ids.ndim != 2 or ids.dtype != torch.long:
             raise InputError(f"Tokens.ids must be a long (texts, tokens) tensor, got {ids.dtype} {tuple(ids.shape)}.")

@@ -15,6 +15,7 @@ from polysem.encoders.text import TextEncoder, Tokens
 from polysem.encoders.weight_lookup import SourceError
 from polysem.errors import ConfigError, InputError
 from polysem.features import LocalFeatures
+from polysem.masked_ops import is_tracing
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -83,7 +84,7 @@ class Transformer(TextEncoder):
 
     def forward(self, tokens: Tokens) -> LocalFeatures:
         ids = tokens.ids.masked_fill(~tokens.mask, self.pad)
-        if not len(tokens) or tokens.ids.shape[1] > self.backbone_limit or not self._knows(ids):
+        if not is_tracing() and (not len(tokens) or tokens.ids.shape[1] > self.backbone_limit or not self._knows(ids)):
             raise InputError(
                 f"This encoder takes texts of up to {self.backbone_limit} tokens with ids 0 to {self.vocab_size - 1}, "
                 f"got ids of shape {tuple(tokens.ids.shape)}. Make them with encoder.tokenize(texts)."

@@ -16,6 +16,7 @@ from polysem.encoders.pixel_encoder import PixelEncoder
 from polysem.encoders.preprocessing import Preprocessing
 from polysem.errors import InputError
 from polysem.features import LocalFeatures
+from polysem.masked_ops import is_tracing
 
 _OURS = ("dim", "trainable", "lr_scale")
 _AT_ONCE = 8
@@ -99,6 +100,9 @@ class VideoFrames(PixelEncoder):
 
     def forward(self, pixels: Tensor) -> LocalFeatures:
         """(B, F, 3, S, S) -> F tokens for each video."""
+        if is_tracing():
+            tokens = _mean(self.encoder(pixels.flatten(0, 1))).view(*pixels.shape[:2], -1)
+            return LocalFeatures(tokens, torch.ones_like(tokens[..., 0], dtype=torch.bool))
         if not isinstance(pixels, Tensor) or pixels.ndim != 5 or 0 in pixels.shape[:2]:
             given = tuple(pixels.shape) if isinstance(pixels, Tensor) else type(pixels).__name__
             side = self.image_size

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from polysem.errors import PolysemError
 from polysem.export.graphs import Graph
-from polysem.export.traceable import traceable
 
 OPSET = 18
 
@@ -27,7 +26,7 @@ def write(graph: Graph, path: Path) -> None:
     """Trace the graph and write it as ONNX. Names of the axes that may vary: see its ports."""
     example = max(graph.samples(), key=lambda batch: len(batch[0]))
     ports = (*graph.inputs, graph.output)
-    with torch.no_grad(), settled_positions(graph, example), traceable(), _quiet():
+    with torch.no_grad(), settled_positions(graph, example), _quiet():
         try:
             # The exporter that traces: the newer one, by torch.export, fixed lengths where GRUs were, and took about
             # ten times as long (docs/decisions.md).

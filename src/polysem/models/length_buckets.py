@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from polysem.features import LocalFeatures
+from polysem.masked_ops import is_tracing
 from polysem.sets import SetPrediction
 
 GROUPS = 4
@@ -21,6 +22,8 @@ Group = tuple[Tensor, int]
 
 def groups(mask: Tensor) -> list[Group]:
     """Rows of like length together, where that saves something; otherwise none. mask: (B, N)."""
+    if is_tracing():
+        return []
     items, longest = mask.shape
     count = min(GROUPS, items // SMALLEST)
     if count < 2:

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from polysem.encoders import fast_gru
 from polysem.errors import InputError
+from polysem.masked_ops import encoder_layer, is_tracing
 
 
 def sinusoids(count: int, dim: int, device: torch.device) -> Tensor:
@@ -33,7 +34,8 @@ class PositionInput(nn.Module):
         if self.table is None:
             positions = sinusoids(padded, self.dim, lengths.device)
         else:
-            longest = int(lengths.max())
+            # A traced graph's description says how far the table goes.
+            longest = 0 if is_tracing() else int(lengths.max())
             if longest > self.max_length:
                 raise InputError(
                     f"An item has {longest} tokens but GPO's learned position table ends at {self.max_length}. "
@@ -41,7 +43,7 @@ class PositionInput(nn.Module):
                 )
             # Past the end of the table there can only be padding; any row serves.
             positions = self.table.weight[torch.arange(padded, device=lengths.device).clamp(max=self.max_length - 1)]
-        positions = positions.expand(len(lengths), -1, -1)
+        positions = positions.expand(lengths.shape[0], -1, -1)
         return positions if self.feature is None or ranked is None else positions + self.feature(ranked)
 
 
@@ -56,6 +58,9 @@ class GRUGenerator(nn.Module):
 
     def forward(self, lengths: Tensor, padded: int, ranked: Tensor | None) -> Tensor:
         x = self.positions(lengths, padded, ranked).to(self.score.weight)
+        if is_tracing():
+            traced_scores: Tensor = self.score(fast_gru.run_padded(self.gru, x, lengths)[0])
+            return traced_scores
         if fast_gru.suits(self.gru, x):
             packing = fast_gru.Packing(lengths)
             cells = packing.cells(padded)
@@ -98,8 +103,8 @@ class TransformerGenerator(nn.Module):
 
     def forward(self, lengths: Tensor, padded: int, ranked: Tensor | None) -> Tensor:
         x = self.positions(lengths, padded, ranked).to(self.score.weight)
-        padding = torch.arange(padded, device=lengths.device) >= lengths[:, None]
-        scores: Tensor = self.score(self.layer(x, src_key_padding_mask=padding))
+        real = torch.arange(padded, device=lengths.device) < lengths[:, None]
+        scores: Tensor = self.score(encoder_layer(self.layer, x, real))
         return scores
 
 
@@ -111,6 +116,14 @@ class InterpolationGenerator(nn.Module):
         self.knots = nn.Parameter(torch.zeros(1, outputs, knots))
 
     def forward(self, lengths: Tensor, padded: int, ranked: Tensor | None) -> Tensor:
+        if is_tracing():
+            # The curve at each rank's share of the way, where below it is stretched to one length after the other.
+            knots = self.knots[0].t()
+            position = torch.arange(padded, device=lengths.device) / (lengths[:, None] - 1).clamp(min=1)
+            position = position.clamp(max=1) * (len(knots) - 1)
+            left = position.floor().long()
+            share = (position - left)[..., None]
+            return (1 - share) * knots[left] + share * knots[(left + 1).clamp(max=len(knots) - 1)]
         curves = [
             F.pad(F.interpolate(self.knots, size=n, mode="linear", align_corners=True)[0].t(), (0, 0, 0, padded - n))
             for n in lengths.tolist()

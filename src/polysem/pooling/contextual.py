@@ -55,6 +55,9 @@ class RelationLayer(nn.Module):
         messages = self.g(x).masked_fill(~real, 0.0)
         # theta (phi^T g) costs N D^2 where (theta phi^T) g costs N^2 D; for the usual N < D the latter is cheaper.
         relations = self.theta(x) @ self.phi(x).transpose(1, 2) / mask.sum(1)[:, None, None]
+        if masked_ops.is_tracing():
+            every: Tensor = self.norm(self.out(relations @ messages).flatten(0, 1)).view(*mask.shape, -1)
+            return x + every.masked_fill(~real, 0.0)
         update = torch.zeros_like(x)
         update[mask] = masked_ops.batch_norm(self.norm, self.out(relations @ messages)[mask]).to(
             x.dtype
@@ -126,5 +129,5 @@ class SelfAttention(Pooling):
         )
 
     def pool(self, x: Tensor, mask: Tensor) -> Tensor:
-        mixed = self.layer(x, src_key_padding_mask=~mask)
+        mixed = masked_ops.encoder_layer(self.layer, x, mask)
         return masked_ops.mean(mixed.masked_fill(~mask[..., None], 0.0), mask)

@@ -99,8 +99,8 @@ class GPO(Pooling):
     def _theta(self, ranked: Tensor, mask: Tensor) -> Tensor:
         """(B, N, D) sorted values, (B, N) -> (B, N, 1 or D)."""
         lengths = mask.sum(1)
-        if self.feature_input:
-            return self._softmax(self.generator(lengths, mask.shape[1], ranked), lengths)
+        if self.feature_input or masked_ops.is_tracing():
+            return self._softmax(self.generator(lengths, mask.shape[1], ranked), lengths).to(ranked.dtype)
         distinct, which = lengths.unique(return_inverse=True)
         theta = self._cache.get(self.generator, distinct, mask.shape[1])
         if theta is None:

@@ -47,6 +47,9 @@ class KMax(Pooling):
         self.k = k
 
     def pool(self, x: Tensor, mask: Tensor) -> Tensor:
+        if masked_ops.is_tracing():  # from a full sort: how many there are to take is not known
+            taken = masked_ops.ranks(mask) & (torch.arange(mask.shape[1], device=mask.device) < self.k)
+            return masked_ops.mean(masked_ops.sort_descending(x, mask).masked_fill(~taken[..., None], 0.0), taken)
         k = min(self.k, x.shape[1])
         filled = x.masked_fill(~mask[..., None], float("-inf")).transpose(1, 2)
         largest = filled.topk(k, dim=-1).values.transpose(1, 2)

@@ -68,6 +68,8 @@ class SlotAttention(nn.Module):
 
     def plan(self, items: int, tokens: int, slots: int) -> AttentionPlan:
         """The cheapest for as many `slots` of an item as will ask, over all iterations."""
+        if masked_ops.is_tracing():  # how many items will come is not known
+            items, tokens = 1, int(tokens)
         inner, width = self.to_k.weight.shape
         dim = self.to_q.weight.shape[1]
         costs: dict[AttentionPlan, int] = {

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from polysem.errors import InputError
 from polysem.features import LocalFeatures, require_features
+from polysem.masked_ops import is_tracing
 from polysem.registry import Part, Registry
 
 registry: Registry[SetPredictor] = Registry("set predictor")
@@ -92,6 +93,8 @@ class SetPredictor(Part):
         self.dim, self.k, self.input_dim = dim, k, input_dim
 
     def forward(self, features: LocalFeatures, global_feature: Tensor | None = None) -> SetPrediction:
+        if is_tracing():
+            return self.predict(features, global_feature)
         require_features(features, self).check(self.input_dim)
         if self.needs_global and global_feature is None:
             raise InputError(

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from polysem import cpu_blocks, dropout
+from polysem.masked_ops import is_tracing
 
 _SMALLEST = 16
 """Items in a part: with fewer, the matrix products are too small to be worth a thread."""
@@ -26,6 +27,8 @@ def by_items(run: Split, module: nn.Module, x: Tensor, mask: Tensor) -> tuple[Te
     Dropout on each part has a stream of its own, so the result depends on the number of threads, but not on their luck.
     `run` must draw no other random numbers.
     """
+    if is_tracing():
+        return run(x, mask)
     parts = min(cpu_blocks.count(x.device), len(x) // _SMALLEST)
     if parts < 2 or x.dtype != torch.float32 or torch.is_autocast_enabled(x.device.type):
         return run(x, mask)

@@ -203,10 +203,10 @@ class SemanticSharing(SetPredictor):
         if self.variant == "paper":
             x = features.zero_padded().values
         if self.cls is not None:
-            x = torch.cat([self.cls.expand(len(x), 1, -1), x], 1)
-            real = torch.cat([real.new_ones(len(x), 1), real], 1)
+            x = torch.cat([self.cls.expand(x.shape[0], 1, -1), x], 1)
+            real = torch.cat([torch.ones_like(real[:, :1]), real], 1)
         # Without padding no mask is needed, and attention without one is faster.
-        plain = self.variant == "official" or bool(real.all())
+        plain = self.variant == "official" or (not masked_ops.is_tracing() and bool(real.all()))
         if self.borrowed is not None:
             states = self.borrowed(x, None if plain else real)
         else:

@@ -18,7 +18,7 @@ from fake_packages import LITE0, LITE0_FILE, install
 from polysem._version import __version__
 from polysem.cli import main
 from polysem.cli import recipes as parts_module
-from polysem.environment import Environment, Finding, Precision, examine
+from polysem.environment import Environment, EnvironmentFinding, Precision, examine
 from polysem.errors import PolysemError
 from waiting import LONG
 
@@ -140,7 +140,7 @@ def test_paths_and_remedies_survive_a_narrow_terminal_in_one_piece(
 
 
 def test_square_brackets_of_an_extra_are_printed_not_read_as_markup(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Finding("optional", "Extra 'offline': emoji.", "pip install polysem[offline]")
+    found = EnvironmentFinding("optional", "Extra 'offline': emoji.", "pip install polysem[offline]")
     monkeypatch.setattr(polysem.environment, "examine", lambda: dataclasses.replace(examine(), findings=(found,)))
     assert "  pip install polysem[offline]" in run("doctor").out.splitlines()
 

@@ -68,6 +68,7 @@ def test_a_diagnosis_tells_how_labels_are_predicted(run, data):
     assert f"{measured['image']:.1f} for images and {measured['text']:.1f} for texts" in verdict["says"]
 
 
+@pytest.mark.slow
 def test_an_explanation_names_the_labels_behind_it(run, data, tmp_path):
     np.save(tmp_path / "one.npy", np.load(data / "dev_ims.npy")[0])
     found = call("explain", run, tmp_path / "one.npy", "a red dog", "--json", "--out", tmp_path / "why.png")
@@ -84,6 +85,7 @@ def test_an_explanation_names_the_labels_behind_it(run, data, tmp_path):
     assert f"labels of the image: {best['label']} {best['probability']:.2f}" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read", ["tokens", "cls"])
 def test_the_encoders_state_is_measured_indexed_and_found(read, data, tmp_path):
     """The other embedding that the family offers."""

@@ -24,6 +24,7 @@ def run(*arguments: object):
     return CliRunner().invoke(app, ["sweep", "vse-infty", *map(str, arguments), "--tracker", "none", *SETTINGS])
 
 
+@pytest.mark.slow
 def test_it_shows_a_table_and_goes_on(data, tmp_path):
     where = ("--data", data, "--out", tmp_path / "sweep", "--seeds", "0,1")
     found = run(*where, "--set", "optimiser.lr=1e-3,1e-2")

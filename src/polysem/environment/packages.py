@@ -33,7 +33,7 @@ def required_packages() -> tuple[Package, ...]:
         return ()
     checked = [_check(Requirement(line)) for line in distribution.requires or ()]
     applicable = [package for package in checked if package is not None]
-    return tuple(sorted(applicable, key=lambda found: (found.group != "core", found.group, found.name)))
+    return tuple(sorted(applicable, key=lambda package: (package.group != "core", package.group, package.name)))
 
 
 def installed_version(name: str) -> str | None:
@@ -71,11 +71,8 @@ def _check(requirement: Requirement) -> Package | None:
     if requirement.marker is not None and not requirement.marker.evaluate({"extra": "" if group == "core" else group}):
         return None
     installed = installed_version(requirement.name)
-    status: PackageStatus = "ok"
-    if installed is None:
-        status = "missing"
-    elif not _suits(requirement, installed):
-        status = "unsuitable"
+    suits = installed is not None and _suits(requirement, installed)
+    status: PackageStatus = "ok" if suits else "missing" if installed is None else "unsuitable"
     return Package(requirement.name, group, str(requirement.specifier) or "any", installed, status)
 
 

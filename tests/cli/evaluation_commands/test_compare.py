@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from evaluation.made_up import from_scores
+from evaluation.sample_evaluations import from_scores
 from polysem.cli import app
 from polysem.errors import ConfigError, InputError
 from polysem.evaluation.reports.significance import intervals

@@ -12,7 +12,7 @@ import pytest
 from ir_measures import AP, RR, R, Rprec, Success, iter_calc, nDCG
 from sklearn.metrics import average_precision_score, label_ranking_average_precision_score, ndcg_score
 
-from evaluation.toy import sorted_places
+from evaluation.sample_collections import sorted_places
 from polysem.evaluation import metrics
 from polysem.evaluation.ranking import Ranking, rank_bidirectional, rank_rows
 from polysem.evaluation.relevance import Relevance

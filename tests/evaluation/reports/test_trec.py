@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from ir_measures import RR, R, Success, iter_calc, nDCG, read_trec_qrels, read_trec_run
 
-from evaluation.toy import collection, numbered
+from evaluation.sample_collections import collection, numbered
 from polysem.errors import InputError
 from polysem.evaluation import metrics
 from polysem.evaluation.ranking import Ranking, rank_bidirectional, rank_rows

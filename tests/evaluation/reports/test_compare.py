@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.made_up import from_scores, stamp
+from evaluation.sample_evaluations import from_scores, stamp
 from polysem.errors import ConfigError, InputError, UnknownNameError
 from polysem.evaluation.reports.compare import COLUMNS, compare, compare_separately, embedding_kind
 from polysem.evaluation.reports.significance import holm, intervals, paired_p

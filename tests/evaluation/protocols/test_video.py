@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from evaluation.toy import collection, numbered, sorted_places
+from evaluation.sample_collections import collection, numbered, sorted_places
 from polysem.errors import InputError
 from polysem.evaluation import metrics, protocols
 from polysem.evaluation.protocols import ModelScores, video

@@ -73,6 +73,7 @@ def test_without_a_model_it_takes_the_one_that_comes_with_polysem(tmp_path, mode
     assert f"[default: ({PHOTO_SMALL})]" in " ".join(call("index", "--help").stdout.replace("│", " ").split())
 
 
+@pytest.mark.slow
 def test_the_name_of_a_shipped_model_stands_for_its_folder(tmp_path, model, photos, monkeypatch):
     monkeypatch.setitem(SHIPPED, PHOTO_SMALL, model)
     for command in (

@@ -3,7 +3,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from evaluation.coco_toy import CAPTIONS, IMAGES, caption_number, named, package, unnamed
+from evaluation.sample_coco import CAPTIONS, IMAGES, caption_number, named, package, unnamed
 from polysem.errors import InputError
 from polysem.evaluation import metrics, protocols
 from polysem.evaluation.protocols import ModelScores, coco

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from evaluation.toy import collection, flagged, numbered
+from evaluation.sample_collections import collection, flagged, numbered
 from polysem.errors import InputError, UnknownNameError
 from polysem.evaluation import protocols
 from polysem.evaluation.metrics import discounts, graded_metrics, micro_f1, sort_gains

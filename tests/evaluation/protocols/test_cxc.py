@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from evaluation.coco_toy import CAPTIONS, IMAGES, caption_number, named, package, unnamed, write_csv
+from evaluation.sample_coco import CAPTIONS, IMAGES, caption_number, named, package, unnamed, write_csv
 from polysem.errors import InputError, UnknownNameError
 from polysem.evaluation import metrics, protocols
 from polysem.evaluation.protocols import ModelScores, coco, cxc

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evaluation.made_up import from_hits, from_scores, stamp
+from evaluation.sample_evaluations import from_hits, from_scores, stamp
 from polysem.errors import ConfigError, InputError, UnknownNameError
 from polysem.evaluation.reports import significance
 from polysem.evaluation.reports.significance import RSUM, holm, intervals, paired_p

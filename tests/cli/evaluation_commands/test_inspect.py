@@ -33,6 +33,7 @@ def call(*arguments: object):
     return CliRunner().invoke(app, ["explain", *map(str, arguments)], catch_exceptions=False)
 
 
+@pytest.mark.slow
 def test_it_draws_and_says_the_score(folder, tmp_path):
     out = tmp_path / "why.png"
     found = call(

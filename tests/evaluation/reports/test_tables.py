@@ -9,7 +9,7 @@ import re
 import pytest
 from rich.console import Console
 
-from evaluation.made_up import stamp
+from evaluation.sample_evaluations import stamp
 from polysem.evaluation.reports.compare import Comparison, ComparisonCell, ComparisonRow
 from polysem.evaluation.reports.tables import as_dict, as_latex, as_markdown, as_plain, as_rich, metric_name
 

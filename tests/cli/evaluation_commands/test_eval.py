@@ -31,6 +31,7 @@ def call(*arguments: object):
     return CliRunner().invoke(app, ["eval", *map(str, arguments)])
 
 
+@pytest.mark.slow
 def test_a_run_is_measured_as_its_training_did(run, data):
     found = call(run, "--data", data, "--split", "val", "--json")
     assert found.exit_code == 0, found.output
@@ -41,6 +42,7 @@ def test_a_run_is_measured_as_its_training_did(run, data):
     assert result["protocol"]["stamp"] == "toy val, 8×40, hit rate, inductive, selected on val"
 
 
+@pytest.mark.slow
 def test_the_table_bears_its_stamp(run, data):
     found = call(run, "--data", data, "--split", "val")
     assert found.exit_code == 0, found.output
@@ -49,6 +51,7 @@ def test_the_table_bears_its_stamp(run, data):
     assert "[toy val, 8×40, hit rate, inductive, selected on val]" in found.stdout
 
 
+@pytest.mark.slow
 def test_a_matrix_and_an_ensemble(run, data, tmp_path):
     scores = tmp_path / "scores.npy"
     np.save(scores, np.random.default_rng(0).random((8, 40)))

@@ -1,4 +1,4 @@
-"""Independent blocks of work on all cores, each block on one thread.
+"""A thread pool for independent blocks of tensor work, each block on one core.
 
 torch splits every single operation over its threads and waits for all of them at its end. For a long row of small
 operations that is a barrier every fraction of a millisecond: on a busy machine it costs ten times the work. Here the
@@ -47,12 +47,12 @@ def single_threaded_pool(workers: int) -> ThreadPoolExecutor:
     """Threads each of which runs torch on itself alone. The caller and threads born later keep the number they had."""
     threads = torch.get_num_threads()
     pool = ThreadPoolExecutor(workers, thread_name_prefix="polysem")
-    everyone = threading.Barrier(workers)
+    barrier = threading.Barrier(workers)
 
     def begin() -> None:
         torch.set_num_threads(1)
         torch.get_num_threads()  # a thread takes the number over at its first question, not when it is set
-        everyone.wait()  # so that no thread begins twice
+        barrier.wait()  # so that no thread begins twice
 
     wait([pool.submit(begin) for _ in range(workers)])
     torch.set_num_threads(threads)  # set_num_threads(1) also holds for every thread born until the next call
@@ -70,7 +70,7 @@ def shared_pool(device: torch.device) -> ThreadPoolExecutor | None:
         return _pools[workers]
 
 
-def _forget() -> None:
+def _reset() -> None:
     """A forked child inherits the pools but not their threads."""
     global _lock
     _pools.clear()
@@ -78,4 +78,4 @@ def _forget() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_reset)

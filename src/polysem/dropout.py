@@ -21,7 +21,7 @@ from polysem import cpu_blocks
 
 _BLOCK = 1 << 17
 _LEVELS = 1 << 16
-_here = threading.local()
+_thread = threading.local()
 
 
 class Dropout(nn.Dropout):
@@ -39,19 +39,19 @@ class Dropout(nn.Dropout):
 
 def new_seed() -> int:
     """From the stream of this thread, where `use_seed` gave it one, else from torch's random state."""
-    stream = getattr(_here, "stream", None)
+    stream = getattr(_thread, "stream", None)
     return int(torch.randint(1 << 62, ()) if stream is None else stream.integers(1 << 62))
 
 
 @contextmanager
 def use_seed(seed: int) -> Iterator[None]:
-    """Within, dropout on this thread draws from `seed`: what threads draw must not depend on who comes first."""
-    outer = getattr(_here, "stream", None)
-    _here.stream = np.random.Generator(np.random.SFC64(seed))
+    """Within the block, dropout on this thread draws from `seed`: what threads draw must not depend on their order."""
+    outer = getattr(_thread, "stream", None)
+    _thread.stream = np.random.Generator(np.random.SFC64(seed))
     try:
         yield
     finally:
-        _here.stream = outer
+        _thread.stream = outer
 
 
 class _Drop(torch.autograd.Function):
@@ -62,10 +62,10 @@ class _Drop(torch.autograd.Function):
         keep, ctx.scale = torch.empty(values.shape, dtype=torch.bool), _LEVELS / (_LEVELS - limit)
 
         def draw(number: int, kept: Tensor) -> None:
-            luck = np.random.SFC64([seed, number]).random_raw(-(-len(kept) // 4)).view(np.uint16)[: len(kept)]
-            np.greater_equal(luck, limit, out=kept.numpy())
+            draws = np.random.SFC64([seed, number]).random_raw(-(-len(kept) // 4)).view(np.uint16)[: len(kept)]
+            np.greater_equal(draws, limit, out=kept.numpy())
 
-        result = _scaled(values, keep, ctx.scale, draw)
+        result = _scale_kept(values, keep, ctx.scale, draw)
         ctx.save_for_backward(keep)
         return result
 
@@ -73,20 +73,20 @@ class _Drop(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Any:
         (keep,) = ctx.saved_tensors
-        return _scaled(gradient.contiguous(), keep, ctx.scale), None, None
+        return _scale_kept(gradient.contiguous(), keep, ctx.scale), None, None
 
 
-def _scaled(values: Tensor, keep: Tensor, scale: float, draw: Any = None) -> Tensor:
+def _scale_kept(values: Tensor, keep: Tensor, scale: float, draw: Any = None) -> Tensor:
     """scale * values where keep, else 0. draw: fills a numbered block of `keep` first."""
     result = torch.empty_like(values)
     flat = [tensor.view(-1) for tensor in (values, keep, result)]
 
     def blocks(numbers: range) -> None:
         for number in numbers:
-            given, kept, made = (tensor[number * _BLOCK : (number + 1) * _BLOCK] for tensor in flat)
+            inputs, kept, outputs = (tensor[number * _BLOCK : (number + 1) * _BLOCK] for tensor in flat)
             if draw is not None:
                 draw(number, kept)
-            torch.mul(given, kept, out=made).mul_(scale)
+            torch.mul(inputs, kept, out=outputs).mul_(scale)
 
     count = -(-values.numel() // _BLOCK)
     share = -(-count // cpu_blocks.count(values.device)) or 1

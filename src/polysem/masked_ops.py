@@ -75,9 +75,9 @@ class _SortDescending(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, mask: Tensor, sentinel: float) -> Tensor:
         items, tokens, dim = x.shape
         values = torch.empty(items, tokens, dim)
-        places = torch.empty(items, dim, tokens, dtype=torch.int16 if tokens < 1 << 15 else torch.int32)
+        permutation = torch.empty(items, dim, tokens, dtype=torch.int16 if tokens < 1 << 15 else torch.int32)
         own, digits = torch.arange(tokens), (1 << tokens.bit_length()) - 1
-        # The token's number would make a NaN of infinity. Padding lies beyond even that, unless it is told where.
+        # The token's number would make a NaN of infinity. Padding sorts after that, unless the sentinel says where.
         # All with the low bits empty.
         infinity, beyond = torch.tensor([2.0**900, 2.0**1000], dtype=torch.float64)
         bottom = beyond if sentinel == -math.inf else -torch.tensor(sentinel).double()
@@ -92,34 +92,34 @@ class _SortDescending(torch.autograd.Function):
                 keys.numpy().sort(axis=-1)
                 values[item].copy_(columns.copy_(keys).neg_().t())
                 values[item, lengths[item] :] = 0.0
-                places[item].copy_(bits.bitwise_and_(digits))
+                permutation[item].copy_(bits.bitwise_and_(digits))
 
-        cpu_blocks.run([partial(sort, part) for part in _shares(x)], x.device)
-        ctx.save_for_backward(places, mask)
+        cpu_blocks.run([partial(sort, part) for part in _split_items(x)], x.device)
+        ctx.save_for_backward(permutation, mask)
         ctx.lengths, ctx.padding_ranks = lengths, sentinel != -math.inf
         return values
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        places, mask = ctx.saved_tensors
-        found = torch.empty(gradient.shape)
+        permutation, mask = ctx.saved_tensors
+        of_x = torch.empty(gradient.shape)
 
         def spread(some: range) -> None:
-            of_ranked, of_tokens = torch.empty(2, *places.shape[1:])
+            of_ranked, of_tokens = torch.empty(2, *permutation.shape[1:])
             for item in some:
                 of_ranked.copy_(gradient[item].t())
                 of_ranked[:, ctx.lengths[item] :] = 0.0
-                of_tokens.scatter_(-1, places[item].long(), of_ranked)
-                found[item].copy_(of_tokens.t())
+                of_tokens.scatter_(-1, permutation[item].long(), of_ranked)
+                of_x[item].copy_(of_tokens.t())
                 if ctx.padding_ranks:
-                    found[item].masked_fill_(~mask[item, :, None], 0.0)
+                    of_x[item].masked_fill_(~mask[item, :, None], 0.0)
 
-        cpu_blocks.run([partial(spread, part) for part in _shares(gradient)], gradient.device)
-        return found, None, None
+        cpu_blocks.run([partial(spread, part) for part in _split_items(gradient)], gradient.device)
+        return of_x, None, None
 
 
-def _shares(x: Tensor) -> list[range]:
+def _split_items(x: Tensor) -> list[range]:
     """The items that each thread takes; all of them where a second thread would not pay."""
     count = cpu_blocks.count(x.device) if x.numel() > 1 << 16 else 1
     items = max(1, -(-len(x) // count))

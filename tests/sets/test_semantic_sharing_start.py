@@ -113,7 +113,7 @@ def test_the_layers_of_a_text_model_come_with_their_weights(tmp_path):
     assert_close(twin(values).vectors, part(values).vectors, atol=0)
     for knobs, problem in (
         ({"input_dim": 8}, rf"width {WIDE}.*input_dim=8.*image.project.dim={WIDE}"),
-        ({"layers": 3}, "has 2 layers, and layers=3"),
+        ({"layers": 3}, "has 2 layers; got layers=3"),
         ({"heads": 4}, "heads=2, and heads=4"),
         ({"ff": 7}, "ff=24, and ff=7"),
     ):
@@ -129,7 +129,7 @@ def test_an_item_longer_than_the_models_positions_is_refused():
 
 def test_labels_that_do_not_fit_are_named():
     for knobs, problem in (
-        ({"labels": ["a", "a"], "dim": 2}, "stands twice"),
+        ({"labels": ["a", "a"], "dim": 2}, "unique"),
         ({"labels": ["a", "b"], "dim": 3}, "dim=3 counts the classes, and there are 2"),
         ({"embed": "state", "dim": 8}, "name the classes"),
         ({"embed": "state", "dim": 3, "labels": ["a"]}, "input_dim=8, not dim=3"),
@@ -146,5 +146,5 @@ def test_a_model_whose_tokens_are_narrower_than_its_states_cannot_start_it():
 
 @pytest.mark.parametrize("family", ["gpt2", "vit", "clip_text_model"])
 def test_a_model_that_reads_pictures_or_looks_back_alone_cannot_start_it(family):
-    with pytest.raises(PolysemError, match="no text layers to start from that look both ways"):
+    with pytest.raises(PolysemError, match="no text layers to start from with attention both ways"):
         sets.build("semantic_sharing", labels=LABELS, dim=5, input_dim=WIDE, backbone_config={"model_type": family})

@@ -1,4 +1,13 @@
-"""Objectives: scores and positives to a loss; and the regularisers that go with sets."""
+"""Objectives: scores and positives to a loss; and the regularisers that go with sets.
+
+Example:
+    >>> import torch
+    >>> from polysem import objectives
+    >>> scores, positives = torch.tensor([[0.9, 0.8], [0.1, 0.7]]), torch.eye(2, dtype=torch.bool)
+    >>> loss = objectives.build("triplet", margin=0.2)(scores, positives)
+    >>> {name: round(float(part), 2) for name, part in loss.parts.items()}
+    {'i2t': 0.1, 't2i': 0.3}
+"""
 
 from polysem.objectives.adopt import AdOpt
 from polysem.objectives.base import LabelledBatch, LabelObjective, Loss, Objective, Regulariser, registry

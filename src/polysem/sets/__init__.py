@@ -1,4 +1,14 @@
-"""Set predictors: local features to K vectors per item."""
+"""Set predictors: local features to K vectors per item.
+
+Example:
+    >>> import torch
+    >>> from polysem import sets
+    >>> from polysem.features import LocalFeatures
+    >>> predictor = sets.build("attention_pooling", dim=8, k=3, input_dim=16)
+    >>> prediction = predictor(LocalFeatures.from_lengths(torch.randn(2, 5, 16), lengths=[5, 3]))
+    >>> tuple(prediction.vectors.shape), tuple(prediction.attention.shape)
+    ((2, 3, 8), (2, 3, 5))
+"""
 
 from polysem.sets.attention_pooling import AttentionPooling
 from polysem.sets.base import SetPrediction, SetPredictor, TokenSum, registry

@@ -100,8 +100,8 @@ class AggregationBlock(nn.Module):
             counted = torch.ones_like(mask) if self.how.padding_competes else mask
             positions = relative_sinusoids(counted, x.shape[-1]).to(x.dtype)
         slots = self.initial_slots(x.shape[0])
-        asking = slots.shape[1] * (self.iterations if self.tied else 1)
-        plan = cast(SlotUpdate, self.updates[0]).attention.plan(x.shape[0], x.shape[1], asking)
+        queries = slots.shape[1] * (self.iterations if self.tied else 1)
+        plan = cast(SlotUpdate, self.updates[0]).attention.plan(x.shape[0], x.shape[1], queries)
         steps = []
         memory: TokenMemory | None = None
         for step in range(self.iterations):

@@ -4,21 +4,20 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from polysem import dropout as dropped
 from polysem import masked_ops
+from polysem.dropout import Dropout
 from polysem.features import LocalFeatures
-from polysem.sets.base import SetPrediction, SetPredictor, registry
-from polysem.sets.slots import Dropout
+from polysem.sets.base import Rate, SetPrediction, SetPredictor, registry
 
 
 @registry.register("attention_pooling", stored_as="readings")
 class AttentionPooling(SetPredictor):
-    """K weighted means of the tokens, all projected by the same map: where an item is read, not how, tells them apart.
+    """Attention pooling with K heads: K weighted means of the tokens, all projected by the same map.
 
     attn = softmax over tokens of w_2 tanh(w_1 x); vector_k = unit(f(attn_k^T x)), f(m) = fc(m) + MLP(m).
-    Weighing comes before projecting, so a wide MLP costs K rows per item, and K vectors have hardly more weights than
-    one: made for frozen networks and few pictures. `dropout` is of what was read and of the MLP's hidden units. The
-    global feature is not used. k = 1 is its single-vector twin.
+    Weighting comes before projecting, so a wide MLP costs K rows per item, and K vectors have hardly more weights than
+    one. When to use it: over frozen encoders and with few training pictures; k = 1 is the single-vector model to
+    compare with. `dropout` is of the weighted means and of the MLP's hidden units. The global feature is not used.
     """
 
     needs_global = False
@@ -32,7 +31,7 @@ class AttentionPooling(SetPredictor):
         input_dim: PositiveInt | None = None,
         hidden: PositiveInt = 1024,
         attention: PositiveInt = 64,
-        dropout: Dropout = 0.0,
+        dropout: Rate = 0.0,
     ) -> None:
         width = input_dim or dim
         super().__init__(dim, k, width)
@@ -40,14 +39,14 @@ class AttentionPooling(SetPredictor):
         self.w_2 = nn.Linear(attention, k)
         self.fc = nn.Linear(width, dim)
         self.mlp = nn.Sequential(
-            nn.Linear(width, hidden), nn.GELU(), dropped.Dropout(dropout), nn.Linear(hidden, dim, bias=False)
+            nn.Linear(width, hidden), nn.GELU(), Dropout(dropout), nn.Linear(hidden, dim, bias=False)
         )
-        self.dropout = dropped.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def predict(self, features: LocalFeatures, global_feature: Tensor | None) -> SetPrediction:
         clean = features.zero_padded()
         logits = self.w_2(torch.tanh(self.w_1(clean.values))).transpose(1, 2)
         attention = masked_ops.softmax(logits, clean.mask[:, None], dim=-1)
-        read = self.dropout(attention @ clean.values)
-        residual = self.fc(read) + self.mlp(read)
+        means = self.dropout(attention @ clean.values)
+        residual = self.fc(means) + self.mlp(means)
         return SetPrediction(masked_ops.unit(residual), attention, residual)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from polysem.errors import InputError
@@ -17,17 +17,20 @@ from polysem.registry import Part, Registry
 
 registry: Registry[SetPredictor] = Registry("set predictor")
 
+Rate = Annotated[float, Field(ge=0, lt=1)]
+"""Of dropout."""
+
 
 @dataclass(frozen=True, eq=False)
 class SetPrediction:
-    """An embedding set and how it came about.
+    """An embedding set with its attention and intermediate values.
 
     vectors: (B, K, D) unit vectors, the embedding.
     attention: (B, K, N) what each element took from each token (mean over heads, last iteration); 0 at padding.
     residual: (B, K, D) the elements before the global feature joined them, not normalised: what regularisers spread.
     attention_steps: (T, B, H, K, N) the same for every iteration and head, where the predictor iterates.
-    logits: (B, C) how far the item speaks for each class, where the predictor classifies: see `probabilities`.
-    states: (B, N, input_dim) what the predictor's own encoder made of each token, where it has one.
+    logits: (B, C) of each class, where the predictor classifies: see `probabilities`.
+    states: (B, N, input_dim) of each token, where the predictor has an encoder of its own.
     """
 
     vectors: Tensor
@@ -119,12 +122,11 @@ class SetPredictor(Part):
         return None if prediction.attention is None else prediction.attention[None]
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """(B, C) logits of a prediction -> how probable it holds each class to be, from 0 to 1."""
+        """(B, C) logits of a prediction -> the probability of each class."""
         return logits.sigmoid()
 
     def initialise_frequencies(self, frequencies: Tensor) -> None:
-        """Let an untrained classifier begin by saying of every item what is true of most. frequencies: (C,), of each
-        class among the training items."""
+        """Start an untrained classifier at the class frequencies (C,) of the training items: labels are rare."""
 
     def as_sum(self, features: LocalFeatures) -> TokenSum | None:
         """The only vector of a set as a sum over the tokens; None where it is no such sum."""

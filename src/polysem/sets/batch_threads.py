@@ -1,4 +1,4 @@
-"""One module on several parts of a batch at once, a thread for each, gradients included."""
+"""Data parallelism over CPU threads: one module on several parts of a batch at once, gradients included."""
 
 from __future__ import annotations
 
@@ -20,12 +20,16 @@ Split = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
 
 
 def by_items(run: Split, module: nn.Module, x: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
-    """run(x, mask), which uses `module` and treats items one by one; its results have them first. (B, N, E), (B, N).
+    """run(x, mask) with each thread carrying a part of the batch through all operations.
 
-    torch would split every operation over its threads and have them meet at its end; here each thread carries a part of
-    the batch through all of them. On a busy machine, where someone is always late to a meeting, that is twice as fast.
-    Dropout on each part has a stream of its own, so the result depends on the number of threads, but not on their luck.
-    `run` must draw no other random numbers.
+    torch splits every operation over its threads and waits for all at its end; on a busy machine one wait at the very
+    end is twice as fast. Dropout has a random stream for each part, so the result depends on the number of threads
+    but not on their timing.
+
+    Args:
+        run: uses `module`, treats items one by one (the first axis of its results), draws nothing but dropout.
+        x: (B, N, E).
+        mask: (B, N).
     """
     if is_tracing():
         return run(x, mask)
@@ -45,11 +49,13 @@ class _ByItems(torch.autograd.Function):
         inputs = [part.detach().requires_grad_(trained and x.requires_grad) for part in x.tensor_split(parts)]
         outputs: list[tuple[Tensor, ...]] = [()] * parts
 
-        def one(place: int, masked: Tensor) -> None:
-            with torch.set_grad_enabled(trained), dropout.use_seed(seeds[place]):
-                outputs[place] = run(inputs[place], masked)
+        def run_part(number: int, part_mask: Tensor) -> None:
+            with torch.set_grad_enabled(trained), dropout.use_seed(seeds[number]):
+                outputs[number] = run(inputs[number], part_mask)
 
-        cpu_blocks.run([partial(one, place, part) for place, part in enumerate(mask.tensor_split(parts))], x.device)
+        cpu_blocks.run(
+            [partial(run_part, number, part) for number, part in enumerate(mask.tensor_split(parts))], x.device
+        )
         ctx.inputs, ctx.outputs, ctx.weights = inputs, outputs if trained else None, weights
         ctx.set_materialize_grads(False)
         return tuple(torch.cat([part.detach() for part in each]) for each in zip(*outputs, strict=True))
@@ -62,20 +68,20 @@ class _ByItems(torch.autograd.Function):
             raise RuntimeError("This gradient was already taken; a second time needs a second forward pass.")
         ctx.outputs = None  # each part's graph is used up, and with it the memory
         sizes = [len(part) for part in inputs]
-        given = [None if gradient is None else gradient.split(sizes) for gradient in gradients]
-        found: list[tuple[Tensor | None, ...]] = [()] * len(inputs)
+        of_outputs = [None if gradient is None else gradient.split(sizes) for gradient in gradients]
+        results: list[tuple[Tensor | None, ...]] = [()] * len(inputs)
 
-        def one(place: int) -> None:
-            own = [(out, of[place]) for out, of in zip(outputs[place], given, strict=True) if of is not None]
-            asked = [*weights, *(part for part in [inputs[place]] if part.requires_grad)]
+        def differentiate_part(number: int) -> None:
+            own = [(out, of[number]) for out, of in zip(outputs[number], of_outputs, strict=True) if of is not None]
+            wanted = [*weights, *(part for part in [inputs[number]] if part.requires_grad)]
             with torch.enable_grad():
-                found[place] = torch.autograd.grad(
-                    [out for out, _ in own], asked, [of for _, of in own], allow_unused=True
+                results[number] = torch.autograd.grad(
+                    [out for out, _ in own], wanted, [of for _, of in own], allow_unused=True
                 )
 
-        cpu_blocks.run([partial(one, place) for place in range(len(inputs))], inputs[0].device)
-        of_weights = [_sum([part[i] for part in found]) for i in range(len(weights))]
-        of_x = torch.cat([part[-1] for part in found]) if inputs[0].requires_grad else None  # type: ignore[misc]
+        cpu_blocks.run([partial(differentiate_part, number) for number in range(len(inputs))], inputs[0].device)
+        of_weights = [_sum([part[i] for part in results]) for i in range(len(weights))]
+        of_x = torch.cat([part[-1] for part in results]) if inputs[0].requires_grad else None  # type: ignore[misc]
         return None, None, None, of_x, *of_weights
 
 

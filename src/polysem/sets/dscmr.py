@@ -16,10 +16,11 @@ from polysem.sets.base import SetPrediction, SetPredictor, registry
 
 @registry.register("dscmr", stored_as="common")
 class CommonSpace(SetPredictor):
-    """DSCMR's common space: a shared linear map of the pooled item, and a linear classifier of what comes out.
+    """DSCMR's common space: a linear map of the pooled item that both towers share, and a linear label classifier.
 
-    u = W ReLU(pool(x)); the vector is unit(u), and P u says which labels the item has, by regression on 0 and 1.
-    Made to be shared: text["sets"] = "shared". `pooling` names the pooling and `knobs` are its own.
+    u = W ReLU(pool(x)); the vector is unit(u); P u predicts the labels by regression on 0 and 1.
+    When to use it: as a baseline for items with labels, shared by both towers: text["sets"] = "shared". `pooling` names
+    the pooling and `knobs` are its own.
     """
 
     needs_global = False

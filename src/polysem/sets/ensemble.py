@@ -14,11 +14,11 @@ from polysem.sets.base import SetPrediction, SetPredictor, registry
 
 @registry.register("ensemble", stored_as="chorus")
 class Ensemble(SetPredictor):
-    """Several predictors side by side, each with weights of its own: the set is all of their vectors.
+    """An ensemble of set predictors: the set is the vectors of all members, each with weights of its own.
 
-    Made of models that were trained apart (`polysem join`): they err apart too, so that together they are better than
-    each, and the encoder runs once for all. Vectors of different members do not resemble each other, which lets a
-    Chamfer similarity find the pairs that belong together.
+    When to use it: for models that were trained separately over the same frozen encoders (`polysem join`). Their
+    errors differ, so that together they are better than each, and the encoder runs once for all. Vectors of different
+    members are far apart, so a Chamfer similarity pairs those that belong together.
 
     `members`: a set predictor each, e.g. [{"name": "attention_pooling", "k": 1}, {"name": "slots", "k": 4}].
     """
@@ -49,12 +49,12 @@ class Ensemble(SetPredictor):
         return any(registry.find(member["name"]).adds_global(member) for member in knobs.get("members") or ())
 
     def predict(self, features: LocalFeatures, global_feature: Tensor | None) -> SetPrediction:
-        found: list[SetPrediction] = [part(features, global_feature) for part in self.members]
-        looked = [each.attention for each in found if each.attention is not None]
+        predictions: list[SetPrediction] = [part(features, global_feature) for part in self.members]
+        attention = [each.attention for each in predictions if each.attention is not None]
         return SetPrediction(
-            torch.cat([each.vectors for each in found], dim=1),
-            torch.cat(looked, dim=1) if len(looked) == len(found) else None,
-            torch.cat([each.residual for each in found], dim=1),
+            torch.cat([each.vectors for each in predictions], dim=1),
+            torch.cat(attention, dim=1) if len(attention) == len(predictions) else None,
+            torch.cat([each.residual for each in predictions], dim=1),
         )
 
 

@@ -1,4 +1,4 @@
-"""The layers of a Hugging Face text model as a shared encoder: tokens of any kind in, states out."""
+"""A pretrained Hugging Face text model as the shared encoder of semantic sharing: vectors in, states out."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ _DROPOUTS = (
 
 
 class PretrainedTokenEncoder(nn.Module):
-    """A text model without its words: it reads vectors of its own width, and adds its positions to them.
+    """A text model without its word embeddings: it reads vectors of its own width, and adds its positions to them.
 
-    start: where its weights come from; stored: its config, of a part that is built again, whose weights come later.
-    layers: so many of the first; None for all.
+    Args:
+        start: the model whose weights it starts from.
+        stored: the model's config, where the part is rebuilt and its weights are loaded later.
+        layers: how many of the first layers; None for all.
     """
 
     def __init__(
@@ -48,13 +50,13 @@ class PretrainedTokenEncoder(nn.Module):
                     setattr(config, name, dropout)
             return backbones.transformers().MODEL_MAPPING[type(config)], config
 
-        found = backbones.load(start or "", stored is None, stored, choose)
-        self.model, self.stored = found.module, found.config
-        settings: Any = found.module.config
+        backbone = backbones.load(start or "", stored is None, stored, choose)
+        self.model, self.stored = backbone.module, backbone.config
+        settings: Any = backbone.module.config
         self.limit = int(getattr(settings, "max_position_embeddings", None) or 2**31)
         if getattr(settings, "pad_token_id", None) and settings.model_type in _PADDED_POSITIONS:
             self.limit -= int(settings.pad_token_id) + 1
-        # Nobody gives it words: their table would be most of its weights.
+        # It never gets words: their table would be most of its weights.
         self.model.set_input_embeddings(nn.Embedding(1, width))  # type: ignore[operator]
         self.model.get_input_embeddings().requires_grad_(False)  # type: ignore[operator]
 
@@ -75,12 +77,12 @@ _PADDED_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet")
 
 
 def _check_fit(config: Any, start: str, width: int, layers: int | None, heads: int | None, ff: int | None) -> None:
-    # What guesses hidden words reads them in both directions, and is given vectors as well as words.
+    # A masked language model attends in both directions, and takes vectors as well as words.
     known = backbones.transformers().MODEL_FOR_MASKED_LM_MAPPING
     if type(config) not in known or config.is_encoder_decoder or not hasattr(config, "num_attention_heads"):
         raise ConfigError(
-            f"sets.start={start}: a {config.model_type!r} model has no text layers to start from that look both ways. "
-            "Give an encoder such as BERT, RoBERTa, MPNet, ModernBERT or MiniLM."
+            f"sets.start={start}: a {config.model_type!r} model has no text layers to start from with attention both "
+            "ways. Give an encoder such as BERT, RoBERTa, MPNet, ModernBERT or MiniLM."
         )
     hidden = int(config.hidden_size)
     if int(getattr(config, "embedding_size", hidden)) != hidden:
@@ -97,13 +99,13 @@ def _check_fit(config: Any, start: str, width: int, layers: int | None, heads: i
         )
     if layers is not None and layers > int(config.num_hidden_layers):
         raise ConfigError(
-            f"sets.start={start} has {config.num_hidden_layers} layers, and layers={layers} were asked for. "
+            f"sets.start={start} has {config.num_hidden_layers} layers; got layers={layers}. "
             f"Take at most {config.num_hidden_layers}."
         )
     theirs = {"heads": config.num_attention_heads, "ff": getattr(config, "intermediate_size", None)}
     for knob, wanted in (("heads", heads), ("ff", ff)):
         if wanted is not None and theirs[knob] is not None and wanted != theirs[knob]:
             raise ConfigError(
-                f"sets.start={start} has {knob}={theirs[knob]}, and {knob}={wanted} was asked for. Leave it out: the "
+                f"sets.start={start} has {knob}={theirs[knob]}; got {knob}={wanted}. Leave it out: the "
                 "model brings its own."
             )

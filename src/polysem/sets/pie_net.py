@@ -6,8 +6,7 @@ from torch import Tensor, nn
 
 from polysem import masked_ops
 from polysem.features import LocalFeatures
-from polysem.sets.base import SetPrediction, SetPredictor, registry
-from polysem.sets.slots import Dropout
+from polysem.sets.base import Rate, SetPrediction, SetPredictor, registry
 
 
 @registry.register("pie_net")
@@ -33,7 +32,7 @@ class PIENet(SetPredictor):
         k: PositiveInt = 4,
         input_dim: PositiveInt | None = None,
         hidden: PositiveInt | None = None,
-        dropout: Dropout = 0.0,
+        dropout: Rate = 0.0,
     ) -> None:
         super().__init__(dim, k, input_dim or dim)
         width = input_dim or dim

@@ -14,9 +14,8 @@ from torch.nn import functional as F
 from polysem import masked_ops
 from polysem.errors import unknown
 from polysem.features import LocalFeatures
-from polysem.sets.base import SetPrediction, SetPredictor, TokenSum, registry
+from polysem.sets.base import Rate, SetPrediction, SetPredictor, TokenSum, registry
 from polysem.sets.hf_encoder import PretrainedTokenEncoder
-from polysem.sets.slots import Dropout
 
 
 class UnbiasedLayerNorm(nn.Module):
@@ -77,14 +76,14 @@ _LEAVES = {"a_2": "weight", "b_2": "bias"}
 
 @registry.register("semantic_sharing", stored_as="classes")
 class SemanticSharing(SetPredictor):
-    """Label-wise semantic sharing: an item as the mean of what its tokens say of each class. `dim` counts the classes.
+    """Label-wise semantic sharing: an item as the mean class probabilities of its tokens. `dim` counts the classes.
 
     h = ReLU(norm(transformer(x))); p = sigmoid(W h) for each token; vector = unit(mean of p over the tokens).
-    Made to be shared: both towers end in it, text["sets"] = "shared", and read it at width `input_dim`. A part of its
-    own in each tower is the baseline of independent classifiers.
+    When to use it: for items with labels, shared by both towers (text["sets"] = "shared") at width `input_dim`. A part
+    of its own in each tower is the baseline of independent classifiers.
 
     labels     the names of the classes, in order; training takes them from the data
-    read       what speaks for the item: all its "tokens", averaged, or a learned "cls" token before them
+    read       what is classified: all "tokens", averaged, or a learned "cls" token before them
     embed      the vector: the "classes" as the paper has it, or the encoder's "state" (dim = input_dim)
     scaled     each token's p is scaled to length 1 before the mean, as the released head does; without it the mean is
                the class-probability vector
@@ -106,7 +105,7 @@ class SemanticSharing(SetPredictor):
         layers: PositiveInt | None = None,
         heads: PositiveInt | None = None,
         ff: PositiveInt | None = None,
-        dropout: Dropout = 0.0,
+        dropout: Rate = 0.0,
         labels: list[str] | None = None,
         read: Literal["tokens", "cls"] = "tokens",
         embed: Literal["classes", "state"] = "classes",
@@ -137,7 +136,7 @@ class SemanticSharing(SetPredictor):
 
     def _check(self, dim: int, input_dim: int, labels: list[str] | None, embed: str) -> None:
         if labels is not None and len(set(labels)) != len(labels):
-            self.reject_knobs("a name stands twice among the labels.")
+            self.reject_knobs(f"labels must be unique, got {labels}.")
         if embed == "classes" and labels is not None and len(labels) != dim:
             self.reject_knobs(f"dim={dim} counts the classes, and there are {len(labels)} labels.")
         if embed == "state" and labels is None:
@@ -162,14 +161,14 @@ class SemanticSharing(SetPredictor):
         states, summary = self._encode(features)
         if summary is not None:
             logits = self.predict_classes(summary)
-            said, weights = self._token_vector(logits), None
-            residual = (said if self.embed == "classes" else summary)[:, None]
+            vectors, weights = self._class_vector(logits), None
+            residual = (vectors if self.embed == "classes" else summary)[:, None]
         else:
             weights = self._weights(features)
-            of_tokens = self.predict_classes(states)
-            said = self._token_vector(of_tokens) if self.embed == "classes" else states
-            residual = weights[:, None] @ said
-            logits = None if self.labels is None else _mean_logits(of_tokens, weights)
+            token_logits = self.predict_classes(states)
+            vectors = self._class_vector(token_logits) if self.embed == "classes" else states
+            residual = weights[:, None] @ vectors
+            logits = None if self.labels is None else _mean_logits(token_logits, weights)
         return SetPrediction(
             masked_ops.unit(residual) if self.normalise else residual,
             None if weights is None else weights[:, None],
@@ -182,23 +181,23 @@ class SemanticSharing(SetPredictor):
         if self.read == "cls":
             return None
         states, weights = self._encode(features)[0], self._weights(features)
-        said = self._token_vector(self.predict_classes(states)) if self.embed == "classes" else states
-        return TokenSum(weights[..., None] * said, weights)
+        vectors = self._class_vector(self.predict_classes(states)) if self.embed == "classes" else states
+        return TokenSum(weights[..., None] * vectors, weights)
 
     def token_classes(self, features: LocalFeatures) -> Tensor:
-        """(B, N, C): how much each token speaks for each class."""
-        return self._token_vector(self.predict_classes(self._encode(features)[0]))
+        """(B, N, C): the class probabilities of each token."""
+        return self._class_vector(self.predict_classes(self._encode(features)[0]))
 
-    def _token_vector(self, logits: Tensor) -> Tensor:
+    def _class_vector(self, logits: Tensor) -> Tensor:
         return masked_ops.unit(logits.sigmoid()) if self.scaled else logits.sigmoid()
 
     def _weights(self, features: LocalFeatures) -> Tensor:
-        """(B, N): the say of each token."""
+        """(B, N): the weight of each token in the mean."""
         counted = torch.ones_like(features.mask) if self.variant == "official" else features.mask
         return counted.to(features.values.dtype) / counted.sum(1, keepdim=True)
 
     def _encode(self, features: LocalFeatures) -> tuple[Tensor, Tensor | None]:
-        """The state of each token (B, N, D), and of the cls token (B, D) if that is what speaks."""
+        """The state of each token (B, N, D), and of the cls token (B, D) where `read` is "cls"."""
         x, real = features.values, features.mask
         if self.variant == "paper":
             x = features.zero_padded().values

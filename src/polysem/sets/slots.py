@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
-from pydantic import Field, PositiveInt
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from polysem import masked_ops
@@ -15,9 +15,7 @@ from polysem.errors import InputError, unknown
 from polysem.features import LocalFeatures
 from polysem.sets.aggregation import AggregationBlock
 from polysem.sets.attention import Competition
-from polysem.sets.base import SetPrediction, SetPredictor, registry
-
-Dropout = Annotated[float, Field(ge=0, lt=1)]
+from polysem.sets.base import Rate, SetPrediction, SetPredictor, registry
 
 # The released code's names inside one iteration, and ours.
 _ITERATION_KEYS = {
@@ -73,8 +71,8 @@ class AggregatingPredictor(SetPredictor):
         Tied layers may be listed once or once per iteration.
         """
         own: dict[str, Tensor] = {}
-        for name, given in state.items():
-            renamed, tensor = self._rename(name), torch.as_tensor(given)
+        for name, value in state.items():
+            renamed, tensor = self._rename(name), torch.as_tensor(value)
             if renamed in own and not torch.equal(own[renamed], tensor):
                 raise InputError(
                     f"{name} differs from the same tensor of another iteration: this checkpoint's layers are not tied. "
@@ -117,7 +115,7 @@ class Slots(AggregatingPredictor):
         heads: PositiveInt = 4,
         head_dim: PositiveInt = 512,
         ff_mult: PositiveInt = 4,
-        dropout: Dropout = 0.0,
+        dropout: Rate = 0.0,
         position: Literal["none", "sine"] = "none",
         learned_slots: bool = True,
         residual_update: bool = True,
@@ -159,7 +157,7 @@ class TransformerPredictor(AggregatingPredictor):
         heads: PositiveInt = 4,
         head_dim: PositiveInt = 512,
         ff_mult: PositiveInt = 4,
-        dropout: Dropout = 0.0,
+        dropout: Rate = 0.0,
         position: Literal["none", "sine"] = "none",
         add_global: bool = True,
     ) -> None:

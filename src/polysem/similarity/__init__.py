@@ -1,4 +1,12 @@
-"""Similarities: sets against sets, a score for each pair."""
+"""Similarities: sets against sets, a score for each pair.
+
+Example:
+    >>> import torch
+    >>> from polysem import similarity
+    >>> images, texts = torch.eye(4)[None, :2], torch.eye(4)[:3, None]  # one set of two, three sets of one
+    >>> similarity.build("chamfer").scores(images, texts).tolist()
+    [[0.75, 0.75, 0.0]]
+"""
 
 from polysem.similarity.base import InnerProductScore, Similarity, registry
 from polysem.similarity.chamfer import Chamfer, SmoothChamfer

@@ -1,9 +1,9 @@
-"""Several processes as one: each embeds its share of a batch, all see all negatives, and gradients add up.
+"""Data-parallel training: each process embeds its share of a batch, all see all negatives, and gradients are summed.
 
 Every process knows the whole plan of a batch, so only embeddings and gradients travel. Each computes the whole loss
 from all embeddings, which makes the gradient of its own share complete; the sum over processes is then the gradient
-that a single process would have. (DistributedDataParallel's hooks know neither a cached batch nor parts that rest for
-an epoch; one sum of all gradients after the backward pass needs to know nothing.)
+that a single process would have. (DistributedDataParallel's hooks support neither a cached batch nor parts that are
+frozen for an epoch; one sum of all gradients after the backward pass does.)
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def gather(own: Tensor, sizes: list[int]) -> Tensor:
     longest = max(sizes)
     padded = torch.zeros(longest, *own.shape[1:], dtype=own.dtype, device=own.device)
     padded[: len(own)] = own.detach()
-    everyone = [torch.empty_like(padded) for _ in sizes]
-    dist.all_gather(everyone, padded)
-    rows = [part[:size] for part, size in zip(everyone, sizes, strict=True)]
+    gathered = [torch.empty_like(padded) for _ in sizes]
+    dist.all_gather(gathered, padded)
+    rows = [part[:size] for part, size in zip(gathered, sizes, strict=True)]
     rows[rank()] = own
     return torch.cat(rows)
 
@@ -47,7 +47,7 @@ class _AllReduce(torch.autograd.Function):
 
     @staticmethod
     def backward(_: Any, gradient: Tensor) -> Tensor:
-        # Each process's loss felt the sum: what all of them felt comes back to each.
+        # The sum is in the loss of every process: each gets the gradients of all.
         summed = gradient.clone()
         dist.all_reduce(summed)
         return summed
@@ -80,13 +80,13 @@ def reduce_gradients(towers: Iterable[nn.Parameter], scorer: Iterable[nn.Paramet
 
 
 def barrier() -> None:
-    """Until every process has come here."""
+    """Wait until every process is here."""
     if world_size() > 1:
         dist.barrier()
 
 
 def broadcast(value: float) -> float:
-    """The first process's value, in all."""
+    """The first process's value, in all processes."""
     if world_size() == 1:
         return value
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"

@@ -1,4 +1,4 @@
-"""Memory that one layer frees and the next one needs stays with the process, while there is much such work to do."""
+"""glibc malloc settings for runs over many batches: freed memory stays with the process."""
 
 from __future__ import annotations
 

@@ -168,8 +168,8 @@ def test_lambda_is_what_a_config_calls_it():
 def test_labels_that_do_not_fit_are_named():
     images, texts, positives = random_sides()
     wrong = LabelledBatch(images.vectors, images.residual, images.logits, images.labels[:, :3])
-    with pytest.raises(PolysemError, match="images say something of 5 classes"):
+    with pytest.raises(PolysemError, match="images predict 5 classes"):
         objectives.build("semantic_sharing")(wrong, texts, positives)
     silent = LabelledBatch(texts.vectors, texts.residual, None, torch.zeros(6, 3, dtype=torch.double))
-    with pytest.raises(PolysemError, match="name no labels"):
+    with pytest.raises(PolysemError, match="predict no labels"):
         objectives.build("semantic_sharing")(images, silent, positives)

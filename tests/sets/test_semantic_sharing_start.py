@@ -114,8 +114,8 @@ def test_the_layers_of_a_text_model_come_with_their_weights(tmp_path):
     for knobs, problem in (
         ({"input_dim": 8}, rf"width {WIDE}.*input_dim=8.*image.project.dim={WIDE}"),
         ({"layers": 3}, "has 2 layers; got layers=3"),
-        ({"heads": 4}, "heads=2, and heads=4"),
-        ({"ff": 7}, "ff=24, and ff=7"),
+        ({"heads": 4}, "heads=2; got heads=4"),
+        ({"ff": 7}, "ff=24; got ff=7"),
     ):
         with pytest.raises(PolysemError, match=problem):
             sets.build("semantic_sharing", **{"dim": 5, "input_dim": WIDE, "start": start, **knobs})

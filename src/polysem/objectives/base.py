@@ -1,4 +1,4 @@
-"""What an objective is: scores of all pairs, or predicted labels, and which pairs match in, a loss out."""
+"""Base classes of objectives: scores of all pairs, or predicted labels, and the pairs that match, to a loss."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ln(batch), the cross-entropy of chance; or at the loss of items that are all pre
 
 @dataclass(frozen=True, eq=False)
 class Loss:
-    """total: the scalar to minimise. parts: what it is made of. info: figures worth watching, without gradient."""
+    """total: the scalar to minimise. parts: its summands by name. info: figures to log, without gradient."""
 
     total: Tensor
     parts: Mapping[str, Tensor] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Objective(Part):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Tell an objective with a schedule which epoch has begun (from 0)."""
+        """Set the epoch (from 0), for objectives with a schedule."""
         if not isinstance(epoch, int) or epoch < 0:
             raise InputError(f"Epochs are whole numbers that count from 0, got {epoch!r}.")
         self.epoch = epoch
@@ -102,10 +102,8 @@ def check_scores(scores: Tensor, positives: Tensor) -> None:
 
 
 def anchors_and_matches(positives: Tensor) -> tuple[Tensor, Tensor]:
-    """(I, T) -> anchor and match of every positive pair, rows as anchors, whose anchor also has a negative."""
-    contested = positives & ~positives.all(1, keepdim=True)
-    anchor, match = contested.nonzero(as_tuple=True)
-    return anchor, match
+    """(I, T) -> row and column of every positive pair whose row, the anchor, also has a negative."""
+    return matching_pairs(positives & ~positives.all(1, keepdim=True))
 
 
 def average(terms: Tensor) -> Tensor:
@@ -115,7 +113,7 @@ def average(terms: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class LabelledBatch:
-    """A side of a batch. vectors, residual: (B, K, D), as its sets have them. logits, labels: (B, C), labels 0 or 1."""
+    """One side of a batch. vectors, residual: (B, K, D), of its sets. logits, labels: (B, C), labels 0 or 1."""
 
     vectors: Tensor
     residual: Tensor
@@ -124,21 +122,21 @@ class LabelledBatch:
 
 
 class LabelObjective(Part):
-    """Maps what images (I items) and texts (T items) say of the classes to a `Loss`; a text has its image's labels.
+    """Maps predicted and true labels of images (I) and texts (T) to a `Loss`; a text has its image's labels.
 
     positives: (I, T) bool, which of them belong together.
-    hidden_weight: of the loss of guessing hidden tokens, which training adds; 0 hides none.
+    hidden_weight: of the masked-modelling loss, which training adds; 0 masks no tokens.
     """
 
     collapse: ClassVar[Collapse | None] = "labels"
     hidden_weight: float = 0.0
 
     def set_epoch(self, epoch: int) -> None:
-        """Nothing changes from epoch to epoch."""
+        """Label objectives have no schedule."""
 
     def forward(self, images: LabelledBatch, texts: LabelledBatch, positives: Tensor) -> Loss:
-        for side, given in (("images", images), ("texts", texts)):
-            _check(side, given)
+        for side, batch in (("images", images), ("texts", texts)):
+            _check_labels(side, batch)
         if positives.dtype != torch.bool or positives.shape != (len(images.labels), len(texts.labels)):
             raise InputError(
                 f"Positives must be a bool mask of shape {(len(images.labels), len(texts.labels))} (images, texts), "
@@ -151,18 +149,18 @@ class LabelObjective(Part):
         """The loss of checked inputs."""
 
 
-def _check(side: str, given: LabelledBatch) -> None:
-    said = given.residual[:, 0] if given.logits is None else given.logits
-    if said.shape != given.labels.shape:
+def _check_labels(side: str, batch: LabelledBatch) -> None:
+    predicted = batch.residual[:, 0] if batch.logits is None else batch.logits
+    if predicted.shape != batch.labels.shape:
         raise InputError(
-            f"The {side} say something of {said.shape[1]} classes, and their labels have shape "
-            f"{tuple(given.labels.shape)}; expected {tuple(said.shape)} (items, classes)."
+            f"The {side} predict {predicted.shape[1]} classes, and their labels have shape "
+            f"{tuple(batch.labels.shape)}; expected {tuple(predicted.shape)} (items, classes)."
         )
-    if not bool(said.detach().isfinite().all()):
-        raise NonFiniteError(f"What the {side} say of the classes holds NaN or infinity. Lower the learning rate.")
+    if not bool(predicted.detach().isfinite().all()):
+        raise NonFiniteError(f"The class predictions of the {side} hold NaN or infinity. Lower the learning rate.")
 
 
 def matching_pairs(positives: Tensor) -> tuple[Tensor, Tensor]:
-    """The image and the text of every pair that belongs together."""
-    image, text = positives.nonzero(as_tuple=True)
-    return image, text
+    """(I, T) -> row and column of every positive pair."""
+    row, column = positives.nonzero(as_tuple=True)
+    return row, column

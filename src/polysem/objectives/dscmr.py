@@ -13,7 +13,7 @@ from polysem.objectives.base import LabelledBatch, LabelObjective, Loss, matchin
 
 @registry.register("dscmr")
 class DSCMR(LabelObjective):
-    """DSCMR (CVPR 2019), a baseline of label-wise retrieval: J = J1 + discrimination * J2 + invariance * J3.
+    """DSCMR's objective (CVPR 2019), a baseline of label-wise retrieval: J1 + discrimination * J2 + invariance * J3.
 
     J1, both sides: mean over items of |P u - y|, the linear prediction against the labels.
     J2: mean over pairs of items of log(1 + e^c) - S c, c = cos / 2, among images, among texts and across; S is 1 for
@@ -34,16 +34,18 @@ class DSCMR(LabelObjective):
 
     def loss(self, images: LabelledBatch, texts: LabelledBatch, positives: Tensor) -> Loss:
         if images.logits is None or texts.logits is None:
-            self.reject_knobs("the sets of this model name no labels. Take sets.name=dscmr or semantic_sharing.")
-        label = _lengths(images.logits - images.labels).mean() + _lengths(texts.logits - texts.labels).mean()
+            self.reject_knobs(
+                "the set predictors predict no labels. Take sets.name=dscmr or semantic_sharing."
+            )
+        label = _norms(images.logits - images.labels).mean() + _norms(texts.logits - texts.labels).mean()
         sides = ((images, images), (images, texts), (texts, texts))
-        alike = torch.stack([self._alike(*both) for both in sides]).sum()
+        likelihood = torch.stack([self._pairwise_likelihood(*both) for both in sides]).sum()
         first, second = matching_pairs(positives)
-        apart = _lengths(images.residual[first, 0] - texts.residual[second, 0]).mean()
-        total = label + self.discrimination * alike + self.invariance * apart
-        return Loss(total, {"label": label, "discrimination": alike, "invariance": apart})
+        distance = _norms(images.residual[first, 0] - texts.residual[second, 0]).mean()
+        total = label + self.discrimination * likelihood + self.invariance * distance
+        return Loss(total, {"label": label, "discrimination": likelihood, "invariance": distance})
 
-    def _alike(self, one: LabelledBatch, other: LabelledBatch) -> Tensor:
+    def _pairwise_likelihood(self, one: LabelledBatch, other: LabelledBatch) -> Tensor:
         half = masked_ops.unit(one.residual[:, 0]) @ masked_ops.unit(other.residual[:, 0]).t() / 2
         shared = one.labels @ other.labels.t()
         if self.variant == "paper":
@@ -51,6 +53,6 @@ class DSCMR(LabelObjective):
         return (F.softplus(half) - shared * half).mean()
 
 
-def _lengths(rows: Tensor) -> Tensor:
+def _norms(rows: Tensor) -> Tensor:
     """The length of each row. A little under the root: without, the gradient of a row of zeros is not a number."""
     return (rows.square().sum(-1) + 1e-12).sqrt()

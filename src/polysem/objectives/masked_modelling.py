@@ -1,4 +1,4 @@
-"""Losses of guessing tokens that were hidden: which word stood there, which region."""
+"""Masked-modelling losses: which word, or which region, a masked token was."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from torch.nn import functional as F
 from polysem import masked_ops
 
 TEMPERATURE = 0.1
-"""Of the choice among hidden regions."""
+"""Of the choice among masked regions."""
 
 
 def word_terms(logits: Tensor, words: Tensor, variant: str = "paper") -> Tensor:
-    """(M,): cross-entropy of each hidden word. logits: (M, V); words: (M,), what stood there.
+    """(M,): cross-entropy of each masked word. logits: (M, V); words: (M,), the true ones.
 
     variant "official": the released code takes the softmax of sigmoids, which cannot come near 0.
     """
     return F.cross_entropy(logits.sigmoid() if variant == "official" else logits, words, reduction="none")
 
 
-def region_terms(guesses: Tensor, regions: Tensor) -> Tensor:
-    """(M,): cross-entropy of telling each hidden region's features from those of the other hidden ones, by cosine.
+def region_terms(predictions: Tensor, regions: Tensor) -> Tensor:
+    """(M,): cross-entropy of picking each masked region's features among those of all masked ones, by cosine.
 
-    guesses, regions: (M, F). The released code asks for a detector's class of the region; this needs no detector.
+    predictions, regions: (M, F). The released code predicts a detector's class of the region; this needs no detector.
     """
-    scores = masked_ops.unit(guesses) @ masked_ops.unit(regions).t() / TEMPERATURE
+    scores = masked_ops.unit(predictions) @ masked_ops.unit(regions).t() / TEMPERATURE
     return F.cross_entropy(scores, torch.arange(len(scores), device=scores.device), reduction="none")

@@ -11,16 +11,16 @@ from polysem.objectives.base import LabelledBatch, LabelObjective, Loss, matchin
 
 @registry.register("semantic_sharing", stored_as="labels")
 class SemanticSharingLoss(LabelObjective):
-    """Label-wise semantic sharing: each side predicts the labels, and guesses what was hidden from it.
+    """Label-wise semantic sharing: each side predicts the labels, and the tokens that were masked.
 
     Cross-entropy of all labels, summed over the classes, mean over the items of a side, mean of both sides.
 
-    lambda   weight of guessing hidden words and regions; 0 hides none
+    lambda   weight of predicting masked words and regions; 0 masks none
     eta      weight of consistency: mean over matching pairs of |p_image - p_text|^2 of their class probabilities. The
              paper holds that it harms; its figure has eta 0.1
     variant  "official": the released code's log(1 + exp(-sum of v_c over the true classes c)) of the class vector v,
-             which has no term for the other classes; it guesses with a softmax of sigmoids, and its regions are never
-             hidden, only asked for. Its lambda is 0.0005.
+             which has no term for the other classes; it predicts by a softmax of sigmoids, and its regions are never
+             masked, only predicted. Its lambda is 0.0005.
     """
 
     def __init__(
@@ -37,8 +37,8 @@ class SemanticSharingLoss(LabelObjective):
         total, parts = (image + text) / 2, {"image": image, "text": text}
         if self.eta:
             first, second = matching_pairs(positives)
-            apart = self._classes(images)[first] - self._classes(texts)[second]
-            parts["consistency"] = apart.square().sum(-1).mean()
+            difference = self._probabilities(images)[first] - self._probabilities(texts)[second]
+            parts["consistency"] = difference.square().sum(-1).mean()
             total = total + self.eta * parts["consistency"]
         return Loss(total, parts)
 
@@ -46,8 +46,10 @@ class SemanticSharingLoss(LabelObjective):
         if self.variant == "official":
             return F.softplus(-(side.residual[:, 0] * side.labels).sum(-1)).mean()
         if side.logits is None:
-            self.reject_knobs("the sets of this model name no labels; variant 'official' alone can do without.")
+            self.reject_knobs(
+                "the set predictors predict no labels, which only variant 'official' can do without."
+            )
         return F.binary_cross_entropy_with_logits(side.logits, side.labels, reduction="none").sum(-1).mean()
 
-    def _classes(self, side: LabelledBatch) -> Tensor:
+    def _probabilities(self, side: LabelledBatch) -> Tensor:
         return side.residual[:, 0] if self.variant == "official" or side.logits is None else side.logits.sigmoid()

@@ -14,7 +14,7 @@ Step = Annotated[tuple[NonNegativeInt, Mining], Strict(False)]
 
 @registry.register("triplet")
 class Triplet(Objective):
-    """Hinge on the gap between a match and its negatives: VSE++'s loss, the family's workhorse.
+    """Triplet hinge loss of VSE++: a match must outscore its negatives by a margin. The usual choice of the family.
 
     For each positive pair (i, t), with negatives n of i (and the same from texts to images): [margin + s_in - s_it]+
 
@@ -22,7 +22,7 @@ class Triplet(Objective):
                below the match. A list of [epoch, mining] steps is a schedule: [[0, "all"], [1, "hardest"]] is VSE∞'s
                warm-up.
     reduction  "sum" over the batch (VSE++, VSE∞) or "mean" over the terms of each direction (PVSE, DivE). They differ
-               by a factor of about the batch size, which gradient clipping feels.
+               by a factor of about the batch size, which matters to gradient clipping.
     variant    "official": DivE's semi-hard, which counts negatives that outrank the match as a constant margin.
     """
 
@@ -54,13 +54,13 @@ class Triplet(Objective):
         return Loss(i2t + t2i, {"i2t": i2t, "t2i": t2i}, info)
 
     def _one_way(self, scores: Tensor, positives: Tensor) -> tuple[Tensor, float]:
-        """The loss of rows as anchors, and the share of positive pairs that some negative still presses."""
+        """The loss of rows as anchors, and the share of positive pairs with a negative inside the margin."""
         anchor, match = anchors_and_matches(positives)
         matched = scores[anchor, match]
         if self.mining == "hardest":
             hardest = scores.masked_fill(positives, float("-inf")).amax(1)[anchor]
             hinge = (self.margin + hardest - matched).clamp(min=0)
-            terms, pressed = hinge.numel(), hinge > 0
+            terms, violated = hinge.numel(), hinge > 0
         else:
             hinge = (self.margin + scores[anchor] - matched[:, None]).clamp(min=0)
             counted = ~positives[anchor]
@@ -71,6 +71,6 @@ class Triplet(Objective):
                     counted = counted & (scores[anchor] < matched[:, None])
                 counted = counted & (hinge > 0)
             hinge = hinge.masked_fill(~counted, 0.0)
-            terms, pressed = int(counted.sum()), (hinge > 0).any(1)
+            terms, violated = int(counted.sum()), (hinge > 0).any(1)
         total = hinge.sum() / (max(1, terms) if self.reduction == "mean" else 1)
-        return total, float(average(pressed.float()))
+        return total, float(average(violated.float()))

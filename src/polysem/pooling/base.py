@@ -1,4 +1,4 @@
-"""What a pooling is: local features in, one vector per item out."""
+"""Base class of poolings: local features in, one vector per item out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ registry: Registry[Pooling] = Registry("pooling")
 class Pooling(Part):
     """Maps `LocalFeatures` (B, N, D) to (B, D).
 
-    `forward` is where padding becomes nothing: a pooling sees zeros there, never what the batch happened to hold.
+    `forward` zeroes the padding: a pooling never sees what the batch happened to hold there.
     """
 
     def __init__(self, dim: PositiveInt | None = None) -> None:
@@ -48,8 +48,8 @@ class Pooling(Part):
     def weights(self, features: LocalFeatures) -> Tensor | None:
         """(B, N, D): what each value is multiplied by before all are summed; 0 at padding.
 
-        (weights * values).sum(1) is the pooled vector, so that this is how much each token has to say in it. None where
-        tokens change each other on the way, so that there are no such weights.
+        (weights * values).sum(1) is the pooled vector. None where tokens change each other first, so that there are no
+        such weights.
         """
         require_features(features, self).check(self.dim)
         return self.weigh(*self.prepare(features))

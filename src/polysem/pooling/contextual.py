@@ -30,7 +30,7 @@ def last_state(gru: nn.GRU, x: Tensor, mask: Tensor) -> Tensor:
 
 @registry.register("seq2seq")
 class Seq2Seq(Pooling):
-    """The last state of a GRU that reads the tokens in order. The only pooling here that cares about their order."""
+    """The last state of a GRU that reads the tokens in order. The only pooling that depends on their order."""
 
     def __init__(self, dim: PositiveInt) -> None:
         super().__init__(dim)
@@ -112,7 +112,7 @@ class GCN(Pooling):
 
 @registry.register("selfattention")
 class SelfAttention(Pooling):
-    """One transformer encoder layer over the tokens, then their mean: tokens may reword each other first."""
+    """One transformer encoder layer over the tokens, then their mean."""
 
     def __init__(
         self,

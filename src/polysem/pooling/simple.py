@@ -14,7 +14,7 @@ from polysem.pooling.base import Pooling, registry, scatter_to_tokens
 
 @registry.register("mean")
 class Mean(Pooling):
-    """Average of the tokens: every token speaks equally. The cheapest; the usual choice for text."""
+    """Mean of the tokens, v = sum_i x_i / n. The cheapest; the usual choice for text."""
 
     def pool(self, x: Tensor, mask: Tensor) -> Tensor:
         return masked_ops.mean(x, mask)
@@ -25,7 +25,7 @@ class Mean(Pooling):
 
 @registry.register("max")
 class Max(Pooling):
-    """Largest value of each dimension: only the most salient token speaks there."""
+    """Largest value of each dimension, v_j = max_i x_ij: only the most salient token counts there."""
 
     def pool(self, x: Tensor, mask: Tensor) -> Tensor:
         return x.masked_fill(~mask[..., None], float("-inf")).amax(1)
@@ -89,4 +89,4 @@ class SoftPool(Pooling):
         if self.variant == "paper":
             return masked_ops.softmax(x, mask[..., None], dim=1)
         weights = masked_ops.softmax(x.logsumexp(-1), mask, dim=1)[..., None]
-        return weights * ((weights * x).sum(1, keepdim=True) > 0)  # what is clamped has nothing to say
+        return weights * ((weights * x).sum(1, keepdim=True) > 0)  # what is clamped has no weight

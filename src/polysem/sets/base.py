@@ -1,4 +1,4 @@
-"""What a set predictor is: local features and a global feature in, K unit vectors per item out."""
+"""Base class of set predictors: local features and a global feature in, K unit vectors per item out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a similarity is: two collections of sets in, a score for every pair out, in bounded memory."""
+"""Base class of similarities: two collections of sets in, a score for every pair out, in bounded memory."""
 
 from __future__ import annotations
 
@@ -67,20 +67,21 @@ class Similarity(Part):
 
     def forward(self, a: Tensor | NDArray[Any], b: Tensor | NDArray[Any]) -> Tensor:
         """`scores` of tensors or of arrays."""
-        return self.scores(_tensor(a), _tensor(b))
+        a, b = (torch.from_numpy(x) if isinstance(x, np.ndarray) else x for x in (a, b))
+        return self.scores(a, b)
 
     def scores(self, a: Tensor, b: Tensor, budget_mb: float | None = None) -> Tensor:
         """(I, K, D), (T, L, D) -> (I, T). Differentiable; half-precision input is scored in float32."""
-        a, b = _checked(a, b)
+        a, b = _check_sides(a, b)
         return self.score_prepared(self.prepare(a), self.prepare(b), budget_mb)
 
     def prepare(self, x: Tensor) -> Tensor:
-        """What a side can be made into once, before it is scored many times; as many sets of the same size."""
+        """Preprocess one side once, before it is scored many times; as many sets of the same size."""
         return x
 
     def score_prepared(self, a: Tensor, b: Tensor, budget_mb: float | None = None) -> Tensor:
-        """`scores` of sides that `prepare` has been through."""
-        a, b = _checked(a, b)
+        """`scores` of two sides that went through `prepare`."""
+        a, b = _check_sides(a, b)
         budget = self.budget_mb if budget_mb is None else budget_mb
         if not 0 < budget < math.inf:
             raise InputError(f"budget_mb must be a positive number, got {budget}.")
@@ -194,11 +195,7 @@ def _block(a: Tensor, b: Tensor, values: int, copies: int, most_pairs: float = m
     return rows, columns
 
 
-def _tensor(given: Tensor | NDArray[Any]) -> Tensor:
-    return torch.from_numpy(given) if isinstance(given, np.ndarray) else given
-
-
-def _checked(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+def _check_sides(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     for side, x in (("first", a), ("second", b)):
         if not isinstance(x, Tensor) or x.ndim != 3 or not x.is_floating_point() or x.shape[1] == 0:
             raise InputError(
@@ -220,6 +217,6 @@ def _scoring_dtype(a: Tensor, b: Tensor) -> torch.dtype:
 
 
 def split_evenly(c: Tensor, dim: int | tuple[int, ...]) -> Tensor:
-    """Weights that sum to 1 over `dim` and share evenly among the largest of c: a tie belongs to all who tie."""
+    """Weights that sum to 1 over `dim` and share evenly among the largest of c: a tie is shared."""
     weights = (c == c.amax(dim, keepdim=True)).to(c.dtype)
     return weights / weights.sum(dim, keepdim=True)

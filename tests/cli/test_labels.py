@@ -203,5 +203,5 @@ def test_names_of_folders_are_learned_and_measured(folders, small, tmp_path):
     assert isinstance(unlabelled.exception, InputError)
     assert "--folder-labels" in str(unlabelled.exception)
     diagnosed = call("diagnose", *measure, "--folder-labels", "--json")
-    held = open_collection(folders, folder_labels=True).held_out()[0]
+    held = open_collection(folders, folder_labels=True).hold_out()[0]
     assert json.loads(diagnosed.stdout)["labels"]["present"] == len(held.label_names)

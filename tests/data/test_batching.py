@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polysem.data.batching import Batches, normalised
+from polysem.data.batching import Batches, normalise_caption
 from polysem.data.collection import Collection, Item, Media
 from polysem.errors import InputError
 
@@ -56,7 +56,7 @@ def test_the_same_text_on_two_images_is_never_a_negative():
         for batch in Batches(same, 3, "all", seed=epoch).epoch(epoch):
             rows = {int(image): row for row, image in enumerate(batch.images)}
             for column, caption in enumerate(batch.captions):
-                if normalised(same.captions[caption]) == "a dog runs":
+                if normalise_caption(same.captions[caption]) == "a dog runs":
                     assert batch.positives[rows[0], column]
                     assert batch.positives[rows[1], column]
                     assert not batch.positives[rows[2], column]

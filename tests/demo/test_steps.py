@@ -192,7 +192,7 @@ def test_own_pictures_with_captions_are_learned_from(whole, settings, tmp_path):
     assert made.data == photos
     assert str(made.comparison.stamp).startswith("my photos 10% held out by id, 8×8")
     assert made.index.parent.parent == folder
-    one, two, *_ = open_collection(photos).held_out()[0]
+    one, two, *_ = open_collection(photos).hold_out()[0]
     assert [found.query for found in made.searches] == [one.captions[0], two.captions[0]]
     after = files(folder)
     assert {name: after[name] for name in before} == before  # what was there is left as it is
@@ -221,7 +221,7 @@ def test_the_model_for_photographs_is_measured_beside_them_and_makes_the_index(s
         assert index.manifest.fingerprint == polysem.load(PHOTO_SMALL).fingerprint()
 
     known = polysem.load(PHOTO_SMALL)  # one that has learned from these very pictures is no match for the others
-    known.provenance = {"data": {"items": train_overlap.sketch(open_collection(photos))}}
+    known.provenance = {"data": {"items": train_overlap.build_sketch(open_collection(photos))}}
     monkeypatch.setitem(SHIPPED, PHOTO_SMALL, known.save(tmp_path / "photo-small"))
     again = run(tmp_path / "demo", settings, Told(), photos).comparison
     assert [row.model for row in again.rows] == ["small-vse-infty", "small-dive"]
@@ -276,7 +276,7 @@ def test_folders_of_one_name_are_kept_apart(settings, tmp_path):
 @pytest.mark.parametrize("captioned", [None, 0])
 def test_a_picture_that_cannot_be_read_is_left_out_and_named(settings, tmp_path, captioned):
     photos, folder = make_photos(tmp_path / "photos", 48, captioned), tmp_path / "demo"
-    tested, learned = open_collection(photos).held_out()
+    tested, learned = open_collection(photos).hold_out()
     damaged = sorted([tested[0].id, learned[0].id])
     for name in damaged:
         (photos / name).write_bytes((photos / name).read_bytes()[:200])

@@ -97,7 +97,7 @@ def test_the_model_is_scored_as_by_hand(collection, model):
 
 
 def test_the_stamp_says_who_chose_the_checkpoint_and_what_it_was_trained_on(collection, model):
-    model.provenance = {"selected_on": "val", "data": {"items": train_overlap.sketch(collection.split("train"))}}
+    model.provenance = {"selected_on": "val", "data": {"items": train_overlap.build_sketch(collection.split("train"))}}
     assert "selected on val" in str(evaluate(model, collection).stamp)
     assert "TRAINED" not in str(evaluate(model, collection).stamp)
     renamed = replace(collection, name="renamed")
@@ -109,10 +109,10 @@ def test_the_stamp_says_who_chose_the_checkpoint_and_what_it_was_trained_on(coll
 def test_a_collection_without_splits_is_not_measured_on_what_was_trained_on(tmp_path, model):
     collection = toy(tmp_path, items=60, splits=False)
     assert evaluate(model, collection).stamp.images == 60
-    model.provenance = {"data": {"items": train_overlap.sketch(collection.held_out()[1])}}
+    model.provenance = {"data": {"items": train_overlap.build_sketch(collection.hold_out()[1])}}
     held = evaluate(model, collection)
     assert held.stamp.split == "10% held out by id"
-    assert held.stamp.images == len(collection.held_out()[0]) < 15
+    assert held.stamp.images == len(collection.hold_out()[0]) < 15
     with pytest.raises(InputError, match="--split all"):
         evaluate(model, collection, split="test")
 
@@ -238,12 +238,12 @@ def test_the_result_is_json(collection):
 
 
 def test_a_large_training_set_is_known_by_a_few_numbers(tmp_path, monkeypatch):
-    monkeypatch.setattr(train_overlap, "KEPT", 40)
+    monkeypatch.setattr(train_overlap, "SKETCH_SIZE", 40)
     collection = toy(tmp_path, items=300, splits=False)
-    known = train_overlap.sketch(collection.where(range(200)))
-    assert train_overlap.share(known, collection.where(range(200))) == 1
-    assert train_overlap.share(known, collection.where(range(200, 300))) == 0
-    assert 0.4 < train_overlap.share(known, collection) < 0.9
+    known = train_overlap.build_sketch(collection.where(range(200)))
+    assert train_overlap.estimate_overlap(known, collection.where(range(200))) == 1
+    assert train_overlap.estimate_overlap(known, collection.where(range(200, 300))) == 0
+    assert 0.4 < train_overlap.estimate_overlap(known, collection) < 0.9
 
 
 def test_an_image_without_captions_is_still_in_the_gallery(tmp_path):

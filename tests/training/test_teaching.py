@@ -11,7 +11,7 @@ import torch
 
 import polysem
 from polysem.data import open_collection, train_overlap
-from polysem.data.feature_files import load_features
+from polysem.data.collection import load_features
 from polysem.encoders.weight_lookup import SourceError
 from polysem.errors import ConfigError, InputError
 from polysem.training import backward, train
@@ -129,12 +129,17 @@ def test_a_student_has_learned_from_its_teachers_items_too(data, teacher, tmp_pa
     asked = taught_by(tmp_path / "elsewhere")
     train(tiny("vse-infty", "training.epochs=1", asked), data, tmp_path / "taught", tracker=None)
     found = polysem.load(tmp_path / "taught").provenance["data"]["items"]
-    assert found == ["000000000000", *train_overlap.sketch(split(open_collection(data), tiny("vse-infty").data).train)]
+    assert found == [
+        "000000000000",
+        *train_overlap.build_sketch(split(open_collection(data), tiny("vse-infty").data).train),
+    ]
 
 
 def test_a_teacher_that_knows_the_validation_items_is_refused(data, teacher, tmp_path):
     model = polysem.load(teacher)
-    model.provenance["data"]["items"] = train_overlap.sketch(split(open_collection(data), tiny("vse-infty").data).val)
+    model.provenance["data"]["items"] = train_overlap.build_sketch(
+        split(open_collection(data), tiny("vse-infty").data).val
+    )
     model.save(tmp_path / "leaky")
     with pytest.raises(InputError, match="trained on 100% of the validation items"):
         train(tiny("vse-infty", taught_by(tmp_path / "leaky")), data, tmp_path / "run", tracker=None)

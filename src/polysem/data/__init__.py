@@ -1,9 +1,7 @@
 """Data: from any folder of pictures, words, labels or features to a `Collection`."""
 
-from polysem.data.collection import Box, Collection, Item, Media, Skipped
-from polysem.data.feature_files import load_features
+from polysem.data.collection import Box, Collection, DataError, Item, Media, Problem, Problems, Skipped, load_features
 from polysem.data.images import ImageError, load_image
-from polysem.data.reader_errors import DataError, Problem, Problems
 from polysem.data.readers import open_collection
 from polysem.data.store import FeatureStore, StoreError
 from polysem.data.video import VideoError, sample_frames, video_duration

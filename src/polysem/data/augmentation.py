@@ -11,19 +11,19 @@ import numpy as np
 Rng = np.random.Generator
 
 
-def draws(seed: int, epoch: int, item: str) -> Rng:
-    """The random numbers of one item in one epoch, whatever else was drawn before."""
+def item_rng(seed: int, epoch: int, item: str) -> Rng:
+    """The random generator of one item in one epoch: independent of whatever else was drawn."""
     return np.random.default_rng([seed, epoch, zlib.crc32(item.encode())])
 
 
 def region_drop(count: int, rng: Rng, rate: float = 0.2) -> np.ndarray:
     """Indices of the regions to keep: each with probability 1 - rate, on its own.
 
-    The released code can drop them all; here the luckiest one stays, because an item is never empty.
+    The released code can drop them all; here the one with the largest draw stays, because an item is never empty.
     """
-    luck = rng.random(count)
-    kept = np.flatnonzero(luck > rate)
-    return kept if len(kept) else np.array([int(luck.argmax())])
+    draws = rng.random(count)
+    kept = np.flatnonzero(draws > rate)
+    return kept if len(kept) else np.array([int(draws.argmax())])
 
 
 def grid_drop(count: int, rng: Rng, rate: float = 0.2) -> np.ndarray:

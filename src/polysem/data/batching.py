@@ -18,9 +18,14 @@ Places = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """images, captions: places in the collection and in `collection.captions`; captions stand image by image.
-    positives: (images, captions) bool, True where a caption says something true of an image.
-    owner_rows: for each caption, the row of the image it came with."""
+    """Images and captions of one training step, and which of them match.
+
+    Args:
+        images: positions in the collection.
+        captions: positions in `collection.captions`, image by image.
+        positives: (images, captions) bool, True where a caption says something true of an image.
+        owner_rows: for each caption, the row of the image it came with.
+    """
 
     images: Places
     captions: Places
@@ -36,11 +41,16 @@ class Batch:
 
 
 class Batches:
-    """Batches by image. Two images never stand as each other's negatives through a caption that they share.
+    """Sampler of batches by image. Images that share a caption are never each other's negatives through it.
 
-    captions: "all" of an image; or so many at a time ("one" is 1), in which case an epoch visits the images several
-    times, until it has seen every caption once.
     The last batch of a visit is dropped if it is short, unless it is the only one.
+
+    Args:
+        collection: with captions.
+        batch: images in a batch.
+        captions: "all" of an image; or so many at a time ("one" is 1), in which case an epoch visits the images several
+            times, until it has seen every caption once.
+        seed: of the order.
     """
 
     def __init__(self, collection: Collection, batch: int, captions: Captions = "all", seed: int = 0) -> None:
@@ -73,7 +83,7 @@ class Batches:
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The batches of an epoch in order, from number `start` on."""
         draws = np.random.default_rng([self.seed, epoch, 0xBA7C4])
-        # Each image's captions in an order of their own: sort by image, then by luck.
+        # Each image's captions in an order of their own: sort by image, then at random.
         shuffled = np.lexsort((draws.random(len(self.owners)), self.owners))
         number = 0
         for visit, count in enumerate(self._batches_of_visit):
@@ -107,12 +117,12 @@ class Batches:
 def _shared_texts(captions: list[str], owners: NDArray[Any]) -> dict[int, tuple[int, ...]]:
     """For each caption whose text another image has too: all images that have it."""
     images: dict[str, set[int]] = {}
-    texts = [normalised(caption) for caption in captions]
+    texts = [normalise_caption(caption) for caption in captions]
     for text, owner in zip(texts, owners.tolist(), strict=True):
         images.setdefault(text, set()).add(owner)
     return {number: tuple(sorted(images[text])) for number, text in enumerate(texts) if len(images[text]) > 1}
 
 
-def normalised(caption: str) -> str:
+def normalise_caption(caption: str) -> str:
     """A caption without what does not change its meaning: case, spacing, the final full stop."""
     return " ".join(caption.casefold().split()).rstrip(" .")

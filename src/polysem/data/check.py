@@ -13,10 +13,8 @@ from typing import Any
 
 from PIL import Image
 
-from polysem.data.collection import Collection, Item
-from polysem.data.feature_files import load_features
+from polysem.data.collection import Collection, DataError, Item, Problem, Problems, load_features
 from polysem.data.images import ImageError, load_image
-from polysem.data.reader_errors import DataError, Problem, Problems
 from polysem.data.readers import open_collection
 from polysem.data.video import VideoError, is_video, sample_frames
 from polysem.data.vocabulary import tokenise
@@ -61,13 +59,13 @@ def check_collection(path: str | Path, progress: Progress = ignore, **options: A
     try:
         collection = open_collection(path, problems=problems, **options)
     except DataError as error:
-        return CheckReport(None, (*problems.found, Problem("unreadable", str(path), str(error), "error")))
+        return CheckReport(None, (*problems.entries, Problem("unreadable", str(path), str(error), "error")))
     _check_captions(collection, problems)
     if collection.content != "features":
         _check_pictures(collection, problems, progress)
     else:
         _check_features(collection, problems, progress)
-    return CheckReport(collection, tuple(problems.found))
+    return CheckReport(collection, tuple(problems.entries))
 
 
 def _check_captions(collection: Collection, problems: Problems) -> None:

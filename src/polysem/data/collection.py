@@ -1,4 +1,4 @@
-"""A collection: items with their captions, labels and split. Content stays on disk until it is asked for."""
+"""A collection: items with their captions, labels and split, and what is wrong with it. Content stays on disk."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ HELD_OUT = 0.1
 HELD_OUT_NAME = f"{HELD_OUT:.0%} held out by id"
 """What the stamp calls them."""
 Content = Literal["pictures", "videos", "features"]
+Severity = Literal["error", "skip", "note"]
 _NOTHING: Mapping[str, Any] = {}
 
 
@@ -24,9 +26,10 @@ _NOTHING: Mapping[str, Any] = {}
 class Media:
     """Where an item's content lies: a picture, a video, or precomputed features.
 
-    folder, name: the picture or video, or a .npy file of features. Kept apart because a hundred thousand items share a
-    folder.
-    row: which entry of the first axis of that file is this item's; None if the whole file is (or it holds no features).
+    Args:
+        folder: of the file; kept apart because a hundred thousand items share one.
+        name: of the picture, the video or the .npy file of features.
+        row: which entry of the first axis of a .npy file is this item's; None if the whole file is.
     """
 
     folder: Path
@@ -83,10 +86,23 @@ class Skipped:
 
 @dataclass(frozen=True, eq=False)
 class Collection:
-    """Items in order. `collection[i]` is an `Item`; `collection.split("val")` keeps one split.
+    """A data set: items in order. `collection[i]` is an `Item`; `collection.split("val")` keeps one split.
 
-    name: what the data set calls itself. kind: "image", "features" or "video".
-    skipped: what the reader left out. credit: whom to name, and which licence, wherever the pictures are shown.
+    Args:
+        name: what the data set calls itself.
+        kind: "image", "features" or "video".
+        items: its items, with ids that differ.
+        skipped: what the reader left out.
+        credit: whom to name, and which licence, wherever the pictures are shown.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from polysem.data import Collection, Item, Media
+        >>> names = ("dog.jpg", "cat.jpg", "owl.jpg")
+        >>> items = [Item(name, Media(Path("photos"), name), (f"a {name[:3]}",), split="val") for name in names]
+        >>> collection = Collection("photos", "image", items)
+        >>> len(collection.split("val")), collection.captions
+        (3, ['a dog', 'a cat', 'a owl'])
     """
 
     name: str
@@ -153,8 +169,8 @@ class Collection:
     def has_splits(self) -> bool:
         return any(item.split is not None for item in self.items)
 
-    def held_out(self) -> tuple[Collection, Collection]:
-        """A tenth of a collection without splits, and the rest: by the items' ids, so that it stays the same."""
+    def hold_out(self) -> tuple[Collection, Collection]:
+        """Split off a tenth of a collection without splits: (held out, rest), by the items' ids, so always the same."""
         chosen = [zlib.crc32(item.id.encode()) % 1000 < 1000 * HELD_OUT for item in self.items]
         held = [i for i, taken in enumerate(chosen) if taken]
         return self.where(held), self.where([i for i, taken in enumerate(chosen) if not taken])
@@ -173,3 +189,76 @@ class Collection:
     def label_names(self) -> list[str]:
         """Every label that occurs, in alphabetical order."""
         return sorted({label for item in self.items for label in item.labels})
+
+
+class DataError(InputError):
+    """Data that must be mended before it is used."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something wrong with a collection.
+
+    Args:
+        kind: a short name to count by.
+        where: the file, item or line.
+        message: what is wrong there.
+        severity: an "error" stops a reader, a "skip" leaves the entry out, a "note" is worth knowing.
+    """
+
+    kind: str
+    where: str
+    message: str
+    severity: Severity
+
+
+class Problems:
+    """Collects what is wrong with a collection while it is read. strict: the first error is raised."""
+
+    def __init__(self, strict: bool = True) -> None:
+        self.strict = strict
+        self.entries: list[Problem] = []
+
+    def error(self, kind: str, where: object, message: str) -> None:
+        if self.strict:
+            raise DataError(f"{where}: {message}")
+        self.entries.append(Problem(kind, str(where), message, "error"))
+
+    def skip(self, kind: str, where: object, message: str) -> None:
+        self.entries.append(Problem(kind, str(where), message, "skip"))
+
+    def note(self, kind: str, where: object, message: str) -> None:
+        self.entries.append(Problem(kind, str(where), message, "note"))
+
+    @property
+    def skipped(self) -> tuple[Skipped, ...]:
+        return tuple(Skipped(p.where, p.message) for p in self.entries if p.severity == "skip")
+
+    def counts(self) -> dict[tuple[str, Severity], int]:
+        return dict(Counter((p.kind, p.severity) for p in self.entries))
+
+
+def open_features(path: Path) -> np.ndarray:
+    """A memory-mapped float array. Pickled objects are refused: loading one can run anything."""
+    try:
+        array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"{path}: not a readable .npy array ({error}).") from None
+    if not np.issubdtype(array.dtype, np.floating):
+        raise DataError(f"{path}: expected floating-point features, got {array.dtype}.")
+    return array
+
+
+_mapped = lru_cache(maxsize=16)(open_features)
+
+
+def load_features(media: Media) -> np.ndarray:
+    """(n, dim) of one item: a view of the mapped file, checked to be finite."""
+    array = _mapped(media.path)
+    features = array if media.row is None else array[media.row]
+    if features.ndim != 2 or 0 in features.shape:
+        raise DataError(f"{media.path}: expected (tokens, dim) for an item, got shape {features.shape}.")
+    if not bool(np.isfinite(features).all()):
+        row = "" if media.row is None else f", row {media.row}"
+        raise DataError(f"{media.path}{row}: features hold NaN or infinity. Extract this item again.")
+    return features

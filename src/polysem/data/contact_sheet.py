@@ -10,9 +10,8 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from polysem.atomic_write import replace_file
-from polysem.data.collection import Collection, Item
+from polysem.data.collection import Collection, DataError, Item
 from polysem.data.images import ImageError
-from polysem.data.reader_errors import DataError
 from polysem.data.video import VideoError, load_still
 
 _CELL, _PICTURE, _MARGIN, _LINE = 320, 300, 10, 19

@@ -14,7 +14,7 @@ from typing import Self
 import numpy as np
 
 from polysem import atomic_write
-from polysem.data.reader_errors import DataError
+from polysem.data.collection import DataError
 from polysem.data.readers.base import read_json
 from polysem.errors import InputError
 

@@ -42,7 +42,7 @@ def ask(index: Index, items: Collection) -> list[Found]:
 def _held_out(items: Collection) -> Sequence[Item]:
     if items.has_splits:
         return [item for item in items if item.split == "test"] or list(items)
-    return list(items.held_out()[0]) or list(items)
+    return list(items.hold_out()[0]) or list(items)
 
 
 def _by_label(index: Index, held_out: Sequence[Item]) -> Found:

@@ -147,7 +147,7 @@ def select_split(
             )
         trained_here = any(_trained_share(model, collection) > 0 for model in models)
         if wanted == "val" or (wanted is None and trained_here):
-            return collection.held_out()[0], HELD_OUT_NAME
+            return collection.hold_out()[0], HELD_OUT_NAME
         return collection, "all"
     if wanted is None:
         wanted = default or next(name for name in ("test", "val", *collection.splits) if name in collection.splits)
@@ -156,7 +156,7 @@ def select_split(
 
 def _trained_share(model: Model, items: Collection) -> float:
     """The share of these items that the model was trained on, as far as it knows its training items."""
-    return train_overlap.share(model.provenance.get("data", {}).get("items", []), items)
+    return train_overlap.estimate_overlap(model.provenance.get("data", {}).get("items", []), items)
 
 
 def _one_each(stores: Store | Sequence[Store], count: int, option: str) -> list[Store]:

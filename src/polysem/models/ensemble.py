@@ -35,7 +35,7 @@ def _provenance(known: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     data = [each.get("data", {}) for each in known]
     names = dict.fromkeys(str(each["name"]) for each in data if "name" in each)
     shared = dict(data[0]) if all(each == data[0] for each in data) else {"name": " + ".join(names)}
-    items = train_overlap.together(*(each.get("items", []) for each in data))
+    items = train_overlap.merge_sketches(*(each.get("items", []) for each in data))
     return {
         "data": {**shared, "items": items},
         "selected_on": " + ".join(dict.fromkeys(str(each.get("selected_on", "unknown")) for each in known)),

@@ -14,8 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from polysem.data.collection import Collection, Media
-from polysem.data.feature_files import load_features
+from polysem.data.collection import Collection, Media, load_features
 from polysem.data.store import FeatureStore
 from polysem.encoders import Encoder, PixelEncoder, TextEncoder, Tokens, caption_keys
 from polysem.encoders.pipeline import shape, windows

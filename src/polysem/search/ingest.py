@@ -14,8 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polysem.data.collection import Collection, Item, Skipped
-from polysem.data.feature_files import load_features
+from polysem.data.collection import Collection, Item, Skipped, load_features
 from polysem.data.images import read_exif
 from polysem.data.video import is_video
 from polysem.errors import InputError, PolysemError

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polysem.data.augmentation import draws
+from polysem.data.augmentation import item_rng
 from polysem.data.batching import Places
 from polysem.encoders import TextEncoder, Tokens
 from polysem.errors import InputError
@@ -97,7 +97,7 @@ class Blanking:
         for row, key, own in zip(hidden, keys, mask.numpy(), strict=True):
             places = np.flatnonzero(own)
             places = places[1:-1] if ends else places
-            luck = draws(self.seed, epoch, f"hide {key}").random(len(places))
+            luck = item_rng(self.seed, epoch, f"hide {key}").random(len(places))
             chosen = luck < RATE
             if len(chosen) and not ends and chosen.all():
                 chosen[luck.argmax()] = False

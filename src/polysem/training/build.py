@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from polysem.data.collection import Collection
-from polysem.data.feature_files import load_features
+from polysem.data.collection import Collection, load_features
 from polysem.data.vocabulary import Vocabulary, load_glove
 from polysem.encoders import BiGRU, encoder_kind, encoder_takes
 from polysem.encoders.base import registry as encoder_registry

@@ -39,11 +39,11 @@ def split(collection: Collection, wanted: Data) -> Splits:
     """
     known = collection.splits
     if not collection.has_splits:
-        (val, train), how = collection.held_out(), HELD_OUT_NAME
+        (val, train), how = collection.hold_out(), HELD_OUT_NAME
     else:
         names = [name for name in wanted.train if name in known]
         if names and wanted.val not in known and wanted.val == Data().val:
-            (val, train), how = collection.split(*names).held_out(), HELD_OUT_NAME
+            (val, train), how = collection.split(*names).hold_out(), HELD_OUT_NAME
             return _checked(train, val, how)
         for name, given in (("data.train", names), ("data.val", [wanted.val] if wanted.val in known else [])):
             if not given:

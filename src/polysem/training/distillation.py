@@ -54,7 +54,7 @@ def teacher_of(entry: Teacher | None, val: Collection) -> Model | None:
     if entry is None:
         return None
     model = load(entry.model)
-    known = train_overlap.share(learned_from(model), val)
+    known = train_overlap.estimate_overlap(learned_from(model), val)
     if known > 0:
         raise InputError(
             f"teacher.model={entry.model} was trained on {known:.0%} of the validation items: the student would learn "

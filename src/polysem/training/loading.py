@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polysem.data.augmentation import draws, grid_drop, region_drop, word_mask
+from polysem.data.augmentation import grid_drop, item_rng, region_drop, word_mask
 from polysem.data.batching import Batch, Batches, Places
 from polysem.data.collection import Collection
 from polysem.data.store import FeatureStore
@@ -74,7 +74,7 @@ class Source:
         return torch.from_numpy(kept)
 
     def draws(self, place: int, epoch: int) -> np.random.Generator:
-        return draws(self.seed, epoch, self.keys(place))
+        return item_rng(self.seed, epoch, self.keys(place))
 
 
 class Pictures(Source):

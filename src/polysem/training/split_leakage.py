@@ -11,9 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from polysem.data.collection import Collection, Item
-from polysem.data.feature_files import open_features
-from polysem.data.reader_errors import DataError
+from polysem.data.collection import Collection, DataError, Item, open_features
 from polysem.training.diagnosis import Finding
 
 SHARED_CAPTIONS = 0.25

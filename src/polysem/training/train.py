@@ -19,7 +19,7 @@ from polysem.data import open_collection
 from polysem.data.batching import Batches
 from polysem.data.collection import Collection
 from polysem.data.store import FeatureStore
-from polysem.data.train_overlap import sketch, together
+from polysem.data.train_overlap import build_sketch, merge_sketches
 from polysem.environment.precision import reduced_precision
 from polysem.errors import ConfigError, InputError
 from polysem.evaluation import Stamp
@@ -285,7 +285,7 @@ def _finish(loop: Loop, run: Path, content: dict[str, Any], taught_from: list[st
         checkpoints.restore(loop.model, None, best.tensors, loop.resting)
     loop.model.provenance = {
         "recipe": content["recipe"],
-        "data": {**content["data"], "items": together(content["data"]["items"], taught_from)},
+        "data": {**content["data"], "items": merge_sketches(content["data"]["items"], taught_from)},
         "validation": {"protocol": content["protocol"], **_figures(loop.best or {})},
         "selected_on": content["selected_on"],
         "versions": content["versions"],
@@ -320,7 +320,7 @@ def _describe(collection: Collection, splits: Splits, recipe: Recipe) -> dict[st
         "name": collection.name,
         **counts(splits),
         "digest": digest(splits, learns_labels(recipe)),
-        "items": sketch(splits.train),
+        "items": build_sketch(splits.train),
     }
 
 

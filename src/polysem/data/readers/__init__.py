@@ -11,8 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from polysem.data.collection import Collection
-from polysem.data.reader_errors import DataError, Problems
+from polysem.data.collection import Collection, DataError, Problems
 from polysem.data.readers.base import READERS, DataLocation, register_reader
 from polysem.errors import unknown
 

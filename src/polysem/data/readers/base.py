@@ -12,8 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from polysem.data.collection import Collection
-from polysem.data.reader_errors import DataError, Problems
+from polysem.data.collection import Collection, DataError, Problems
 
 Read = TypeVar("Read", bound=Callable[..., Collection])
 Recognise = Callable[["DataLocation"], dict[str, Any] | None]

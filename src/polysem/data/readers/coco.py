@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from polysem.data.collection import Box, Collection, Item, Media
-from polysem.data.reader_errors import DataError, Problems
+from polysem.data.collection import Box, Collection, DataError, Item, Media, Problems
 from polysem.data.readers.base import (
     DataLocation,
     clean_named_captions,

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
-from polysem.data.collection import Collection, Item, Media
+from polysem.data.collection import Collection, DataError, Item, Media, Problems
 from polysem.data.images import is_image
-from polysem.data.reader_errors import DataError, Problems
 from polysem.data.readers.base import DataLocation, clean_captions, read_text, register_reader
 
 _PICTURE = re.compile(r"im(\d+)\.\w+")

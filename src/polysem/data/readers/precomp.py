@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from polysem.data.collection import Collection, Item, Media
-from polysem.data.feature_files import open_features
-from polysem.data.reader_errors import DataError, Problems
+from polysem.data.collection import Collection, DataError, Item, Media, Problems, open_features
 from polysem.data.readers.base import (
     DataLocation,
     clean_captions,

@@ -78,7 +78,7 @@ class Measure:
         """Encoders that never change run once for all runs, here as in training."""
         part = self.collection
         if self._split == "val" and not part.has_splits:
-            part = part.held_out()[0]
+            part = part.hold_out()[0]
         elif self._split != "all":
             part = part.split(self._split)
         part = part.where([place for place, item in enumerate(part) if item.captions])

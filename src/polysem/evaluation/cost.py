@@ -148,7 +148,13 @@ def cost(
         gallery: How many queries over how many items, in both directions.
         repeats: Rounds, each of which runs every model; times are medians over them.
     """
-    _check(models, gallery, repeats)
+    if not models:
+        raise InputError("cost() got no model. Give at least one: {name: polysem.load(folder)}.")
+    if min(*gallery, repeats) < 1:
+        raise InputError(
+            f"cost() takes at least one query, item and repeat; got {gallery[0]}, {gallery[1]} and {repeats}. "
+            "The usual ones are 1000, 5000 and 5."
+        )
     subjects = {
         name: _CostSubject(model, model.similarity, model.set_sizes, model.dim, model.device)
         for name, model in models.items()
@@ -162,17 +168,6 @@ def cost(
     with torch.inference_mode():
         times = median_times(_tasks(subjects, gallery, seed), repeats, progress or ignore)
     return [_cost(name, subjects, reference, times) for name in subjects]
-
-
-def _check(models: Mapping[str, Model], gallery: tuple[int, int], repeats: int) -> None:
-    if not models:
-        raise InputError("cost() got no model. Give at least one: {name: polysem.load(folder)}.")
-    if min(gallery) < 1 or repeats < 1:
-        queries, items = gallery
-        raise InputError(
-            f"cost() takes at least one query, item and repeat; got {queries}, {items} and {repeats}. "
-            "The usual ones are 1000, 5000 and 5."
-        )
 
 
 # -------------------------------------------------------------------------------------------------------------- timing
@@ -211,8 +206,8 @@ def _tasks(
             for side, size in enumerate(subject.set_sizes)
         )
         scores = subject.similarity.scores
-        tasks[name, "image to text"] = partial(_image_to_text, scores, images[:queries], texts[:items])
-        tasks[name, "text to image"] = partial(_text_to_image, scores, images[:items], texts[:queries])
+        tasks[name, "image to text"] = partial(_search, scores, images[:queries], texts[:items], False)
+        tasks[name, "text to image"] = partial(_search, scores, images[:items], texts[:queries], True)
         if subject.model is not None:
             features = random_features(subject.model.image, ENCODED_ITEMS, seed)
             encode = subject.model.encode_images
@@ -225,17 +220,11 @@ def _unit_sets(count: int, size: int, dim: int, seed: int, device: torch.device)
     return masked_ops.unit(torch.randn(count, size, dim, generator=generator)).to(device)
 
 
-def _image_to_text(scores: Callable[[Tensor, Tensor], Tensor], images: Tensor, texts: Tensor) -> Tensor:
-    return _top(scores(images, texts))
-
-
-def _text_to_image(scores: Callable[[Tensor, Tensor], Tensor], images: Tensor, texts: Tensor) -> Tensor:
-    return _top(scores(images, texts).t().contiguous())
-
-
-def _top(scores: Tensor) -> Tensor:
+def _search(scores: Callable[[Tensor, Tensor], Tensor], images: Tensor, texts: Tensor, by_text: bool) -> Tensor:
+    values = scores(images, texts)
+    values = values.t().contiguous() if by_text else values
     # On the CPU: an accelerator has not done its work before its answer is here.
-    return scores.topk(min(TOP, scores.shape[1])).indices.cpu()
+    return values.topk(min(TOP, values.shape[1])).indices.cpu()
 
 
 def random_features(tower: Tower, items: int, seed: int = 0) -> LocalFeatures:

@@ -106,22 +106,18 @@ def _read(path: Path, key: dict[str, str]) -> Embeddings:
     try:
         with safe_open(path, framework="pt") as file:
             known = file.metadata() or {}
-            if known.get("fingerprint") != key["fingerprint"]:
-                raise InputError(
-                    f"The embeddings in {path} were made by another model (fingerprint "
-                    f"{known.get('fingerprint', 'unknown')[:12]}) than this one ({key['fingerprint'][:12]}). "
-                    "Delete the file to make them again, or give another --embeddings."
-                )
-            if known.get("items") != key["items"]:
-                raise InputError(
-                    f"The embeddings in {path} are of other items or captions than these. Check --data and --split, or "
-                    "give another --embeddings."
-                )
-            if known.get("features") != key["features"]:
-                raise InputError(
-                    f"The embeddings in {path} were made of other pictures or features: files have changed, or a "
-                    "feature store is given now and was not then. Delete the file to make them again."
-                )
+            differences = {
+                "fingerprint": f"were made by another model (fingerprint {known.get('fingerprint', 'unknown')[:12]}) "
+                f"than this one ({key['fingerprint'][:12]}). Delete the file to make them again, or give another "
+                "--embeddings.",
+                "items": "are of other items or captions than these. Check --data and --split, or give another "
+                "--embeddings.",
+                "features": "were made of other pictures or features: files have changed, or a feature store is given "
+                "now and was not then. Delete the file to make them again.",
+            }
+            for name, difference in differences.items():
+                if known.get(name) != key[name]:
+                    raise InputError(f"The embeddings in {path} {difference}")
             held = set(file.keys())
             predictions = {side: file.get_tensor(f"{side}_classes") for side in SIDES if f"{side}_classes" in held}
             return Embeddings(file.get_tensor("images"), file.get_tensor("texts"), predictions)

@@ -138,7 +138,7 @@ class Protocol(ABC):
 
     @abstractmethod
     def compute(self, task: EvaluationTask) -> ProtocolResult:
-        """Measure; the scores have the gallery's shape."""
+        """Measure; `measure` has checked the shape of the scores."""
 
 
 def captioned_items(collection: Collection) -> Collection:

@@ -1,4 +1,4 @@
-"""A comparison as a terminal table, Markdown, LaTeX or JSON. The stamp stands with every one of them."""
+"""Comparison tables for terminals, in Markdown, LaTeX and JSON, each with its protocol stamp."""
 
 from __future__ import annotations
 
@@ -67,43 +67,43 @@ def as_plain(comparison: Comparison) -> str:
 def as_markdown(comparison: Comparison) -> str:
     headings = (f"{_short(path)} {metric_name(path)}".strip() for path in comparison.columns)
     lines = [
-        f"{_for_markdown(str(comparison.stamp))}\n",
+        f"{_escape_markdown(str(comparison.stamp))}\n",
         _markdown_row(["Model", "Embedding", *headings]),
         _markdown_row([":--", ":--", *("--:" for _ in comparison.columns)]),
     ]
     for row in comparison.rows:
         cells = (_cell(comparison, row.cells[path], path, _markdown_mark) for path in comparison.columns)
-        lines.append(_markdown_row([_for_markdown(row.model), row.embedding, *cells]))
-    notes = (_for_markdown(note) for note in legend(comparison, "Bold", "italic"))
+        lines.append(_markdown_row([_escape_markdown(row.model), row.embedding, *cells]))
+    notes = (_escape_markdown(note) for note in legend(comparison, "Bold", "italic"))
     return "\n".join([*lines, "", *(f"{note}  " for note in notes)]).rstrip() + "\n"
 
 
 def as_latex(comparison: Comparison) -> str:
     """For booktabs."""
     groups = [(name, len(list(paths))) for name, paths in groupby(comparison.columns, _direction)]
-    above, rules, place = ["", ""], [], 3
+    above, rules, column = ["", ""], [], 3
     for name, width in groups:
-        above.append(rf"\multicolumn{{{width}}}{{c}}{{{_for_latex(name)}}}")
+        above.append(rf"\multicolumn{{{width}}}{{c}}{{{_escape_latex(name)}}}")
         if name:
-            rules.append(rf"\cmidrule(lr){{{place}-{place + width - 1}}}")
-        place += width
+            rules.append(rf"\cmidrule(lr){{{column}-{column + width - 1}}}")
+        column += width
     lines = [
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{_for_latex(str(comparison.stamp))}.}}",
+        rf"\caption{{{_escape_latex(str(comparison.stamp))}.}}",
         rf"\begin{{tabular}}{{ll{'r' * len(comparison.columns)}}}",
         r"\toprule",
         _latex_row(above),
         " ".join(rules),
-        _latex_row(["Model", "Embedding", *(_for_latex(metric_name(path)) for path in comparison.columns)]),
+        _latex_row(["Model", "Embedding", *(_escape_latex(metric_name(path)) for path in comparison.columns)]),
         r"\midrule",
     ]
     for row in comparison.rows:
         cells = (_cell(comparison, row.cells[path], path, _latex_mark) for path in comparison.columns)
         latex = [cell.replace(MARK, _LATEX[MARK]).replace(EMPTY, _LATEX[EMPTY]) for cell in cells]
-        lines.append(_latex_row([_for_latex(row.model), _for_latex(row.embedding), *latex]))
+        lines.append(_latex_row([_escape_latex(row.model), _escape_latex(row.embedding), *latex]))
     lines += [r"\bottomrule", r"\end{tabular}", ""]
-    notes = (_for_latex(note) for note in legend(comparison, "Bold", "underlined"))
+    notes = (_escape_latex(note) for note in legend(comparison, "Bold", "underlined"))
     lines += [rf"\par\smallskip{{\footnotesize {note}}}" for note in notes]
     return "\n".join([*(line for line in lines if line), r"\end{table}"]) + "\n"
 
@@ -122,29 +122,26 @@ def as_dict(comparison: Comparison) -> dict[str, Any]:
 def legend(comparison: Comparison, best: str, second: str) -> list[str]:
     """What the marks mean, for those that occur. best, second: how those figures are marked."""
     cells = [cell for row in comparison.rows for cell in row.cells.values()]
-    found = []
+    notes = []
     if any(cell.place for cell in cells):
-        found.append(f"{best}: best of the column; {second}: second.")
+        notes.append(f"{best}: best of the column; {second}: second.")
     if any(cell.p is not None for cell in cells):
-        found.append(
+        notes.append(
             f"{MARK} worse than the best of the column: p < {comparison.alpha:g} in a paired sign-flip test over "
             "items, Holm-corrected within the column."
         )
     wide = [path for path in comparison.columns if _is_wide(comparison, path)]
     if any(row.cells[path].interval for row in comparison.rows for path in wide):
-        found.append("In brackets: 95 % intervals, bootstrapped over items.")
-    return [*found, *comparison.notes]
+        notes.append("In brackets: 95 % intervals, bootstrapped over items.")
+    return [*notes, *comparison.notes]
 
 
 def metric_name(path: str) -> str:
     above, _, name = path.rpartition(".")
     if above == "micro_f1":
         return name
-    return METRICS.get(name) or re.sub(r"^(r(?:ecall)?|ndcg|precision)(\d+)$", _at, name)
-
-
-def _at(found: re.Match[str]) -> str:
-    return f"{_AT[found[1]]}@{found[2]}"
+    match = re.fullmatch(r"(r|recall|ndcg|precision)(\d+)", name)
+    return METRICS.get(name) or (f"{_AT[match[1]]}@{match[2]}" if match else name)
 
 
 def _short(path: str) -> str:
@@ -165,10 +162,10 @@ def _is_wide(comparison: Comparison, path: str) -> bool:
 def _cell(comparison: Comparison, cell: ComparisonCell, path: str, mark: Callable[[str, int | None], str]) -> str:
     if cell.value is None:
         return EMPTY
-    return mark(f"{cell.value:.{DIGITS}f}", cell.place) + _behind(comparison, cell, path)
+    return mark(f"{cell.value:.{DIGITS}f}", cell.place) + _suffix(comparison, cell, path)
 
 
-def _behind(comparison: Comparison, cell: ComparisonCell, path: str) -> str:
+def _suffix(comparison: Comparison, cell: ComparisonCell, path: str) -> str:
     worse = MARK if cell.is_worse else ""
     if cell.interval is None or not _is_wide(comparison, path):
         return worse
@@ -180,7 +177,7 @@ def _rich_cell(comparison: Comparison, cell: ComparisonCell, path: str, styled: 
     if not styled or cell.value is None:
         return Text(_cell(comparison, cell, path, _markdown_mark))
     style = {1: "bold", 2: "underline"}.get(cell.place or 0, "")
-    behind = _behind(comparison, cell, path).replace(" [", "\n[")  # narrow enough for a terminal
+    behind = _suffix(comparison, cell, path).replace(" [", "\n[")  # narrow enough for a terminal
     return Text.assemble((f"{cell.value:.{DIGITS}f}", style), behind)
 
 
@@ -200,9 +197,9 @@ def _latex_row(cells: list[str]) -> str:
     return " & ".join(cells) + r" \\"
 
 
-def _for_markdown(text: str) -> str:
+def _escape_markdown(text: str) -> str:
     return re.sub(r"([\\|*_`<>\[\]#])", r"\\\1", " ".join(text.split()))
 
 
-def _for_latex(text: str) -> str:
+def _escape_latex(text: str) -> str:
     return "".join(_LATEX.get(sign, sign) for sign in " ".join(text.split()))

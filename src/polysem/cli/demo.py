@@ -89,7 +89,7 @@ def show(made: Demo, data: Path | None, console: Console, seconds: float) -> Non
     for each in made.skipped[:_SHOWN]:
         typer.echo(f"Left out: {printable(each.what)}: {each.why}")
     if len(made.skipped) > _SHOWN:
-        typer.echo(f"… and {len(made.skipped) - _SHOWN:,} more: `polysem data check {quoted(data)}` lists all.")
+        typer.echo(f"… and {len(made.skipped) - _SHOWN:,} more: `polysem data check {quote(data)}` lists all.")
     if made.why_not is not None:
         reason = (
             f"Nothing was trained on {made.indexed.name}: {made.why_not}. The model is {made.model}, which comes with "
@@ -97,10 +97,10 @@ def show(made: Demo, data: Path | None, console: Console, seconds: float) -> Non
             "beside photo.jpg."
         )
         console.print(Text(reason, style="yellow"), soft_wrap=not console.is_terminal)
-    for found in made.searches:
-        title = Text.assemble("\n", (f'"{found.query}"', "bold"), (f" ({found.why})", "dim"))
+    for example in made.searches:
+        title = Text.assemble("\n", (f'"{example.query}"', "bold"), (f" ({example.why})", "dim"))
         console.print(title, soft_wrap=not console.is_terminal)
-        show_results(found.results)
+        show_results(example.results)
     typer.echo(f"\nDone in {seconds / 60:.1f} min. Everything is in {made.folder}. Try next:")
     for line in commands(made, data):
         typer.echo(f"  {line}")
@@ -121,22 +121,23 @@ def verdict(compared: Comparison) -> str:
 def commands(made: Demo, data: Path | None) -> list[str]:
     """What to try next, ready for a shell."""
     query = "a rocket in space" if data is None else made.searches[0].query
-    index = quoted(made.index)
+    index = quote(made.index)
     if made.comparison is None:  # a diagnosis takes captions
         picture = made.searches[0].results.items[0].path
-        last = f"polysem explain {quoted(made.model)} {quoted(picture)} {quoted(query)} --out why.png"
+        last = f"polysem explain {quote(made.model)} {quote(picture)} {quote(query)} --out why.png"
     else:
-        last = f"polysem diagnose {quoted(made.model)} --data {quoted(made.data)} --out report.html"
+        last = f"polysem diagnose {quote(made.model)} --data {quote(made.data)} --out report.html"
     return [
-        f"polysem search {index} {quoted(query)} --relevant",
+        f"polysem search {index} {quote(query)} --relevant",
         f"polysem serve {index}",
         f"polysem map {index} --out map.html",
         last,
     ]
 
 
-def quoted(given: object) -> str:
-    return shlex.quote(str(given))
+def quote(value: object) -> str:
+    """For a shell."""
+    return shlex.quote(str(value))
 
 
 def _serve(made: Demo, port: int) -> None:

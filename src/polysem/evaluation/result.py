@@ -17,7 +17,7 @@ from polysem.errors import InputError
 
 @dataclass(frozen=True)
 class Stamp:
-    """The protocol that numbers were measured under. `str()` is the text that stands beside a number.
+    """The protocol that numbers were measured under. `str()` is the text to print beside a number.
 
     Args:
         protocol: Name of the protocol.

@@ -71,7 +71,7 @@ def _show(costs: list[Cost], protocol: dict[str, int]) -> None:
 
 
 def _figures(entry: Cost) -> dict[str, str]:
-    """A column of the table: label and what stands there."""
+    """A column of the table: by label."""
     image, text = entry.set_sizes
     relative, parameters = entry.relative, entry.parameters
     search = entry.image_to_text + entry.text_to_image

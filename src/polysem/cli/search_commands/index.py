@@ -97,7 +97,7 @@ def index_command(
 
 
 def add_command(
-    place: IndexPath,
+    path: IndexPath,
     sources: Annotated[
         list[str], typer.Argument(metavar="COLLECTION|PICTURE|VIDEO …", help="What to add or bring up to date.")
     ],
@@ -122,7 +122,7 @@ def add_command(
     once = dict.fromkeys(sources)
     pictures = [source for source in once if _is_picture(source)]
     collections: list[Collection] = [_open_split(each, split, folder_labels) for each in once if each not in pictures]
-    with Index.open(place, write=True, model=model) as index, ProgressBar(as_json) as progress:
+    with Index.open(path, write=True, model=model) as index, ProgressBar(as_json) as progress:
         if prefix:
             collections = [prefixed(each, prefix) for each in collections]
         if pictures:
@@ -139,7 +139,7 @@ def add_command(
             )
             for each in collections
         ]
-        _show_added(index, reports, place, time.perf_counter() - start, as_json)
+        _show_added(index, reports, path, time.perf_counter() - start, as_json)
 
 
 def _create_or_continue(out: str, model: str, store: str | None, dtype: str) -> Index:
@@ -182,7 +182,7 @@ def _is_picture(source: str) -> bool:
     return Path(source).is_file() and (is_image(Path(source)) or is_video(Path(source)))
 
 
-def _show_added(index: Index, reports: Sequence[AddReport], place: str, seconds: float, as_json: bool) -> None:
+def _show_added(index: Index, reports: Sequence[AddReport], path: str, seconds: float, as_json: bool) -> None:
     stats = index.stats()
     done: dict[str, Any] = {
         name: sum(getattr(report, name) for report in reports) for name in ("new", "replaced", "unchanged", "removed")
@@ -192,7 +192,7 @@ def _show_added(index: Index, reports: Sequence[AddReport], place: str, seconds:
     skipped = [each for report in reports for each in report.skipped]
     if as_json:
         summary = done | {
-            "index": place,
+            "index": path,
             "items": stats.items,
             "by_side": stats.by_side,
             "seconds": seconds,
@@ -205,19 +205,19 @@ def _show_added(index: Index, reports: Sequence[AddReport], place: str, seconds:
         return
     counts = ", ".join(f"{count:,} {name}" for name, count in done.items() if count) or "nothing new"
     sides = " and ".join(f"{count:,} {side}s" for side, count in stats.by_side.items() if count)
-    typer.echo(f"{place}: {counts} in {seconds:.1f} s. It holds {sides or 'nothing'}.")
+    typer.echo(f"{path}: {counts} in {seconds:.1f} s. It holds {sides or 'nothing'}.")
     if reused:
         typer.echo(f"  {reused:,} of those replaced kept their vectors, because their content is the same.")
     if clashes:
-        name, there, given, _ = clashes[0]
-        typer.echo(f"  {len(clashes):,} took the id of a different picture, e.g. {name}: {given}, not {there}.")
+        name, existing, new, _ = clashes[0]
+        typer.echo(f"  {len(clashes):,} took the id of a different picture, e.g. {name}: {new}, not {existing}.")
     for each in skipped[:_SHOWN]:
         typer.echo(f"  left out: {printable(each.what)}: {printable(each.why)}")
     if len(skipped) > _SHOWN:
         typer.echo(f"  … and {len(skipped) - _SHOWN:,} more; --json lists all.")
     for remark in dict.fromkeys(report.remark for report in reports if report.remark):
         typer.echo(f"  {remark}")
-    typer.echo(f'Search it: polysem search {place} "a dog on a beach"')
+    typer.echo(f'Search it: polysem search {path} "a dog on a beach"')
 
 
 def _why(skipped: Sequence[Any]) -> str:

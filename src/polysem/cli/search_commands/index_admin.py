@@ -19,7 +19,7 @@ _SHOWN = 5
 
 
 def remove_command(
-    place: IndexPath,
+    path: IndexPath,
     ids: Annotated[
         list[str] | None, typer.Argument(metavar="ID …", help="Ids of the items.", show_default="none")
     ] = None,
@@ -33,32 +33,32 @@ def remove_command(
 
     if not ids and where is None:
         raise InputError("Say what to remove: ids, or --filter.")
-    with Index.open(place, write=True) as index:
+    with Index.open(path, write=True) as index:
         known = {item.id for item in index.items(ids or [])}
         removed = index.remove(ids or []) + (index.remove_where(where) if where is not None else 0)
     missing = [printable(each) or "''" for each in ids or [] if each not in known]
     if as_json:
         print_json({"removed": removed, "not_there": missing}, indent=None)
         return
-    typer.echo(f"{place}: {removed:,} items removed.")
+    typer.echo(f"{path}: {removed:,} items removed.")
     if missing:
         typer.echo(f"  not there: {', '.join(missing[:_SHOWN])}{' …' if len(missing) > _SHOWN else ''}")
 
 
-def stats_command(place: IndexPath, as_json: AsJson = False) -> None:
+def stats_command(path: IndexPath, as_json: AsJson = False) -> None:
     """Show how large an index is, what made it, and the measured recall of its fast mode."""
     from polysem.search import Index
 
-    with Index.open(place) as index:
+    with Index.open(path) as index:
         stats = index.stats()
     if as_json:
         print_json(asdict(stats))
     else:
-        _show_stats(place, stats)
+        _show_stats(path, stats)
 
 
 def verify_command(
-    place: IndexPath,
+    path: IndexPath,
     sample: Annotated[int, typer.Option(min=1, help="Queries to measure the recall of the fast mode with.")] = 100,
     as_json: AsJson = False,
 ) -> None:
@@ -66,9 +66,9 @@ def verify_command(
     from polysem.search import Index, SearchError
 
     try:
-        opened, kept = Index.open(place, write=True), True
+        opened, kept = Index.open(path, write=True), True
     except SearchError as error:  # being written, or not ours to write: it can be checked all the same
-        opened, kept = Index.open(place), False
+        opened, kept = Index.open(path), False
         typer.echo(f"The figures will not be kept: {error}", err=True)
     with opened as index, ProgressBar(as_json) as progress:
         report = index.verify(sample=sample, progress=progress)
@@ -94,7 +94,7 @@ def verify_command(
             ids = report.lost.get(each.segment, [])
             concerns = f"; it holds {len(ids):,} items, e.g. {', '.join(ids[:_SHOWN])}" if ids else ""
             typer.echo(f"  damaged: {each.segment}: {each.why}{concerns}")
-        typer.echo(f"{place}: {'every checksum is right' if not report.damage else f'{len(report.damage)} damaged'}.")
+        typer.echo(f"{path}: {'every checksum is right' if not report.damage else f'{len(report.damage)} damaged'}.")
         for name in report.repaired:
             typer.echo(f"  was damaged, and has been rebuilt: {name}")
         for line in [*_recalls(report.audit), *([report.remark] if report.remark else [])]:
@@ -105,24 +105,24 @@ def verify_command(
         raise typer.Exit(1)
 
 
-def compact_command(place: IndexPath, as_json: AsJson = False) -> None:
+def compact_command(path: IndexPath, as_json: AsJson = False) -> None:
     """Give back the space of removed items and merge small segments. Searching goes on meanwhile."""
     from polysem.search import Index
 
-    with Index.open(place, write=True) as index, ProgressBar(as_json) as progress:
+    with Index.open(path, write=True) as index, ProgressBar(as_json) as progress:
         done = index.compact(progress)
     if as_json:
         print_json(done._asdict() | {"damaged": [each.segment for each in done.damaged]})
         return
     typer.echo(
-        f"{place}: {done.rewritten:,} segments rewritten, {done.dropped_rows:,} removed items dropped, "
+        f"{path}: {done.rewritten:,} segments rewritten, {done.dropped_rows:,} removed items dropped, "
         f"{_size(done.freed_bytes)} freed."
     )
     for each in done.damaged:
         typer.echo(f"  left as it is, because it is damaged: {each.segment}: {each.why}")
 
 
-def _show_stats(place: str, stats: IndexStats) -> None:
+def _show_stats(path: str, stats: IndexStats) -> None:
     manifest = stats.manifest
     sizes = " / ".join(f"{side} {size}" for side, size in manifest.sets.items())
     rows = {
@@ -134,11 +134,11 @@ def _show_stats(place: str, stats: IndexStats) -> None:
     if stats.bytes is not None and stats.bytes_per_item is not None:
         rows["on disk"] = f"{_size(stats.bytes)}, {stats.bytes_per_item:,.0f} bytes per item, {stats.segments} segments"
     if stats.dead:
-        rows["removed, not freed"] = f"{stats.dead:,} items; `polysem compact {place}` frees them"
-    rows["fast mode"] = "\n".join(_recalls(stats.audit)) or f"not measured yet: `polysem verify {place}`"
+        rows["removed, not freed"] = f"{stats.dead:,} items; `polysem compact {path}` frees them"
+    rows["fast mode"] = "\n".join(_recalls(stats.audit)) or f"not measured yet: `polysem verify {path}`"
     if stats.changed_since_audit:
         rows["fast mode"] += "\n(the index has changed since)"
-    print_facts(place, rows.items())
+    print_facts(path, rows.items())
 
 
 def _recalls(audit: dict[str, Any] | None) -> list[str]:

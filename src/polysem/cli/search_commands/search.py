@@ -22,7 +22,7 @@ SIDES = {"images": "image", "texts": "text", "image": "image", "text": "text"}
 
 
 def search_command(
-    place: IndexPath,
+    path: IndexPath,
     query: Annotated[str | None, typer.Argument(metavar="TEXT", help="What to look for.", show_default="none")] = None,
     image: Annotated[
         Path | None, typer.Option("--image", help="Look for what is like this picture or video.", show_default="none")
@@ -67,13 +67,13 @@ def search_command(
 
     if find is not None and find not in SIDES:
         raise unknown("thing to find", find, ("images", "texts"))
-    if sum(given is not None for given in (query, image, item)) != 1:
+    if sum(query_part is not None for query_part in (query, image, item)) != 1:
         raise InputError('Search for one thing: "a text", --image FILE or --item ID.')
     if image is not None and not image.is_file():
         raise InputError(f"{image}: no such picture.")
     if sheet is not None and (sheet.is_dir() or not sheet.parent.is_dir()):
         raise InputError(f"--sheet {sheet}: give the name of a PNG file to write, in a folder that exists.")
-    with Index.open(place, model=model) as index:
+    with Index.open(path, model=model) as index:
         results = index.search(
             query,
             image=image,
@@ -155,7 +155,7 @@ def _draw_sheet(results: Results, out: Path) -> None:
 
 
 def serve_command(
-    place: IndexPath,
+    path: IndexPath,
     host: Annotated[
         str, typer.Option("--host", help="Where to listen. Anything but this machine's own loopback needs a token.")
     ] = "127.0.0.1",
@@ -194,4 +194,4 @@ def serve_command(
         if settings.reads_need_token:
             typer.echo("Open it with the token: add #token=… to the address once.", err=True)
 
-    serve(place, settings, model=model, announce=announce)
+    serve(path, settings, model=model, announce=announce)

@@ -78,12 +78,12 @@ class JudgementsProtocol(Protocol):
             queries[way] = per_query_metrics([rankings[way]], owners if way == "t2i" else None)
         for way, scores in directed.items():
             rows, columns = (images[inside], texts[inside]) if way == "i2t" else (texts[inside], images[inside])
-            asked, values = ndcg(rows, judged.gains[inside], pair_scores(scores, rows, columns))
+            query_ids, values = ndcg(rows, judged.gains[inside], pair_scores(scores, rows, columns))
             result[f"judged_{way}"] = {
                 "ndcg": float(values.mean()) if len(values) else float("nan"),
-                "queries": len(asked),
+                "queries": len(query_ids),
             }
-            queries[f"judged_{way}"] = PerQuery({"ndcg": values}, asked if way == "i2t" else owners[asked])
+            queries[f"judged_{way}"] = PerQuery({"ndcg": values}, query_ids if way == "i2t" else owners[query_ids])
         for each in (result, before):
             each["rsum"] = metrics.rsum(each["i2t"], each["t2i"])
         added = len(corrected.positives) - len(paired.positives)
@@ -102,14 +102,14 @@ def ndcg(queries: Ints, gains: Values, scores: Values) -> tuple[Ints, Values]:
     """
     order = np.lexsort((gains, -scores, queries))
     queries, gains = queries[order], gains[order]
-    asked, values = [], []
+    query_ids, values = [], []
     for pairs in np.split(np.arange(len(queries)), np.flatnonzero(np.diff(queries)) + 1):
         own = gains[pairs]
         if len(own) and own.min() < own.max():
             discount = metrics.discounts(len(own))
-            asked.append(queries[pairs[0]])
+            query_ids.append(queries[pairs[0]])
             values.append(100.0 * (own / discount).sum() / (np.sort(own)[::-1] / discount).sum())
-    return np.array(asked, dtype=np.int64), np.array(values, dtype=np.float64)
+    return np.array(query_ids, dtype=np.int64), np.array(values, dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)

@@ -79,13 +79,13 @@ class LabelsProtocol(Protocol):
         rankings = texts.rank(scores, task.keep, section(task.progress, 0, queries, total))
         overlap = _LabelOverlap(task.gallery)
         values, owners = {}, {"i2t": images, "t2i": texts.owners}
-        for way, asking, asked, first in (
+        for way, query_items, gallery_items, first in (
             ("i2t", images, texts.owners, queries),
             ("t2i", texts.owners, images, queries + len(images)),
         ):
             slots = texts.kept % _SLOTS if self.quirk and way == "t2i" else None
-            progress = section(task.progress, first, len(asking), total)
-            graded = self._graded_metrics(scores[way], overlap, asking, asked, slots, progress)
+            progress = section(task.progress, first, len(query_items), total)
+            graded = self._graded_metrics(scores[way], overlap, query_items, gallery_items, slots, progress)
             values[way] = self._query_metrics(getattr(rankings, way), graded)
         result: dict[str, Any] = {way: _direction_metrics(values[way], getattr(rankings, way)) for way in values}
         result = {"rsum": metrics.rsum(result["i2t"], result["t2i"]), **result}
@@ -98,12 +98,12 @@ class LabelsProtocol(Protocol):
         self,
         scores: Scores,
         overlap: _LabelOverlap,
-        asking: Ints,
-        asked: Ints,
+        query_items: Ints,
+        gallery_items: Ints,
         slots: Ints | None,
         progress: Progress,
     ) -> dict[str, Values]:
-        """asking, asked: the item of each query and of each entry of the gallery."""
+        """query_items, gallery_items: the item of each query and of each entry of the gallery."""
         queries, size = scores.shape
         k, rows = min(self.k, size), max(1, PAIRS // size)
         blocks = [slice(first, min(first + rows, queries)) for first in range(0, queries, rows)]
@@ -113,7 +113,9 @@ class LabelsProtocol(Protocol):
         def measure_block(block: slice) -> None:
             discount = metrics.discounts(k) if slots is None else _flattened_discounts(k, slots[block])
             tile = scores.checked_tile(block, slice(None))
-            values[block.start] = metrics.graded_metrics(tile, overlap.gains(asking[block], asked), discount)
+            values[block.start] = metrics.graded_metrics(
+                tile, overlap.gains(query_items[block], gallery_items), discount
+            )
             advance(block.stop - block.start)
 
         cpu_blocks.run([partial(measure_block, block) for block in blocks], torch.device("cpu"))
@@ -144,10 +146,10 @@ class _LabelOverlap:
         for row, item in zip(self.flags, gallery, strict=True):
             row[[number[label] for label in item.labels]] = 1.0
 
-    def gains(self, asking: Ints, asked: Ints) -> Gains:
+    def gains(self, query_items: Ints, gallery_items: Ints) -> Gains:
         # Items first: their captions only repeat them.
-        items = (self.flags[torch.from_numpy(asking)] @ self.flags.t()).numpy()
-        return items.astype(np.uint32)[:, asked]
+        items = (self.flags[torch.from_numpy(query_items)] @ self.flags.t()).numpy()
+        return items.astype(np.uint32)[:, gallery_items]
 
 
 def _flattened_discounts(k: int, slots: Ints) -> Values:

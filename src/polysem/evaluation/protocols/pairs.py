@@ -43,7 +43,7 @@ class PairsProtocol(Protocol):
     def gallery(self, collection: Collection) -> Collection:
         items = captioned_items(collection)
         if self.images is None and self.captions is None:
-            return collection  # an image without captions is still one that others must be told from
+            return collection  # an image without captions is still a wrong answer to captions
         if self.images is not None and len(items) != self.images:
             raise InputError(
                 f"Protocol {self.name} is defined on {self.images} images; {collection.name} has {len(items)} with "

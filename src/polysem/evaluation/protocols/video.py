@@ -1,4 +1,4 @@
-"""Video-text retrieval: several captions per video, and a gallery in which each caption stands once."""
+"""Video-text retrieval: several captions per video, and a gallery in which each caption occurs once."""
 
 from __future__ import annotations
 

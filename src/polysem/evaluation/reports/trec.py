@@ -42,10 +42,10 @@ def export_trec(rankings: Mapping[str, Ranking], gallery: Collection, folder: Pa
     ids = {"i": item_ids(gallery), "t": caption_ids(gallery)}
     written = []
     for way, ranking in rankings.items():
-        asked, answers = way.split("2")
+        query_side, answer_side = way.split("2")
         written += [folder / f"{way}.qrels", folder / f"{way}.run"]
-        write_qrels(written[-2], ranking, ids[asked], ids[answers])
-        write_run(written[-1], ranking, ids[asked], ids[answers], tag)
+        write_qrels(written[-2], ranking, ids[query_side], ids[answer_side])
+        write_run(written[-1], ranking, ids[query_side], ids[answer_side], tag)
     return written
 
 

@@ -12,7 +12,9 @@ import torch
 from inspection import synthetic_galleries as galleries
 from polysem.data.collection import Box, Collection
 from polysem.inspection.attention import Attention
+from polysem.inspection.diagnose import diagnose_gallery
 from polysem.inspection.diagnose import pointing as game
+from polysem.inspection.diagnose.page import render_report
 from polysem.inspection.gallery import EmbeddedGallery
 from polysem.inspection.token_boxes import locate_regions
 
@@ -81,6 +83,18 @@ def test_a_fixed_way_of_looking_is_no_merit(monkeypatch: pytest.MonkeyPatch) -> 
     assert found.accuracy.value == 1.0
     assert found.habit == pytest.approx(1.0)
     assert found.above.value == pytest.approx(0.0)
+
+
+def test_the_report_shows_the_game(monkeypatch: pytest.MonkeyPatch) -> None:
+    gallery = boxed()
+    found = looking(monkeypatch, gallery, "named")
+    monkeypatch.undo()
+    page = render_report(replace(diagnose_gallery(gallery), pointing=found))
+    assert "Pointing game: does attention land on what is named?" in page
+    own = found.own
+    assert f"{own.value:.1%} ({own.low:.1%} to {own.high:.1%}), by lot {found.own_chance:.1%}" in page
+    assert "100.0% (100.0% to 100.0%)" in page
+    assert "element 4 ends at 100%" in page
 
 
 def test_without_boxes_or_places_it_says_why() -> None:

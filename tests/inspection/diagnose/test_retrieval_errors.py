@@ -69,4 +69,4 @@ def test_failures_come_worst_first_with_their_best_right_answer() -> None:
     assert both is not None
     found = find_failures(both.i2t, matrix, [0, 1, 2], owners.tolist())
     assert [(each.query, each.right, each.rank) for each in found] == [(0, 1, 4), (1, 2, 2)]
-    assert [answer.place for answer in found[0].answers] == [3, 2, 4]
+    assert [answer.number for answer in found[0].answers] == [3, 2, 4]

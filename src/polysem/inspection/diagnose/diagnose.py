@@ -86,8 +86,8 @@ class Diagnosis:
         """A failure with ids and captions in place of numbers."""
         items, captions = self.gallery.items, self.gallery.items.captions
 
-        def name(is_text: bool, place: int, item: int) -> str:
-            return captions[place] if is_text else items[item].id
+        def name(is_text: bool, number: int, item: int) -> str:
+            return captions[number] if is_text else items[item].id
 
         from_text = direction == "t2i"
         return {
@@ -96,7 +96,7 @@ class Diagnosis:
             "right": name(not from_text, failure.right, failure.item),
             "rank": failure.rank,
             "answers": [
-                {"answer": name(not from_text, a.place, a.item), "item": items[a.item].id, "score": a.score}
+                {"answer": name(not from_text, a.number, a.item), "item": items[a.item].id, "score": a.score}
                 for a in failure.answers
             ],
         }

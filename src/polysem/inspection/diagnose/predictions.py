@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from polysem.evaluation.metrics import THRESHOLD, micro_f1
 from polysem.evaluation.ranking import Ranking
+from polysem.evaluation.score_matrix import Floats
 from polysem.inspection.gallery import EmbeddedGallery
 
 BINS = 10
@@ -17,7 +18,6 @@ FOLDS = 5
 _PENALTY = 1e-3
 """Of the logistic curve's slope and height: it keeps both finite where scores separate right from wrong."""
 
-Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 

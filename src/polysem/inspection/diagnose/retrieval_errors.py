@@ -138,9 +138,9 @@ def _same_group(a: str, b: str, groups: Mapping[str, str]) -> bool:
 
 @dataclass(frozen=True)
 class WrongAnswer:
-    """place: in the gallery. item: its position in the collection."""
+    """number: in the gallery. item: its position in the collection."""
 
-    place: int
+    number: int
     item: int
     score: float
 
@@ -173,10 +173,10 @@ def find_failures(
     queries = np.flatnonzero(ranking.relevance.counts > 0)
     ids, values = ranking.top.rank()
     failures: dict[int, RetrievalFailure] = {}
-    for place in np.argsort(-ranking.first, kind="stable").tolist():
-        query = int(queries[place])
+    for row in np.argsort(-ranking.first, kind="stable").tolist():
+        query = int(queries[row])
         item = query_items[query]
-        if ranking.first[place] == 0 or len(failures) == most:
+        if ranking.first[row] == 0 or len(failures) == most:
             break
         if item in failures:
             continue
@@ -187,5 +187,5 @@ def find_failures(
             for answer, score in zip(ids[query, :ANSWERS].tolist(), values[query, :ANSWERS].tolist(), strict=True)
             if answer >= 0
         )
-        failures[item] = RetrievalFailure(query, item, int(right), int(ranking.first[place]) + 1, answers)
+        failures[item] = RetrievalFailure(query, item, int(right), int(ranking.first[row]) + 1, answers)
     return list(failures.values())

@@ -16,9 +16,10 @@ from polysem.masked_ops import is_tracing
 class LocalFeatures:
     """The regions, grid cells, patches, words or frames of a batch of items.
 
-    values: (B, N, D) floating point.
-    mask: (B, N) bool, True where a token is real. Padding is *nothing*: no part reads what stands there.
-    summary: (B, G), a global feature that the encoder made on its way (the final state of a GRU), where it has one.
+    Args:
+        values: (B, N, D) floating point.
+        mask: (B, N) bool, True where a token is real. Padding is *nothing*: no part reads what stands there.
+        summary: (B, G), a global feature of the encoder (the final state of a GRU), where it has one.
 
     Example:
         >>> import torch
@@ -137,11 +138,11 @@ def _check_values(values: object) -> None:
         )
 
 
-def require_features(given: object, taker: object) -> LocalFeatures:
-    """`given`, if it is local features; else an error that says how to make them."""
-    if not isinstance(given, LocalFeatures):
+def require_features(features: object, part: object) -> LocalFeatures:
+    """The features themselves; an `InputError` that says how to make them, where they are something else."""
+    if not isinstance(features, LocalFeatures):
         raise InputError(
-            f"{type(taker).__name__} takes LocalFeatures, got {kind(given)}. "
+            f"{type(part).__name__} takes LocalFeatures, got {kind(features)}. "
             "From a padded tensor: LocalFeatures.from_lengths(values, lengths)."
         )
-    return given
+    return features

@@ -71,6 +71,13 @@ def test_every_registered_predictor_is_under_this_contract():
 
 
 @every_predictor
+def test_its_class_declares_the_set_size_and_the_need_of_a_global_feature_before_it_is_built(setting):
+    part = build(setting)
+    assert type(part).set_size(SETTINGS[setting]) == part.k
+    assert type(part).adds_global(SETTINGS[setting]) == part.needs_global
+
+
+@every_predictor
 def test_it_returns_unit_vectors_attention_and_residual(setting):
     part = build(setting)
     features, global_feature = inputs(setting)

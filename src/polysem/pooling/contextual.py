@@ -96,8 +96,8 @@ class GCN(Pooling):
         """VSRN's names: Rs_GCN_<i>.{g,theta,phi,W.0,W.1}.*, img_rnn.*; its 1x1 convolutions become linear maps."""
         inner = {"g": "g", "theta": "theta", "phi": "phi", "W.0": "out", "W.1": "norm"}
         own = {}
-        for name, given in state.items():
-            tensor = torch.as_tensor(given)
+        for name, value in state.items():
+            tensor = torch.as_tensor(value)
             layer = re.fullmatch(r"Rs_GCN_(\d+)\.(g|theta|phi|W\.0|W\.1)\.(\w+)", name)
             if layer:
                 own[f"layers.{int(layer[1]) - 1}.{inner[layer[2]]}.{layer[3]}"] = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -112,13 +112,29 @@ class Evaluation:
         content: dict[str, Any] = {
             "model": self.model,
             "protocol": self.stamp.as_dict(),
-            "metrics": {**metrics, **dict(_by_path(metrics))},
+            "metrics": {**metrics, **flatten_metrics(metrics)},
         }
         if self.facts:
             content["facts"] = dict(self.facts)
         if self.intervals:
             content["intervals"] = _without_nan({name: list(pair) for name, pair in self.intervals.items()})
         return content
+
+
+def flatten_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Every metric by its path.
+
+    Example:
+        >>> flatten_metrics({"rsum": 520.0, "i2t": {"r1": 80.0}})
+        {'rsum': 520.0, 'i2t.r1': 80.0}
+    """
+    flat: dict[str, Any] = {}
+    for name, value in metrics.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{name}.{path}": each for path, each in flatten_metrics(value).items()}
+        else:
+            flat[name] = value
+    return flat
 
 
 def read_evaluation(path: str | Path) -> Evaluation:
@@ -151,12 +167,3 @@ def _without_nan(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_nan(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _by_path(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Every number below the first level by its path."""
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _by_path(value, f"{above}{name}.")
-        elif above:
-            yield f"{above}{name}", value

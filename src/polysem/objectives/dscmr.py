@@ -34,9 +34,7 @@ class DSCMR(LabelObjective):
 
     def loss(self, images: LabelledBatch, texts: LabelledBatch, positives: Tensor) -> Loss:
         if images.logits is None or texts.logits is None:
-            self.reject_knobs(
-                "the set predictors predict no labels. Take sets.name=dscmr or semantic_sharing."
-            )
+            self.reject_knobs("the set predictors predict no labels. Take sets.name=dscmr or semantic_sharing.")
         label = _norms(images.logits - images.labels).mean() + _norms(texts.logits - texts.labels).mean()
         sides = ((images, images), (images, texts), (texts, texts))
         likelihood = torch.stack([self._pairwise_likelihood(*both) for both in sides]).sum()

@@ -46,9 +46,7 @@ class SemanticSharingLoss(LabelObjective):
         if self.variant == "official":
             return F.softplus(-(side.residual[:, 0] * side.labels).sum(-1)).mean()
         if side.logits is None:
-            self.reject_knobs(
-                "the set predictors predict no labels, which only variant 'official' can do without."
-            )
+            self.reject_knobs("the set predictors predict no labels, which only variant 'official' can do without.")
         return F.binary_cross_entropy_with_logits(side.logits, side.labels, reduction="none").sum(-1).mean()
 
     def _probabilities(self, side: LabelledBatch) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -145,22 +145,24 @@ def _show(result: Evaluation) -> None:
         console.print(table)
     for way in ways:
         if isinstance(metrics[way].get("hubness"), dict):
-            console.print(f"hubness, {WAYS[way]}: {', '.join(_leaves(metrics[way]['hubness']))}", soft_wrap=True)
+            console.print(f"hubness, {WAYS[way]}: {_list_metrics(metrics[way]['hubness'])}", soft_wrap=True)
     for key, value in metrics.items():
         if isinstance(value, (int, float)):
             console.print(f"{'RSUM' if key == 'rsum' else key} {value:.1f}{_interval(result, key)}")
         elif isinstance(value, dict) and key not in ways:
-            console.print(f"{key}: {', '.join(_leaves(value))}", soft_wrap=True)
+            console.print(f"{key}: {_list_metrics(value)}", soft_wrap=True)
     console.print(Text(f"[{result.stamp}]", style="dim"), soft_wrap=True)
 
 
-def _leaves(values: Mapping[str, Any], above: str = "") -> Iterator[str]:
+def _list_metrics(values: Mapping[str, Any]) -> str:
     """Metrics that are in no table, by their path."""
-    for key, value in values.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{above}{key}.")
-        elif key not in HIDDEN:
-            yield f"{above}{key} {value:.3g}" if isinstance(value, float) else f"{above}{key} {value}"
+    from polysem.evaluation.result import flatten_metrics
+
+    return ", ".join(
+        f"{path} {value:.3g}" if isinstance(value, float) else f"{path} {value}"
+        for path, value in flatten_metrics(values).items()
+        if path.rpartition(".")[2] not in HIDDEN
+    )
 
 
 def _cell(result: Evaluation, way: str, key: str) -> str:

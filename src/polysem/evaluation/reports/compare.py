@@ -13,7 +13,7 @@ from polysem.data.collection import Collection
 from polysem.errors import ConfigError, InputError, unknown
 from polysem.evaluation.evaluate import evaluate
 from polysem.evaluation.reports import significance
-from polysem.evaluation.result import Evaluation, Stamp, read_evaluation
+from polysem.evaluation.result import Evaluation, Stamp, flatten_metrics, read_evaluation
 
 COLUMNS = (*significance.RSUM, "rsum")
 """Columns for pairs; `_default_columns` has those of a protocol of labels."""
@@ -137,7 +137,7 @@ def compare(
 
 def _default_columns(evaluations: Sequence[Evaluation]) -> Sequence[str]:
     """Where labels were measured: NDCG and mAP both ways and micro-F1 of each side. Else the recalls and RSUM."""
-    known = [path for each in evaluations for path in _paths(each.metrics) if _value(each, path) is not None]
+    known = [path for each in evaluations for path in flatten_metrics(each.metrics) if _value(each, path) is not None]
     if any(each.stamp.protocol.startswith("labels") for each in evaluations):
         wanted = re.compile(r"(i2t|t2i)\.(ndcg\d+|map)|micro_f1\.\w+")
         if labels := [path for path in dict.fromkeys(known) if wanted.fullmatch(path)]:
@@ -210,7 +210,7 @@ def _column(evaluations: Sequence[Evaluation], path: str, alpha: float, seed: in
     sign = -1 if path.rpartition(".")[2] in _LOWER_IS_BETTER else 1
     good = {row: sign * value for row, value in enumerate(values) if value is not None}
     if not good:
-        raise unknown("metric", path, {name for each in evaluations for name in _paths(each.metrics)})
+        raise unknown("metric", path, {name for each in evaluations for name in flatten_metrics(each.metrics)})
     printed = {row: round(value, DIGITS) for row, value in good.items()}
     # A model alone is not the best of anything.
     best = sorted(set(printed.values()), reverse=True)[:2] if len(good) > 1 else []
@@ -247,15 +247,5 @@ def _has_query_values(evaluation: Evaluation, path: str) -> bool:
 
 
 def _value(evaluation: Evaluation, path: str) -> float | None:
-    value: Any = evaluation.metrics
-    for name in path.split("."):
-        value = value.get(name) if isinstance(value, Mapping) else None
-    # NaN is the mean over no query.
-    return None if value is None or isinstance(value, Mapping) or math.isnan(value) else float(value)
-
-
-def _paths(metrics: Mapping[str, Any], above: str = "") -> list[str]:
-    paths: list[str] = []
-    for name, value in metrics.items():
-        paths += _paths(value, f"{above}{name}.") if isinstance(value, Mapping) else [above + name]
-    return paths
+    value = flatten_metrics(evaluation.metrics).get(path)
+    return None if value is None or math.isnan(value) else float(value)  # NaN is the mean over no query

@@ -4,7 +4,7 @@ run sees the same ones."""
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -58,11 +58,3 @@ def word_mask(
             kept.extend(int(token) for token in rng.integers(vocabulary_size, size=len(word)))
     # A caption whose every word was deleted keeps its first: an item is never empty.
     return kept or list(words[0])
-
-
-POLICIES: dict[str, Callable[..., object]] = {
-    "region_drop": region_drop,
-    "grid_drop": grid_drop,
-    "word_mask": word_mask,
-}
-"""Policies by the name a recipe asks for them."""

@@ -40,8 +40,8 @@ def clip_captions(plan: ClipPlan, colour: Colour, rng: Random) -> list[str]:
 
 
 def _event(moment: ClipMoment, colour: Colour, rng: Random, place: str | None = None) -> str:
-    said = f"{_object(moment, colour, rng)} {rng.choice(moment.action.phrases)}"
-    return f"{said} {place}" if place else said
+    event = f"{_object(moment, colour, rng)} {rng.choice(moment.action.phrases)}"
+    return f"{event} {place}" if place else event
 
 
 def _pair(first: ClipMoment, second: ClipMoment, colour: Colour, rng: Random) -> str:

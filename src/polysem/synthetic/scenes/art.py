@@ -169,8 +169,8 @@ def colour_shares(drawing: Image.Image) -> dict[str, float]:
         return {}
     # Few distinct colours make up a drawing: compare each of them once.
     codes, counts = np.unique(filled @ np.array([1 << 16, 1 << 8, 1]), return_counts=True)
-    found = np.stack([codes >> 16, codes >> 8 & 255, codes & 255], axis=1)
-    squared = ((found[:, None, :] - _ANCHORS[None]) ** 2).sum(axis=2)
+    distinct = np.stack([codes >> 16, codes >> 8 & 255, codes & 255], axis=1)
+    squared = ((distinct[:, None, :] - _ANCHORS[None]) ** 2).sum(axis=2)
     held = dict.fromkeys(_SWATCHES, 0)
     for anchor, distance, count in zip(squared.argmin(axis=1), squared.min(axis=1), counts, strict=True):
         if distance <= _BLEND**2:

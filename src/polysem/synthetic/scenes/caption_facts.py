@@ -74,9 +74,9 @@ class Claim:
 
 def group_objects(scene: Scene) -> list[Mention]:
     """The kinds of the scene with their objects."""
-    found: dict[ObjectKind, list[tuple[int, PlacedObject]]] = {}
+    objects_of: dict[ObjectKind, list[tuple[int, PlacedObject]]] = {}
     for index, thing in enumerate(scene.objects):
-        found.setdefault(thing.kind, []).append((index, thing))
+        objects_of.setdefault(thing.kind, []).append((index, thing))
     return [
         Mention(
             kind,
@@ -85,7 +85,7 @@ def group_objects(scene: Scene) -> list[Mention]:
             tuple(thing.box for _, thing in things),
             tuple(index for index, _ in things),
         )
-        for kind, things in found.items()
+        for kind, things in objects_of.items()
     ]
 
 

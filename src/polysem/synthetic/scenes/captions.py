@@ -97,24 +97,22 @@ def _word_claim(claim: Claim, backdrop: Backdrop, chosen: Sequence[SceneCaption]
 def _phrases(mentions: Sequence[Mention], rng: Random) -> dict[str, str]:
     """The noun phrases of a template. Whether a colour is mentioned is drawn anew for every mention."""
     slots: dict[str, str] = {}
-    said = []
+    phrases = []
     for letter, mention in zip("ABCDE", mentions, strict=False):
         name, count = mention.kind.name, mention.count
         colour = mention.colour if rng.random() < 0.6 else None
-        said.append(indefinite_phrase(name, count, colour))
-        slots[letter] = said[-1]
+        phrases.append(indefinite_phrase(name, count, colour))
+        slots[letter] = phrases[-1]
         slots[letter.lower()] = definite_phrase(name, count, colour)
         slots[f"{letter}_coloured"] = indefinite_phrase(name, count, mention.colour)
-        slots[f"{letter}_plain"], slots[f"{letter.lower()}_plain"] = (
-            indefinite_phrase(name, count),
-            definite_phrase(name, count),
-        )
+        slots[f"{letter}_plain"] = indefinite_phrase(name, count)
+        slots[f"{letter.lower()}_plain"] = definite_phrase(name, count)
         slots[f"{letter}_bare"] = definite_phrase(name, count, colour).removeprefix("the ")
     first, last = mentions[0].count > 1, mentions[-1].count > 1
     return slots | {
-        "L": join_phrases(said),
-        "rest": join_phrases(said[1:] or said),
-        "Z": said[-1],
+        "L": join_phrases(phrases),
+        "rest": join_phrases(phrases[1:] or phrases),
+        "Z": phrases[-1],
         "is": "are" if first else "is",
         "isZ": "are" if last else "is",
         "hides": "hide" if first else "hides",

@@ -94,7 +94,7 @@ def _arrange(
         mirrored = kind.turns and rng.random() < 0.5
         draft = PlacedObject(kind, glyph, colour, mirrored, zone, (0, 0, 0, 0))
         wanted = _TOUCHING if position == touching else (0.0, _APART)
-        found: list[tuple[float, PlacedObject, list[float]]] = []
+        candidates: list[tuple[float, PlacedObject, list[float]]] = []
         for _ in range(60):
             trial = _place_randomly(draft, kind.size * scale * variation, art, rng)
             if trial is None:
@@ -102,13 +102,13 @@ def _arrange(
             after = _hidden_after(placed, hidden, trial, art)
             new = max(now - before for now, before in zip(after, [*hidden, 0.0], strict=True))
             if max(after) <= _TOUCHING[1] and wanted[0] <= new <= wanted[1] and not _is_tangled(placed, trial, art):
-                found.append((min((_distance(trial, other) for other in placed), default=0.0), trial, after))
-                if len(found) == 3 or position == touching:
+                candidates.append((min((_distance(trial, other) for other in placed), default=0.0), trial, after))
+                if len(candidates) == 3 or position == touching:
                     break
-        if not found:
+        if not candidates:
             return None
         # Of a few good places the loneliest: pictures fill evenly without looking ruled.
-        _, best, hidden = max(found, key=lambda entry: entry[0])
+        _, best, hidden = max(candidates, key=lambda entry: entry[0])
         placed.append(best)
     return placed
 

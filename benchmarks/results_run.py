@@ -26,10 +26,9 @@ from polysem.evaluation.score_matrix import EmbeddingScores, Scores
 from polysem.models import Model, load
 from polysem.recipes import Recipe
 from polysem.training import train
-from polysem.training.build import assemble
-from polysem.training.checkpoints import Checkpoints
+from polysem.training.build import build_model
 from polysem.training.loop import StoppedError
-from polysem.training.metrics_log import METRICS, read
+from polysem.training.run_folder import METRICS, Checkpoints, read_metrics
 
 SPLIT = "val"
 FIGURES = ("rsum", *(f"{way}.r{cut}" for way in ("i2t", "t2i") for cut in (1, 5, 10)))
@@ -149,7 +148,7 @@ def _measure(bench: Bench, row: Row, model: Model, place: Path) -> Cell:
     cell: Cell = {"figures": figures(found), "protocol": str(found.stamp)}
     if row.read_as is not None:
         other = bench.plan.rows[row.read_as]
-        twin = assemble(bench.recipe(other), bench.data.split("train"))
+        twin = build_model(bench.recipe(other), bench.data.split("train"))
         put(twin, weights)
         cell["read_as"] = figures(measured(_scores(bench, row, twin.eval()), bench.data))
     return cell
@@ -200,7 +199,7 @@ def ranks(found: Evaluation, file: Path) -> None:
 
 def _diary(place: Path) -> Cell:
     """What pages draw from metrics.jsonl."""
-    records = read(place / METRICS)
+    records = read_metrics(place / METRICS)
     validations = [
         {key: record[key] for key in ("step", "epoch", "rsum", "log_variance") if key in record}
         for record in records

@@ -43,9 +43,10 @@ from polysem.evaluation.ranking import rank_bidirectional
 from polysem.evaluation.score_matrix import EmbeddingScores
 from polysem.inspection.diagnose.retrieval_errors import count_confusions, label_groups
 from polysem.inspection.gallery import EmbeddedGallery, open_gallery
-from polysem.training import precompute, train
-from polysem.training.build import assemble
-from polysem.training.metrics_log import METRICS, read
+from polysem.training import train
+from polysem.training.build import build_model
+from polysem.training.feature_cache import cache_features
+from polysem.training.run_folder import METRICS, read_metrics
 
 RESULTS = Path(__file__).parent / "results" / "semantic_sharing.json"
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
@@ -105,7 +106,7 @@ def measure(name: str, seed: int, data: Collection, stores: Stores, out: Path, s
         "seconds": time.monotonic() - began,
         "processor_seconds": time.process_time() - worked,
         "curves": curves(place),
-        "findings": [record["name"] for record in read(place / METRICS) if record["kind"] == "diagnosis"],
+        "findings": [record["name"] for record in read_metrics(place / METRICS) if record["kind"] == "diagnosis"],
     }
     partial = file.with_name(f".{file.name}.partial")
     partial.write_text(json.dumps(cell, indent=1) + "\n", encoding="utf-8")
@@ -121,7 +122,7 @@ def kept(out: Path, name: str, seed: int) -> Path:
 def curves(run: Path) -> dict[str, list[float]]:
     """Of val, epoch by epoch."""
     found: dict[str, list[float]] = {column: [] for column in COLUMNS}
-    for record in read(run / METRICS):
+    for record in read_metrics(run / METRICS):
         if record["kind"] == "validation":
             labels = record["labels"]
             for way in ("i2t", "t2i"):
@@ -181,18 +182,18 @@ def ranking(gallery: EmbeddedGallery) -> Any:
 def extracted(data: Collection, given: Stores, console: Console) -> Stores:
     """Features of all items, test included, before the clock starts: they are made once, and not by a recipe."""
     recipe = recipes.load(RECIPES[WITHOUT])
-    model = assemble(recipe, data.split("train"))
+    model = build_model(recipe, data.split("train"))
     found = []
     for tower, place, what in ((model.image, given[0], "images"), (model.text, given[1], "captions")):
         said = -1
 
-        def tell(step: Any, what: str = what) -> None:
+        def tell(_: str, done: int, total: int, /, what: str = what) -> None:
             nonlocal said
-            if step.total and step.done < step.total and 10 * step.done // step.total > said:
-                said = 10 * step.done // step.total
-                console.print(f"Features of {what}: {step.done:,} of {step.total:,}")
+            if total and done < total and 10 * done // total > said:
+                said = 10 * done // total
+                console.print(f"Features of {what}: {done:,} of {total:,}")
 
-        found.append(precompute.features_of(data, tower.encoder, place, tell).folder)
+        found.append(cache_features(data, tower.encoder, place, tell).folder)
     return found[0], found[1]
 
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from polysem.cli import app
 from polysem.errors import ConfigError, UnknownNameError
-from polysem.training.loop import Loop
+from polysem.training.loop import TrainingLoop
 from training.small import TINY, make_data
 
 SETTINGS = [argument for override in (*TINY[:-1], "training.epochs=1") for argument in ("--set", override)]
@@ -56,7 +56,7 @@ def test_an_interruption_says_how_to_go_on(data, tmp_path, monkeypatch):
     def interrupted(self, *rest):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Loop, "take_step", interrupted)
+    monkeypatch.setattr(TrainingLoop, "take_step", interrupted)
     found = run("--data", data, "--out", tmp_path / "sweep", "--set", "optimiser.lr=1e-3,1e-2")
     assert found.exit_code == 130
     assert "run the same command to go on" in found.stderr

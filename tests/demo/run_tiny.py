@@ -19,23 +19,22 @@ import torch
 import polysem.demo
 from demo.tiny import SCENES, fake_packages, tiny_settings
 from polysem.cli import main
-from polysem.training.interrupts import Interrupts
-from polysem.training.loop import Loop
+from polysem.training.loop import DeferredInterrupt, TrainingLoop
 from waiting import wait_until
 
 
 def hold_after_a_step(told: Path) -> None:
-    take_step = Loop.take_step
+    take_step = TrainingLoop.take_step
 
-    def held(self: Loop, *given: Any) -> None:
+    def held(self: TrainingLoop, *given: Any) -> None:
         if self.step == 1:
             interrupts = signal.getsignal(signal.SIGINT).__self__  # type: ignore[union-attr]
-            assert isinstance(interrupts, Interrupts)
+            assert isinstance(interrupts, DeferredInterrupt)
             told.touch()
-            wait_until(lambda: interrupts.asked)
+            wait_until(lambda: interrupts.requested)
         take_step(self, *given)
 
-    Loop.take_step = held  # type: ignore[method-assign]
+    TrainingLoop.take_step = held  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

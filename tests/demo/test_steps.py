@@ -20,7 +20,7 @@ from polysem.errors import InputError
 from polysem.evaluation import evaluate
 from polysem.search import Index
 from polysem.synthetic.scenes.art import CREDIT
-from polysem.training.train import Silent
+from polysem.training import NullObserver
 from training.small import make_data, weights
 
 TEST = SCENES // 10
@@ -53,7 +53,7 @@ def whole(tmp_path_factory, settings):
 
 
 @dataclass
-class Told(Silent):
+class Told(NullObserver):
     """Hears everything that a demo tells. stop: at which message of which step Ctrl-C is pressed, both from 1."""
 
     stop: tuple[int, int] | None = None

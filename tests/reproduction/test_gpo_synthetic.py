@@ -7,13 +7,26 @@ import torch
 
 from polysem.errors import ConfigError, UnknownNameError
 from polysem.features import LocalFeatures
-from polysem.reproduction.gpo_page import page
-from polysem.reproduction.gpo_runs import reproduce
-from polysem.reproduction.gpo_synthetic import SHOWN, Settings, build, carry_out, learned, pooled, rmse
-from polysem.reproduction.gpo_table import DESIGNS, PAPER, SIZES, paper, verdict
-from polysem.reproduction.patterns import PATTERNS, coefficients
+from polysem.reproduction.gpo_experiment import reproduce
+from polysem.reproduction.gpo_page import render_experiment
+from polysem.reproduction.gpo_synthetic import (
+    DESIGNS,
+    PAPER,
+    PATTERNS,
+    SHOWN,
+    SIZES,
+    GPOSettings,
+    build_gpo,
+    coefficients,
+    compare_with_paper,
+    learned_coefficients,
+    paper_rmse,
+    pool,
+    rmse,
+    train_and_measure,
+)
 
-QUICK = Settings(steps=3, sizes_per_step=4, width=2)
+QUICK = GPOSettings(steps=3, sizes_per_step=4, width=2)
 
 
 @pytest.mark.parametrize(
@@ -42,9 +55,9 @@ def test_every_pattern_sums_to_one_and_ends_with_its_set(pattern):
 def test_the_truth_pools_sorted_values():
     values = torch.tensor([[[1.0], [5.0], [3.0], [9.0]]])  # the 9 is padding
     sets = LocalFeatures.from_lengths(values, [3])
-    assert pooled(sets, coefficients("M-1", [3], 4)).item() == 5
-    assert pooled(sets, coefficients("A", [3], 4)).item() == pytest.approx(3)
-    assert pooled(sets, coefficients("L", [3], 4)).item() == pytest.approx((2 * 5 + 1 * 3) / 3)
+    assert pool(sets, coefficients("M-1", [3], 4)).item() == 5
+    assert pool(sets, coefficients("A", [3], 4)).item() == pytest.approx(3)
+    assert pool(sets, coefficients("L", [3], 4)).item() == pytest.approx((2 * 5 + 1 * 3) / 3)
 
 
 def test_rmse_is_taken_over_each_set_and_averaged_over_sizes():
@@ -56,8 +69,8 @@ def test_rmse_is_taken_over_each_set_and_averaged_over_sizes():
 def test_the_papers_table_is_complete():
     assert set(PAPER) == set(DESIGNS)
     assert all(set(row) == set(PATTERNS) and all(len(cell) == 3 for cell in row.values()) for row in PAPER.values())
-    assert (paper("interp", "M-1", "seen"), paper("interp", "M-10", "smaller")) == (0.065, 0.141)
-    assert paper("cos-sin-bigru", "T-50%", "larger") == 0.004
+    assert (paper_rmse("interp", "M-1", "seen"), paper_rmse("interp", "M-10", "smaller")) == (0.065, 0.141)
+    assert paper_rmse("cos-sin-bigru", "T-50%", "larger") == 0.004
 
 
 def test_training_never_sees_the_other_sizes():
@@ -77,33 +90,33 @@ def test_training_never_sees_the_other_sizes():
     ],
 )
 def test_a_cell_is_met_within_four_thousandths_or_half(ours, theirs, says):
-    assert verdict(ours, theirs) == says
+    assert compare_with_paper(ours, theirs) == says
 
 
 @pytest.mark.parametrize("design", DESIGNS)
 def test_every_design_gives_weights_for_every_size(design):
     for sizes in SIZES.values():
-        theta = learned(build(design), sizes)
+        theta = learned_coefficients(build_gpo(design), sizes)
         torch.testing.assert_close(theta.sum(1), torch.ones(len(sizes)))
         assert (theta >= 0).all()
 
 
 def test_a_design_learns_a_pattern():
-    untrained = carry_out("interp", "M-1", 0, QUICK).rmse
-    trained = carry_out("interp", "M-1", 0, Settings(steps=60, learning_rate=0.03, width=4)).rmse
+    untrained = train_and_measure("interp", "M-1", 0, QUICK).rmse
+    trained = train_and_measure("interp", "M-1", 0, GPOSettings(steps=60, learning_rate=0.03, width=4)).rmse
     assert all(trained[sizes] < 0.9 * untrained[sizes] for sizes in SIZES)
     assert trained["smaller"] < untrained["smaller"] / 2
 
 
 def test_a_run_depends_on_its_seed_alone():
-    first, again, other = (carry_out("cos-sin-mlp", "L", seed, QUICK).rmse for seed in (1, 1, 2))
+    first, again, other = (train_and_measure("cos-sin-mlp", "L", seed, QUICK).rmse for seed in (1, 1, 2))
     assert first == again
     assert first != other
 
 
 def test_an_interruption_ends_a_training():
     with pytest.raises(KeyboardInterrupt):
-        carry_out("interp", "A", 0, QUICK, stopped=lambda: True)
+        train_and_measure("interp", "A", 0, QUICK, should_stop=lambda: True)
 
 
 def test_the_experiment_holds_every_cell_asked_for():
@@ -115,7 +128,7 @@ def test_the_experiment_holds_every_cell_asked_for():
         (design, pattern, sizes) for design in ("interp", "cos-sin-bigru") for pattern in ("A", "L") for sizes in SIZES
     ]
     assert len(found.runs) == 8
-    assert seen == [(done, 8) for done in range(9)]
+    assert seen == [("trainings", done, 8) for done in range(9)]
     assert found.met("interp")[1] == 6
     cell = found.cells[-1]
     values = [run.rmse["larger"] for run in found.runs if (run.design, run.pattern) == ("cos-sin-bigru", "L")]
@@ -132,7 +145,7 @@ def test_processes_find_what_one_finds():
 
 
 def test_the_page_needs_nothing_but_itself():
-    html = page(reproduce(["interp", "cos-sin-mlp"], ["T-50%"], 1, QUICK, workers=1))
+    html = render_experiment(reproduce(["interp", "cos-sin-mlp"], ["T-50%"], 1, QUICK, workers=1))
     assert html.count("<svg") == 2 * len(SHOWN)
     assert "n = 120, not seen in training" in html
     assert "prefers-color-scheme: dark" in html

@@ -10,11 +10,10 @@ from polysem.data.batching import Batches
 from polysem.models import Model
 from polysem.recipes import Recipe
 from polysem.training import loading
-from polysem.training.build import assemble
-from polysem.training.criterion import Criterion
-from polysem.training.data import split
-from polysem.training.hiding import hiding
-from polysem.training.labels import label_flags
+from polysem.training.backward import Criterion
+from polysem.training.build import build_model, label_matrix
+from polysem.training.masked_modelling import build_masked_modelling
+from polysem.training.splits import split
 from training.small import WORDS, make_data
 
 WIDTHS = ("image.encoder.dim=16", "text.encoder.dim=16", "image.sets.input_dim=16")
@@ -45,18 +44,18 @@ def tiny(name: str, *overrides: str) -> Recipe:
     return recipes.load(name, [*given, *overrides])
 
 
-def assembled(recipe: Recipe, data: Path) -> tuple[Model, Criterion, loading.Feeder]:
+def assembled(recipe: Recipe, data: Path) -> tuple[Model, Criterion, loading.BatchLoader]:
     """Everything a step needs."""
     train = split(open_collection(data), recipe.data).train
-    model = assemble(recipe, train)
+    model = build_model(recipe, train)
     seed = recipe.training.seed
-    blanking, guessing = hiding(recipe, model, train, images=None)
-    feeder = loading.Feeder(
+    masker, heads = build_masked_modelling(recipe, model, train, images=None)
+    feeder = loading.BatchLoader(
         model,
         loading.image_source(model.image, train, None, recipe.image, seed),
         loading.text_source(model.text, train, None, recipe.text, seed),
         Batches(train, recipe.training.batch, recipe.training.captions, seed),
-        labels=label_flags(train, model.labels or ()),
-        blanking=blanking,
+        labels=label_matrix(train, model.labels or ()),
+        masker=masker,
     )
-    return model, Criterion(recipe, guessing), feeder
+    return model, Criterion(recipe, heads), feeder

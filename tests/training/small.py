@@ -15,9 +15,9 @@ from polysem.data.batching import Batches
 from polysem.models import Model
 from polysem.recipes import Recipe
 from polysem.training import loading
-from polysem.training.build import assemble
-from polysem.training.criterion import Criterion
-from polysem.training.data import split
+from polysem.training.backward import Criterion
+from polysem.training.build import build_model
+from polysem.training.splits import split
 
 WORDS = ("red", "blue", "green", "small", "large", "old", "dog", "cat", "tree", "car", "boat", "house")
 TINY = ("dim=16", "text.encoder.word_dim=8", "data.min_count=1", "training.batch=6", "training.epochs=3")
@@ -47,15 +47,15 @@ def tiny(name: str, *overrides: str) -> Recipe:
     return recipes.load(name, [*TINY, *overrides])
 
 
-def assembled(recipe: Recipe, data: Path) -> tuple[Model, Criterion, Batches, loading.Feeder]:
+def assembled(recipe: Recipe, data: Path) -> tuple[Model, Criterion, Batches, loading.BatchLoader]:
     """Everything a step needs, in double precision so that equal means equal."""
     train = split(open_collection(data), recipe.data).train
-    model = assemble(recipe, train)
+    model = build_model(recipe, train)
     seed = recipe.training.seed
     images = loading.image_source(model.image, train, None, recipe.image, seed)
     texts = loading.text_source(model.text, train, None, recipe.text, seed)
     batches = Batches(train, recipe.training.batch, recipe.training.captions, seed)
-    return model, Criterion(recipe), batches, loading.Feeder(model, images, texts, batches)
+    return model, Criterion(recipe), batches, loading.BatchLoader(model, images, texts, batches)
 
 
 def gradients(model: Model) -> dict[str, torch.Tensor]:

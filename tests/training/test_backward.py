@@ -9,7 +9,7 @@ import torch
 
 from polysem.features import LocalFeatures
 from polysem.training import backward
-from polysem.training.loading import Fed
+from polysem.training.loading import TrainingBatch
 from training.small import assembled, cpu, gradients, make_data, tiny
 
 SLOTS = ("image.sets.head_dim=8", "text.sets.head_dim=8", "image.encoder.dropout=0.0", "text.encoder.dropout=0.0")
@@ -21,10 +21,10 @@ def double(inputs):
     return inputs
 
 
-def doubled(batch: Fed) -> Fed:
+def doubled(batch: TrainingBatch) -> TrainingBatch:
     labels = None if batch.labels is None else (batch.labels[0].double(), batch.labels[1].double())
-    blanks = None if batch.blanks is None else replace(batch.blanks, regions=batch.blanks.regions.double())
-    return replace(batch, images=double(batch.images), labels=labels, blanks=blanks)
+    masked = None if batch.masked is None else replace(batch.masked, regions=batch.masked.regions.double())
+    return replace(batch, images=double(batch.images), labels=labels, masked=masked)
 
 
 RECIPES = {
@@ -44,11 +44,11 @@ def test_cached_gradients_equal_those_of_the_whole_batch(name, chunk, tmp_path):
     batch = doubled(next(iter(feeder.epoch(0))))
     buffers = {key: value.clone() for key, value in model.state_dict().items()}
 
-    whole = backward.run(model, criterion, batch, cpu())
+    whole = backward.run_batch(model, criterion, batch, cpu())
     expected, after = gradients(model), {key: value.clone() for key, value in model.state_dict().items()}
     model.zero_grad()
     model.load_state_dict(buffers)
-    cached = backward.run(model, criterion, batch, cpu(), chunk=chunk)
+    cached = backward.run_batch(model, criterion, batch, cpu(), chunk=chunk)
     found = gradients(model)
 
     torch.testing.assert_close(cached.loss.total, whole.loss.total)
@@ -71,7 +71,7 @@ def test_caching_draws_the_same_dropout_in_both_passes(tmp_path):
     def loss() -> float:
         torch.manual_seed(3)
         model.zero_grad()
-        return float(backward.run(model, criterion, batch, cpu(), chunk=2).loss.total)
+        return float(backward.run_batch(model, criterion, batch, cpu(), chunk=2).loss.total)
 
     loss()
     slope = float(parameter.grad[0])
@@ -91,10 +91,10 @@ def test_accumulated_batches_add_their_gradients(tmp_path):
     single = []
     for batch in (first, second):
         model.zero_grad()
-        backward.run(model, criterion, batch, cpu(), scale=0.5)
+        backward.run_batch(model, criterion, batch, cpu(), scale=0.5)
         single.append(gradients(model))
     model.zero_grad()
     for batch in (first, second):
-        backward.run(model, criterion, batch, cpu(), scale=0.5)
+        backward.run_batch(model, criterion, batch, cpu(), scale=0.5)
     for key, value in gradients(model).items():
         torch.testing.assert_close(value, single[0][key] + single[1][key])

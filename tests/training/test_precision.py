@@ -11,7 +11,8 @@ import torch
 from polysem.environment.precision import Precision
 from polysem.errors import ConfigError
 from polysem.training import train
-from polysem.training.train import Silent, _precision
+from polysem.training.loop import NullObserver
+from polysem.training.train import _choose_precision
 from training.small import make_data, tiny
 
 
@@ -35,7 +36,7 @@ def processor(monkeypatch):
     return install
 
 
-class Findings(Silent):
+class Findings(NullObserver):
     def __init__(self) -> None:
         self.names: list[str] = []
 
@@ -67,6 +68,6 @@ def test_bf16_trains_where_it_works_and_a_run_keeps_its_precision(data, tmp_path
     assert content["precision"] == "bf16"
     assert content["best"]["rsum"] > 0
     processor(Precision("bf16", True, 0.9))
-    assert _precision("bf16", {"precision": "bf16"}) == ("bf16", [])
+    assert _choose_precision("bf16", {"precision": "bf16"}) == ("bf16", [])
     processor(Precision("bf16", True, 2.0))
-    assert _precision("bf16", {"precision": "no"})[0] == "fp32"
+    assert _choose_precision("bf16", {"precision": "no"})[0] == "fp32"

@@ -18,10 +18,10 @@ from polysem.evaluation import evaluate
 from polysem.evaluation.metrics import micro_f1
 from polysem.features import LocalFeatures
 from polysem.training import backward, train
-from polysem.training.blanks import RATE
-from polysem.training.build import assemble
-from polysem.training.data import split
-from training.cutting import killed_after
+from polysem.training.build import build_model
+from polysem.training.masked_modelling import RATE
+from polysem.training.splits import split
+from training.killed_runs import killed_after
 from training.labelled import assembled, make_labelled, tiny
 from training.small import cpu, make_data
 from training.test_backward import doubled
@@ -43,7 +43,7 @@ def run(recipe, data, out, **options):
 def first_batch(feeder):
     """The first batch that hides something of both sides."""
     for batch in feeder.epoch(0):
-        if batch.blanks.images.any() and batch.blanks.texts.any():
+        if batch.masked.images.any() and batch.masked.texts.any():
             return batch
     raise AssertionError("nothing was hidden in a whole epoch")
 
@@ -51,8 +51,8 @@ def first_batch(feeder):
 def guess_loss(model, criterion, batch):
     model.eval()
     with torch.no_grad():
-        images, texts = model(batch.images, batch.texts, (None, None), criterion.guessing.hidden(batch.blanks))
-        return images.states, texts.states, criterion.guessing(images.states, texts.states, batch.blanks).total
+        images, texts = model(batch.images, batch.texts, (None, None), criterion.heads.tower_masks(batch.masked))
+        return images.states, texts.states, criterion.heads(images.states, texts.states, batch.masked).total
 
 
 @pytest.mark.parametrize(("name", "seen"), [("semantic-sharing", False), ("semantic-sharing-official", True)])
@@ -60,7 +60,7 @@ def test_a_hidden_region_cannot_be_seen_but_by_the_released_code(name, seen, dat
     model, criterion, feeder = assembled(tiny(name), data)
     batch = first_batch(feeder)
     changed = batch.images.values.clone()
-    changed[batch.blanks.images] += 3.0
+    changed[batch.masked.images] += 3.0
     other = replace(batch, images=LocalFeatures(changed, batch.images.mask))
     states, _, loss = guess_loss(model, criterion, batch)
     altered, _, other_loss = guess_loss(model, criterion, other)
@@ -72,21 +72,21 @@ def test_a_region_that_is_not_hidden_is_seen(data):
     model, criterion, feeder = assembled(tiny("semantic-sharing"), data)
     batch = first_batch(feeder)
     changed = batch.images.values.clone()
-    changed[~batch.blanks.images] += 1.0
+    changed[~batch.masked.images] += 1.0
     states = guess_loss(model, criterion, batch)[0]
     altered = guess_loss(model, criterion, replace(batch, images=LocalFeatures(changed, batch.images.mask)))[0]
-    assert (states - altered)[batch.blanks.images].abs().max() > 1e-4
+    assert (states - altered)[batch.masked.images].abs().max() > 1e-4
 
 
 def test_a_hidden_word_is_a_mask_that_no_other_word_is(data):
     """In the released vocabularies <mask> is missing and becomes <unk>."""
     model, _, feeder = assembled(tiny("semantic-sharing"), data)
     batch, encoder = first_batch(feeder), model.text.encoder
-    hidden = batch.blanks.texts
+    hidden = batch.masked.texts
     assert (batch.texts.ids[hidden] == encoder.mask_id).all()
     assert not (batch.texts.ids[~hidden] == encoder.mask_id).any()
     assert encoder.mask_id not in (encoder.vocabulary.encode("xyzzy")[1], 0)
-    told = feeder.blanking.words[batch.blanks.words[hidden]]
+    told = feeder.masker.words[batch.masked.words[hidden]]
     assert not (told == encoder.mask_id).any()  # what is asked for is what stood there
     assert not hidden[:, 0].any()
     lengths = batch.texts.mask.sum(1)
@@ -95,35 +95,35 @@ def test_a_hidden_word_is_a_mask_that_no_other_word_is(data):
 
 def test_what_is_hidden_is_a_function_of_seed_epoch_and_item(data):
     _, _, feeder = assembled(tiny("semantic-sharing"), data)
-    blanking, mask = feeder.blanking, torch.ones(400, 20, dtype=torch.bool)
+    masker, mask = feeder.masker, torch.ones(400, 20, dtype=torch.bool)
     keys = [f"item {n}" for n in range(400)]
-    first = blanking.draw(mask, keys, 0, ends=False)
-    assert torch.equal(first, blanking.draw(mask, keys, 0, ends=False))
-    assert torch.equal(first[7:9], blanking.draw(mask[:2], keys[7:9], 0, ends=False))
-    assert not torch.equal(first, blanking.draw(mask, keys, 1, ends=False))
+    first = masker.draw(mask, keys, 0, protect_ends=False)
+    assert torch.equal(first, masker.draw(mask, keys, 0, protect_ends=False))
+    assert torch.equal(first[7:9], masker.draw(mask[:2], keys[7:9], 0, protect_ends=False))
+    assert not torch.equal(first, masker.draw(mask, keys, 1, protect_ends=False))
     assert first.float().mean() == pytest.approx(RATE, abs=0.01)
-    lone = blanking.draw(torch.ones(400, 1, dtype=torch.bool), keys, 0, ends=False)
+    lone = masker.draw(torch.ones(400, 1, dtype=torch.bool), keys, 0, protect_ends=False)
     assert not lone.any()  # an item is never hidden whole
 
 
 def test_stored_features_of_hidden_words_are_hidden_by_the_tower(data):
     model, criterion, feeder = assembled(tiny("semantic-sharing"), data)
-    blanking, batch = feeder.blanking, first_batch(feeder)
+    masker, batch = feeder.masker, first_batch(feeder)
     places, keys = np.arange(4), ["a", "b", "c", "d"]
     with torch.no_grad():
-        stored = model.text.encoder(blanking.encoder.tokenize(blanking.captions[:4]))
+        stored = model.text.encoder(masker.encoder.tokenize(masker.captions[:4]))
     image_keys = [str(number) for number in range(len(batch.images))]
-    fed, blanks = blanking.hide(batch.images, image_keys, stored, places, keys, 0)
+    fed, masked = masker.mask(batch.images, image_keys, stored, places, keys, 0)
     assert fed is stored
-    assert not blanks.replaced
-    hidden = criterion.guessing.hidden(blanks)[1]
+    assert not masked.replaced
+    hidden = criterion.heads.tower_masks(masked)[1]
     _, read = model.text.encode(fed, None, hidden)
-    assert blanks.texts.any()
-    assert (read.values[blanks.texts] == criterion.guessing.text_mask).all()
-    assert torch.equal(read.values[~blanks.texts], stored.values[~blanks.texts])
+    assert masked.texts.any()
+    assert (read.values[masked.texts] == criterion.heads.text_mask).all()
+    assert torch.equal(read.values[~masked.texts], stored.values[~masked.texts])
     shorter = LocalFeatures(stored.values[:, :-1], stored.mask[:, :-1])
     with pytest.raises(InputError, match="not one for each of their tokens"):
-        blanking.hide(batch.images, image_keys, shorter, places, keys, 0)
+        masker.mask(batch.images, image_keys, shorter, places, keys, 0)
 
 
 @pytest.mark.parametrize("chunk", [1, 4])
@@ -137,7 +137,7 @@ def test_cached_gradients_equal_those_of_the_whole_batch(name, chunk, data):
     def step(size):
         model.zero_grad()
         criterion.zero_grad()
-        loss = backward.run(model, criterion, batch, cpu(), chunk=size).loss
+        loss = backward.run_batch(model, criterion, batch, cpu(), chunk=size).loss
         parameters = [*model.named_parameters(), *criterion.named_parameters()]
         return loss, {key: p.grad.clone() for key, p in parameters if p.grad is not None}
 
@@ -145,7 +145,7 @@ def test_cached_gradients_equal_those_of_the_whole_batch(name, chunk, data):
     cached, found = step(chunk)
     torch.testing.assert_close(cached.total, whole.total)
     assert expected.keys() == found.keys()
-    assert ("guessing.words.weight" in expected) == (name != "dscmr")
+    assert ("heads.words.weight" in expected) == (name != "dscmr")
     for key in expected:
         torch.testing.assert_close(found[key], expected[key], rtol=1e-6, atol=1e-9, msg=lambda m, k=key: f"{k}: {m}")
 
@@ -163,7 +163,7 @@ def test_labels_are_learned_and_measured(name, data, tmp_path):
     assert labels["micro_f1"]["text"] > 10
     model = polysem.load(tmp_path / "run")
     assert (model.text.sets is model.image.sets) == (name != "semantic-sharing-independent")
-    assert not any("guessing" in name or "mask" in name for name in model.state_dict())
+    assert not any("heads" in name or "mask" in name for name in model.state_dict())
     items = open_collection(data).split("val")
     found = evaluate(model, items, protocol="labels", split="val", intervals=False)
     assert found.metrics["micro_f1"].keys() == {"image", "text"}
@@ -228,9 +228,9 @@ def test_data_without_labels_is_refused_with_what_to_do(tmp_path):
 
 def test_a_model_without_classes_says_so(data):
     recipe = recipes.load("vse-infty", ["dim=16", "text.encoder.word_dim=8", "data.min_count=1"])
-    from polysem.training.build import assemble
+    from polysem.training.build import build_model
 
-    model = assemble(recipe, open_collection(data))
+    model = build_model(recipe, open_collection(data))
     assert model.labels is None
     with pytest.raises(InputError, match="knows no classes"):
         model.classify_texts(["a red dog"])
@@ -256,4 +256,4 @@ def test_recipes_that_cannot_work_are_refused(overrides, problem):
 def test_features_of_a_width_that_the_classifier_does_not_read_are_refused_at_once(data):
     recipe = tiny("semantic-sharing", "image.encoder.dim=8")
     with pytest.raises(ConfigError, match=r"image\.sets reads features of width 16; .* have 8.*image\.encoder\.dim=16"):
-        assemble(recipe, split(open_collection(data), recipe.data).train)
+        build_model(recipe, split(open_collection(data), recipe.data).train)

@@ -20,7 +20,7 @@ from polysem.data import open_collection
 from polysem.errors import InputError, UnknownNameError
 from polysem.evaluation.embeddings import embed
 from polysem.training import train
-from training.cutting import killed_after
+from training.killed_runs import killed_after
 from training.test_train import same_run
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (30, 40, 220), "white": (240, 240, 240)}

@@ -14,7 +14,7 @@ from polysem.cli.common import AsJson, ProgressBar, QuickCommand, QuickGroup, ne
 from polysem.errors import ConfigError
 
 if TYPE_CHECKING:
-    from polysem.reproduction.gpo_runs import Cell, Experiment
+    from polysem.reproduction.gpo_experiment import GPOCell, GPOExperiment
 
 group = typer.Typer(cls=QuickGroup, no_args_is_help=True, epilog="Example: polysem reproduce gpo-synthetic --out gpo")
 
@@ -54,10 +54,8 @@ def gpo_synthetic_command(
     """
     if out is not None and out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out} is a file. Give a folder; one that is not there is made.")
-    from polysem.reproduction.gpo_runs import reproduce
-    from polysem.reproduction.gpo_synthetic import Settings
-    from polysem.reproduction.gpo_table import DESIGNS
-    from polysem.reproduction.patterns import PATTERNS
+    from polysem.reproduction import reproduce
+    from polysem.reproduction.gpo_synthetic import DESIGNS, PATTERNS, GPOSettings
 
     try:
         with ProgressBar() as progress:
@@ -65,27 +63,27 @@ def gpo_synthetic_command(
                 design or tuple(DESIGNS),
                 pattern or tuple(PATTERNS),
                 seeds,
-                Settings(steps=steps),
+                GPOSettings(steps=steps),
                 workers,
-                lambda done, total: progress("Trainings", done, total),
+                lambda _, done, total: progress("Trainings", done, total),
             )
     except KeyboardInterrupt:
         typer.echo("\nInterrupted. Nothing was written.", err=True)
         sys.exit(130)
     answer = json.dumps(_summarise(experiment), indent=2)
     if out is not None:
-        from polysem.reproduction.gpo_page import page
+        from polysem.reproduction.gpo_page import render_experiment
 
         out.mkdir(parents=True, exist_ok=True)
         (out / "gpo-synthetic.json").write_text(answer + "\n", encoding="utf-8")
-        (out / "gpo-synthetic.html").write_text(page(experiment), encoding="utf-8")
+        (out / "gpo-synthetic.html").write_text(render_experiment(experiment), encoding="utf-8")
     if as_json:
         typer.echo(answer)
     else:
         _show(experiment, out)
 
 
-def _summarise(experiment: Experiment) -> dict[str, Any]:
+def _summarise(experiment: GPOExperiment) -> dict[str, Any]:
     designs = dict.fromkeys(cell.design for cell in experiment.cells)
     return {
         "experiment": "gpo-synthetic",
@@ -100,10 +98,10 @@ def _summarise(experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def _show(experiment: Experiment, out: Path | None) -> None:
+def _show(experiment: GPOExperiment, out: Path | None) -> None:
     from rich.table import Table
 
-    from polysem.reproduction.gpo_table import DESIGNS, SIZES
+    from polysem.reproduction.gpo_synthetic import DESIGNS, SIZES
 
     table = Table(
         "Design", "Pattern", *SIZES, title="RMSE of the coefficients, ours (the paper's)", title_justify="left"
@@ -127,7 +125,7 @@ def _show(experiment: Experiment, out: Path | None) -> None:
         )
 
 
-def _cell(cell: Cell, seeds: int) -> str:
+def _cell(cell: GPOCell, seeds: int) -> str:
     spread = f" ± {_short(cell.spread, 4)}" if seeds > 1 else ""
     sign = {"met": "[green]✓[/]", "better": "[yellow]<[/]", "worse": "[red]>[/]"}[cell.verdict]
     return f"{_short(cell.ours, 4)}{spread} ({_short(cell.paper, 3)}) {sign}"

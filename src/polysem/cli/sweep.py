@@ -31,7 +31,7 @@ from polysem.cli.train import (
 from polysem.errors import ConfigError
 
 if TYPE_CHECKING:
-    from polysem.training.sweep import Run, Sweep, Watcher
+    from polysem.training.sweep import Sweep, SweepObserver, SweepRun
 
 LOWER_IS_BETTER = ("median_rank", "mean_rank")
 
@@ -128,17 +128,17 @@ def _parse_seeds(text: str | None) -> tuple[int, ...]:
     return seeds
 
 
-def _display() -> Watcher:
+def _display() -> SweepObserver:
     """Announcements on stderr, with the bar of each training below its own."""
     from rich.console import Console
     from rich.text import Text
 
     from polysem.training.monitoring.report import format_duration
-    from polysem.training.sweep import Watcher
+    from polysem.training.sweep import SweepObserver
 
     console = Console(stderr=True, highlight=False)
 
-    class SweepDisplay(Watcher):
+    class SweepDisplay(SweepObserver):
         def __init__(self) -> None:
             self._began, self._trained, self._left = 0.0, list[float](), 0
             self._stage = ""
@@ -155,7 +155,7 @@ def _display() -> Watcher:
                 self._stage = stage
                 self._print(f"Measuring: {stage} …", "dim")
 
-        def end(self, run: Run, trained: bool) -> None:
+        def end(self, run: SweepRun, trained: bool) -> None:
             if run.error:
                 self._print(f"Failed: {run.error}", "red")
             elif not trained:
@@ -177,8 +177,8 @@ def _show(result: Sweep) -> None:
     from rich.text import Text
 
     from polysem.training.monitoring.report import format_duration
-    from polysem.training.sweep.parse import shown
-    from polysem.training.sweep.state import PICTURE
+    from polysem.training.sweep.plan import format_value
+    from polysem.training.sweep.run import PLOT
 
     rows = result.rows
     table = Table(
@@ -194,7 +194,7 @@ def _show(result: Sweep) -> None:
         ]
         seeds = str(len(row.finished)) if len(row.finished) == len(row.runs) else f"{len(row.finished)}/{len(row.runs)}"
         spent = format_duration(sum(run.seconds for run in row.runs))
-        table.add_row(*(shown(row.values[key]) for key in result.keys), seeds, *cells, spent)
+        table.add_row(*(format_value(row.values[key]) for key in result.keys), seeds, *cells, spent)
     console = new_console()
     console.print(table)
     for stamp in result.protocols:
@@ -203,7 +203,7 @@ def _show(result: Sweep) -> None:
         what = f"{run.folder}, seed {run.seed}: {run.status}. {run.error}"
         console.print(Text(what, style="red"), soft_wrap=True)
     if any(row.means for row in rows):
-        console.print(Text(f"{result.out / PICTURE} shows the curve."), soft_wrap=True)
+        console.print(Text(f"{result.out / PLOT} shows the curve."), soft_wrap=True)
 
 
 def _best(metric: str, means: list[float | None]) -> float | None:

@@ -14,8 +14,8 @@ from polysem.cli.common import AsJson, FolderLabels, ProgressBar, open_data, pri
 from polysem.errors import ConfigError
 
 if TYPE_CHECKING:
-    from polysem.training import Result
-    from polysem.training.monitoring.display import Live
+    from polysem.training import TrainingResult
+    from polysem.training.monitoring.display import TerminalDisplay
 
 ON_COLLAPSE = ("stop", "warn")
 LOG_SECONDS = 30.0
@@ -94,18 +94,18 @@ class TrainingDisplay(ProgressBar):
         if done < total or stage in self.stages:  # else they are there already
             self(stage, done, total)
 
-    def begin(self, title: str, total: int, step: int, best: dict[str, Any] | None) -> Live:
+    def begin(self, title: str, total: int, step: int, best: dict[str, Any] | None) -> TerminalDisplay:
         from polysem import distributed
-        from polysem.training.monitoring.display import Live
+        from polysem.training.monitoring.display import TerminalDisplay
 
         self.close()  # two that draw at once spoil each other
-        live = Live(title, total, enabled=distributed.rank() == 0)
+        live = TerminalDisplay(title, total, enabled=distributed.rank() == 0)
         if step:
             live.resumed(step, best)
         return live
 
 
-def _show(result: Result) -> None:
+def _show(result: TrainingResult) -> None:
     rows = [
         ("Folder", str(result.run)),
         ("Steps", f"{result.steps:,}" + (f" (from {result.resumed_from:,} on)" if result.resumed_from else "")),

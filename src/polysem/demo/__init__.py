@@ -3,7 +3,7 @@
 One's own pictures without captions go straight into the index.
 """
 
-from polysem.demo.questions import Found
+from polysem.demo.example_searches import ExampleSearch
 from polysem.demo.steps import RECIPES, Demo, demo
 
-__all__ = ["RECIPES", "Demo", "Found", "demo"]
+__all__ = ["RECIPES", "Demo", "ExampleSearch", "demo"]

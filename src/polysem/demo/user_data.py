@@ -1,4 +1,4 @@
-"""The user's own pictures: whether they can be learned from, and where what is made of them is kept."""
+"""The user's own pictures: whether a model can be trained on them, and where what is made of them is kept."""
 
 from __future__ import annotations
 
@@ -16,47 +16,49 @@ FEWEST = 40
 
 
 @dataclass(frozen=True)
-class Own:
-    """place: name of the folder for what is made of it. why_not: why no model learns from it, None if one can."""
+class UserData:
+    """A collection of the user's. folder: the name for what is made of it. why_not: why no model is trained on it."""
 
     source: Path
     collection: Collection
-    place: str
+    folder: str
     why_not: str | None
 
 
-def opened(data: str | Path) -> Own:
+def open_user_data(data: str | Path) -> UserData:
     """The collection at this path."""
     path = Path(os.path.abspath(Path(data).expanduser()))  # "." has no name of its own
-    found = open_collection(path)
-    if found.kind != "image":
-        raise InputError(f"{data} is a collection of {found.kind}; the demo takes pictures: a folder of them will do.")
-    why_not = _why_not(found)
+    collection = open_collection(path)
+    if collection.kind != "image":
+        raise InputError(
+            f"{data} is a collection of {collection.kind}; the demo takes pictures: a folder of them will do."
+        )
+    why_not = _why_not(collection)
     # A model knows what it learned from: other captions make another one. An index is brought up to date in its place.
     mark = hashlib.sha256(str(path).encode(errors="surrogateescape"))
     if why_not is None:
-        mark.update(_content(found))
-    return Own(Path(data), found, f"{found.name}-{mark.hexdigest()[:8]}", why_not)
+        mark.update(_content(collection))
+    return UserData(Path(data), collection, f"{collection.name}-{mark.hexdigest()[:8]}", why_not)
 
 
-def _why_not(own: Collection) -> str | None:
-    captioned = sum(bool(item.captions) for item in own)
+def _why_not(collection: Collection) -> str | None:
+    captioned = sum(bool(item.captions) for item in collection)
     if captioned < FEWEST:
-        return f"{captioned:,} of its {len(own):,} pictures have captions, and learning takes {FEWEST} or more"
-    if own.has_splits and not {"train", "val"} <= own.splits.keys():
-        return f"its splits are {', '.join(own.splits)}, and learning takes train and val"
+        return f"{captioned:,} of its {len(collection):,} pictures have captions, and learning takes {FEWEST} or more"
+    if collection.has_splits and not {"train", "val"} <= collection.splits.keys():
+        return f"its splits are {', '.join(collection.splits)}, and learning takes train and val"
     return None
 
 
-def _content(own: Collection) -> bytes:
+def _content(collection: Collection) -> bytes:
     """Changes when an id, a caption, a split or a picture does."""
-    found = hashlib.sha256()
-    for item in own:
+    content = hashlib.sha256()
+    for item in collection:
         try:
             status = item.media.path.stat()
             picture = f"{status.st_size} {status.st_mtime_ns}"
         except OSError:
             picture = "missing"
-        said = "\0".join([item.id, item.split or "", picture, *item.captions])
-        found.update(said.encode(errors="surrogatepass") + b"\n")
-    return found.digest()
+        text = "\0".join([item.id, item.split or "", picture, *item.captions])
+        content.update(text.encode(errors="surrogatepass") + b"\n")
+    return content.digest()

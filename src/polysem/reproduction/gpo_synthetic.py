@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -18,8 +19,52 @@ from polysem import masked_ops
 from polysem.errors import ConfigError
 from polysem.features import LocalFeatures
 from polysem.pooling import GPO
-from polysem.reproduction.gpo_table import SIZES, Sizes
-from polysem.reproduction.patterns import coefficients
+
+Sizes = Literal["seen", "smaller", "larger"]
+Agreement = Literal["met", "better", "worse"]
+
+SIZES: dict[Sizes, range] = {"seen": range(20, 101), "smaller": range(10, 20), "larger": range(101, 121)}
+"""Sizes of the sets. Training sees the first range only."""
+
+DESIGNS = {
+    "interp": "Interp.",
+    "cos-sin-mlp": "Cos/Sin+MLP",
+    "index-bigru": "Index+BiGRU",
+    "cos-sin-bigru": "Cos/Sin+BiGRU",
+}
+"""The coefficient generators, by our name and the paper's."""
+
+PAPER: dict[str, dict[str, tuple[float, float, float]]] = {
+    "interp": {
+        "A": (0.0, 0.0, 0.0),
+        "M-1": (0.065, 0.017, 0.070),
+        "M-10": (0.030, 0.141, 0.014),
+        "T-50%": (0.011, 0.039, 0.005),
+        "L": (0.004, 0.016, 0.002),
+    },
+    "cos-sin-mlp": {
+        "A": (0.012, 0.054, 0.006),
+        "M-1": (0.003, 0.003, 0.003),
+        "M-10": (0.047, 0.093, 0.030),
+        "T-50%": (0.032, 0.096, 0.026),
+        "L": (0.022, 0.065, 0.028),
+    },
+    "index-bigru": {
+        "A": (0.002, 0.006, 0.003),
+        "M-1": (0.002, 0.004, 0.001),
+        "M-10": (0.026, 0.052, 0.018),
+        "T-50%": (0.011, 0.049, 0.007),
+        "L": (0.008, 0.015, 0.005),
+    },
+    "cos-sin-bigru": {
+        "A": (0.0, 0.002, 0.0),
+        "M-1": (0.005, 0.010, 0.004),
+        "M-10": (0.010, 0.031, 0.007),
+        "T-50%": (0.006, 0.046, 0.004),
+        "L": (0.0, 0.005, 0.001),
+    },
+}
+"""Table 6 of the supplement: RMSE by design and pattern for seen, smaller and larger sizes."""
 
 SHOWN = (10, 60, 120)
 """Sizes whose coefficients are kept for the plot: the smallest, the middle of those seen, the largest."""
@@ -28,7 +73,7 @@ _LARGEST = max(size for sizes in SIZES.values() for size in sizes)
 
 
 @dataclass(frozen=True)
-class Settings:
+class GPOSettings:
     """One for all designs and patterns. sizes_per_step: how many of the 81 training sizes each step draws a set of.
     width: dimensions of the random features."""
 
@@ -43,7 +88,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Run:
+class GPORun:
     """What one training gave. rmse: by range of sizes. learned: coefficients of the sizes in `SHOWN`."""
 
     design: str
@@ -54,28 +99,28 @@ class Run:
     cpu_seconds: float
 
 
-def carry_out(
-    design: str, pattern: str, seed: int, settings: Settings, stopped: Callable[[], bool] = lambda: False
-) -> Run:
+def train_and_measure(
+    design: str, pattern: str, seed: int, settings: GPOSettings, should_stop: Callable[[], bool] = lambda: False
+) -> GPORun:
     """Train one design on one pattern and measure it."""
     began = time.process_time()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        gpo = train(build(design), pattern, settings, stopped)
-    return Run(
+        gpo = train_gpo(build_gpo(design), pattern, settings, should_stop)
+    return GPORun(
         design,
         pattern,
         seed,
         {
-            name: rmse(learned(gpo, sizes), coefficients(pattern, sizes, max(sizes)), sizes)
+            name: rmse(learned_coefficients(gpo, sizes), coefficients(pattern, sizes, max(sizes)), sizes)
             for name, sizes in SIZES.items()
         },
-        {size: learned(gpo, [size])[0].tolist() for size in SHOWN},
+        {size: learned_coefficients(gpo, [size])[0].tolist() for size in SHOWN},
         time.process_time() - began,
     )
 
 
-def build(design: str) -> GPO:
+def build_gpo(design: str) -> GPO:
     """All four end in GPO's own softmax; rows of the position table past 100 are never trained."""
     if design == "interp":
         return GPO(generator="interpolation")
@@ -84,17 +129,18 @@ def build(design: str) -> GPO:
     return GPO(generator="bigru", position="index" if design == "index-bigru" else "sincos", max_length=_LARGEST)
 
 
-def train(gpo: GPO, pattern: str, settings: Settings, stopped: Callable[[], bool] = lambda: False) -> GPO:
+def train_gpo(gpo: GPO, pattern: str, settings: GPOSettings, should_stop: Callable[[], bool] = lambda: False) -> GPO:
+    """Train on random sets of the seen sizes, and return the GPO. should_stop: asked before every step."""
     seen = SIZES["seen"]
     truth = coefficients(pattern, seen, seen[-1])
     optimiser = torch.optim.Adam(gpo.parameters(), settings.learning_rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, settings.steps)
     for _ in range(settings.steps):
-        if stopped():
+        if should_stop():
             raise KeyboardInterrupt
         drawn = torch.randperm(len(seen))[: settings.sizes_per_step]
         sets = LocalFeatures.from_lengths(torch.rand(len(drawn), seen[-1], settings.width), drawn + seen[0])
-        loss = F.mse_loss(gpo(sets), pooled(sets, truth[drawn]))
+        loss = F.mse_loss(gpo(sets), pool(sets, truth[drawn]))
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -102,13 +148,13 @@ def train(gpo: GPO, pattern: str, settings: Settings, stopped: Callable[[], bool
     return gpo
 
 
-def pooled(sets: LocalFeatures, theta: Tensor) -> Tensor:
+def pool(sets: LocalFeatures, theta: Tensor) -> Tensor:
     """(B, N, D) sets pooled with known coefficients (B, N) of their sorted values -> (B, D)."""
     return torch.einsum("bn,bnd->bd", theta, masked_ops.sort_descending(sets.values, sets.mask))
 
 
 @torch.no_grad()
-def learned(gpo: GPO, sizes: Sequence[int]) -> Tensor:
+def learned_coefficients(gpo: GPO, sizes: Sequence[int]) -> Tensor:
     """(S, largest size): a GPO's coefficients for sets of these sizes, 0 past each."""
     # They depend on the size alone: any features will do.
     return gpo.coefficients(LocalFeatures.from_lengths(torch.zeros(len(sizes), max(sizes), 1), list(sizes)))
@@ -118,3 +164,56 @@ def rmse(found: Tensor, true: Tensor, sizes: Sequence[int]) -> float:
     """The root mean square error over a set's positions, averaged over the sizes."""
     squares = (found - true).square().sum(1) / torch.tensor(sizes)
     return float(squares.sqrt().mean())
+
+
+# ------------------------------------------------------------------------- the true weights, and the paper's table
+
+
+def _average(n: int) -> Tensor:
+    return torch.ones(n)
+
+
+def _largest(count: int) -> Callable[[int], Tensor]:
+    """The mean of the `count` largest values."""
+    return lambda n: (torch.arange(n) < count).float()
+
+
+def _top_half(n: int) -> Tensor:
+    # An odd size counts its middle value in. (Rounding to even would move the edge back and forth from size to size.)
+    return (torch.arange(n) < (n + 1) // 2).float()
+
+
+def _linear(n: int) -> Tensor:
+    """Falls to exactly 0 at the last position."""
+    return torch.arange(n - 1.0, -1.0, -1.0)
+
+
+PATTERNS: dict[str, Callable[[int], Tensor]] = {
+    "A": _average,
+    "M-1": _largest(1),
+    "M-10": _largest(10),
+    "T-50%": _top_half,
+    "L": _linear,
+}
+"""Name as in the paper -> size n -> (n,) weights of the sorted values, before they are made to sum to 1."""
+
+
+def coefficients(pattern: str, sizes: Sequence[int], padded: int) -> Tensor:
+    """(S, padded): the weights of sets of these sizes, each row summing to 1, with 0 past a set's size."""
+    theta = torch.zeros(len(sizes), padded)
+    for row, n in zip(theta, sizes, strict=True):
+        weights = PATTERNS[pattern](n)
+        row[:n] = weights / weights.sum()
+    return theta
+
+
+def paper_rmse(design: str, pattern: str, sizes: Sizes) -> float:
+    """The paper's value of a cell."""
+    return PAPER[design][pattern][list(SIZES).index(sizes)]
+
+
+def compare_with_paper(ours: float, theirs: float) -> Agreement:
+    """met: within 0.004 or half of the paper's value, whichever is more. Outside that, which side it is on."""
+    if abs(ours - theirs) <= max(0.004, theirs / 2):
+        return "met"
+    return "better" if ours < theirs else "worse"

@@ -1,6 +1,6 @@
 """Training: the loop, exact resume, several processes, and a diagnosis of runs that die."""
 
-from polysem.training.loop import StoppedError
-from polysem.training.train import Result, train
+from polysem.training.loop import NullObserver, StoppedError, TrainingObserver
+from polysem.training.train import TrainingResult, train
 
-__all__ = ["Result", "StoppedError", "train"]
+__all__ = ["NullObserver", "StoppedError", "TrainingObserver", "TrainingResult", "train"]

@@ -1,26 +1,33 @@
-"""From a recipe and a collection to a model: its vocabulary, the width of its features, its first weights."""
+"""From a recipe and a collection to a model: its vocabulary, feature width, labels and first weights."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from polysem import models
 from polysem.data.collection import Collection, load_features
 from polysem.data.vocabulary import Vocabulary, load_glove
 from polysem.encoders import BiGRU, encoder_kind, encoder_takes
 from polysem.encoders.base import registry as encoder_registry
 from polysem.errors import ConfigError, InputError
 from polysem.models import Model
-from polysem.models import build as build_model
+from polysem.objectives import LabelObjective, registry
 from polysem.recipes import Recipe
 from polysem.sets.base import registry as set_registry
-from polysem.training.labels import label_flags, label_names, learns_labels
 
 
-def assemble(recipe: Recipe, train: Collection) -> Model:
-    """An untrained model as the recipe asks for it; the same weights for the same seed."""
+def build_model(recipe: Recipe, train: Collection) -> Model:
+    """An untrained model as the recipe asks for it; the same weights for the same seed.
+
+    Raises:
+        InputError: the collection is of another kind than the recipe takes, or has no labels to learn.
+        ConfigError: the recipe states a width that the data does not have.
+    """
     image, text = recipe.image.tower(), recipe.text.tower()
     _check_kind(recipe, train)
     if encoder_takes(image["encoder"]["name"]) == "features":
@@ -33,7 +40,7 @@ def assemble(recipe: Recipe, train: Collection) -> Model:
     dim = recipe.dim
     classifying = [side["sets"] for side in (image, text) if side["sets"] != "shared" and _classifies(side["sets"])]
     if classifying:
-        names = classifying[0].get("labels") or label_names(train)
+        names = classifying[0].get("labels") or _label_names(train)
         for sets in classifying:
             sets.setdefault("labels", names)
         dim = len(names) if dim == "labels" else dim
@@ -42,52 +49,75 @@ def assemble(recipe: Recipe, train: Collection) -> Model:
         vocabulary = Vocabulary.build(train.captions, recipe.data.min_count)
         text["encoder"].setdefault("vocab_size", len(vocabulary))
     torch.manual_seed(recipe.training.seed)
-    model = build_model(int(dim), image, text, recipe.similarity)
+    model = models.build(int(dim), image, text, recipe.similarity)
     if learns_labels(recipe) and recipe.objective.get("variant", "paper") == "paper" and model.labels:
         # Labels are rare: from even odds, the first epochs would teach that and nothing else.
         for tower in (model.image, model.text):
-            tower.sets.initialise_frequencies(label_flags(train, model.labels).mean(0))
+            tower.sets.initialise_frequencies(label_matrix(train, model.labels).mean(0))
     encoder = model.text.encoder
     if vocabulary is not None and isinstance(encoder, BiGRU):
         encoder.vocabulary = vocabulary
         if recipe.data.glove is not None:
-            start_from_glove(encoder, vocabulary, recipe.data.glove)
+            _start_from_glove(encoder, vocabulary, recipe.data.glove)
     return model
+
+
+def learns_labels(recipe: Recipe) -> bool:
+    """Whether the objective is about labels rather than pairs."""
+    return issubclass(registry.find(recipe.objective["name"]), LabelObjective)
+
+
+def label_matrix(collection: Collection, labels: Sequence[str]) -> Tensor:
+    """(items, classes): 1 where an item has the label. Labels that are no class do not count."""
+    columns = {label: column for column, label in enumerate(labels)}
+    matrix = torch.zeros(len(collection), len(columns))
+    for row, item in zip(matrix, collection, strict=True):
+        row[[columns[label] for label in item.labels if label in columns]] = 1.0
+    return matrix
 
 
 def _classifies(sets: dict[str, Any]) -> bool:
     return set_registry.find(sets["name"]).classifies
 
 
-def start_from_glove(encoder: BiGRU, vocabulary: Vocabulary, source: str) -> None:
-    """Rows of known words from GloVe; the others keep their random start."""
-    found = load_glove(vocabulary, None if source == "package" else Path(source))
-    width = encoder.embedding.embedding_dim
-    if found.dim != width:
-        raise ConfigError(
-            f"data.glove={source} has {found.dim} dimensions, text.encoder.word_dim is {width}. "
-            f"Say text.encoder.word_dim={found.dim}, or give another GloVe file."
+def _label_names(train: Collection) -> list[str]:
+    """Every label of the training items: the classes of a model that learns them."""
+    if not train.label_names:
+        raise InputError(
+            f"{train.name} has no labels to learn from. Give it a table captions.csv or captions.jsonl with a column "
+            "`labels`, put COCO's instances_*.json beside its captions, take the names of subfolders with "
+            "--folder-labels, or choose a recipe that learns from pairs."
         )
-    known = torch.from_numpy(found.found)
+    return train.label_names
+
+
+def _start_from_glove(encoder: BiGRU, vocabulary: Vocabulary, source: str) -> None:
+    """Rows of known words from GloVe; the others keep their random start."""
+    words = load_glove(vocabulary, None if source == "package" else Path(source))
+    width = encoder.embedding.embedding_dim
+    if words.dim != width:
+        raise ConfigError(
+            f"data.glove={source} has {words.dim} dimensions, text.encoder.word_dim is {width}. "
+            f"Say text.encoder.word_dim={words.dim}, or give another GloVe file."
+        )
+    known = torch.from_numpy(words.found)
     with torch.no_grad():
-        encoder.embedding.weight[known] = torch.from_numpy(found.vectors)[known]
+        encoder.embedding.weight[known] = torch.from_numpy(words.vectors)[known]
 
 
 def _check_kind(recipe: Recipe, train: Collection) -> None:
     name = recipe.image.encoder["name"]
     takes = "features" if encoder_takes(name) == "features" else f"{encoder_kind(name)}s".replace("images", "pictures")
-    if takes != train.content:
-        of_frames = name == "frames"
-        made = "a .npy of frames for each video" if of_frames else "SCAN's *_ims.npy"
-        needs = f"precomputed features ({made})" if takes == "features" else takes
-        fitting = "semantic-sharing" if learns_labels(recipe) else "vse-infty"
-        if of_frames and train.content == "videos":
-            raise InputError(
-                f"The recipe {recipe.name} takes {needs}, and {train.name} is a collection of video files. Add --set "
-                "image.encoder.name=video_frames to read them as they are, or choose small-vse-infty-video."
-            )
-        raise InputError(
-            f"The recipe {recipe.name} takes {needs}, and {train.name} is a collection of {train.content}. "
-            f"Choose a recipe that fits (`polysem recipes`), e.g. small-{fitting} for pictures, {fitting} for regions, "
-            "small-vse-infty-video for videos."
-        )
+    if takes == train.content:
+        return
+    made = "a .npy of frames for each video" if name == "frames" else "SCAN's *_ims.npy"
+    needs = f"precomputed features ({made})" if takes == "features" else takes
+    fitting = "semantic-sharing" if learns_labels(recipe) else "vse-infty"
+    remedy = (
+        f"Choose a recipe that fits (`polysem recipes`), e.g. small-{fitting} for pictures, {fitting} for regions, "
+        "small-vse-infty-video for videos."
+    )
+    if name == "frames" and train.content == "videos":
+        remedy = "Add --set image.encoder.name=video_frames to read them as they are, or choose small-vse-infty-video."
+    content = "video files" if name == "frames" and train.content == "videos" else train.content
+    raise InputError(f"The recipe {recipe.name} takes {needs}, and {train.name} is a collection of {content}. {remedy}")

@@ -1,4 +1,4 @@
-"""Learning from a trained model as well as from pairs: what it would answer within a batch is a softer target."""
+"""Distillation: a trained model's scores within a batch are a softer target than its pairs."""
 
 from __future__ import annotations
 
@@ -20,68 +20,73 @@ from polysem.models import Model, Tower, load
 from polysem.progress import Progress
 from polysem.recipes.schema import Teacher
 from polysem.similarity import Similarity
+from polysem.training.feature_cache import Stores
 
-Stores = tuple[FeatureStore | None, FeatureStore | None]
 
-
-class Teaching:
-    """A teacher's scores of any training items. It has made their sets once, of inputs as they are: (I, K, D) of
-    images and (T, L, D) of captions."""
+class TeacherScores:
+    """A teacher's scores of training items, from its embeddings of them: (I, K, D) of images, (T, L, D) of captions."""
 
     def __init__(self, images: Tensor, texts: Tensor, similarity: Similarity) -> None:
         self.images, self.texts, self.similarity = images, texts, similarity
 
     @torch.no_grad()
     def scores(self, images: NDArray[np.int64], captions: NDArray[np.int64]) -> Tensor:
-        """(images, captions), by their places in the training items."""
+        """(images, captions), by their positions among the training items."""
         sides = self.images[torch.from_numpy(images)], self.texts[torch.from_numpy(captions)]
         return self.similarity.scores(*sides)
 
 
-def divergence(scores: Tensor, taught: Tensor, temperature: float) -> Tensor:
-    """How far a student's answers are from its teacher's: Kullback and Leibler's divergence, averaged over images,
-    which pick among texts, and over texts, which pick among images."""
-    return (_one_way(scores, taught, temperature) + _one_way(scores.t(), taught.t(), temperature)) / 2
+def kl_divergence(scores: Tensor, teacher_scores: Tensor, temperature: float) -> Tensor:
+    """The Kullback-Leibler divergence of a student's answers from its teacher's, averaged over both ways: images pick
+    among texts, texts among images."""
+
+    def one_way(student: Tensor, teacher: Tensor) -> Tensor:
+        student, teacher = (F.log_softmax(each / temperature, dim=1) for each in (student, teacher))
+        return F.kl_div(student, teacher, reduction="batchmean", log_target=True)
+
+    return (one_way(scores, teacher_scores) + one_way(scores.t(), teacher_scores.t())) / 2
 
 
-def _one_way(scores: Tensor, taught: Tensor, temperature: float) -> Tensor:
-    said, meant = (F.log_softmax(each / temperature, dim=1) for each in (scores, taught))
-    return F.kl_div(said, meant, reduction="batchmean", log_target=True)
+def load_teacher(entry: Teacher | None, val: Collection) -> Model | None:
+    """The teacher that a recipe asks for.
 
-
-def teacher_of(entry: Teacher | None, val: Collection) -> Model | None:
-    """The teacher that a recipe asks for. val: what picks the student's checkpoint, so the teacher may not know it."""
+    Args:
+        val: the items that pick the student's checkpoint, so the teacher must not have been trained on them.
+    """
     if entry is None:
         return None
     model = load(entry.model)
-    known = train_overlap.estimate_overlap(learned_from(model), val)
-    if known > 0:
+    share = train_overlap.estimate_overlap(training_items(model), val)
+    if share > 0:
         raise InputError(
-            f"teacher.model={entry.model} was trained on {known:.0%} of the validation items: the student would learn "
+            f"teacher.model={entry.model} was trained on {share:.0%} of the validation items: the student would learn "
             "them from it, and the figures would flatter. Take a teacher that was trained on this recipe's train split."
         )
     return model
 
 
-def learned_from(model: Model) -> list[str]:
-    """The sketch of its training items: its students have met them too, if at second hand."""
+def training_items(model: Model) -> list[str]:
+    """The sketch of a model's training items; its students have learned from them too, if at second hand."""
     return list(model.provenance.get("data", {}).get("items", []))
 
 
-def lessons(
-    model: Model, entry: Teacher, train: Collection, stores: Stores, kept: Path, progress: Progress | None = None
-) -> Teaching:
-    """What the teacher makes of the training items, kept in a file. stores: the student's features, to spare the
-    teacher's encoders the work where they are the same."""
-    features = entry.features or _same(stores[0], model.image)
-    text_features = entry.text_features or _same(stores[1], model.text)
+def embed_with_teacher(
+    model: Model, entry: Teacher, train: Collection, stores: Stores, cache: Path, progress: Progress | None = None
+) -> TeacherScores:
+    """Embed the training items with the teacher, and keep that in a file.
+
+    Args:
+        stores: the student's features, used where the teacher's encoders are the same.
+    """
+    features = entry.features or _matching_store(stores[0], model.image)
+    text_features = entry.text_features or _matching_store(stores[1], model.text)
     if distributed.rank() > 0:
         distributed.barrier()  # for the first process, which writes what the others read
-    found = embed(model, train, features=features, text_features=text_features, cache=kept, progress=progress)
+    embedded = embed(model, train, features=features, text_features=text_features, cache=cache, progress=progress)
     if distributed.rank() == 0:
         distributed.barrier()
-    return Teaching(found.images, found.texts, model.similarity)
+    return TeacherScores(embedded.images, embedded.texts, model.similarity)
 
 
-def _same(store: FeatureStore | None, tower: Tower) -> Path | None:
+def _matching_store(store: FeatureStore | None, tower: Tower) -> Path | None:
     return store.folder if store is not None and store.fingerprint == tower.encoder.fingerprint() else None

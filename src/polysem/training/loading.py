@@ -1,6 +1,6 @@
-"""What the towers eat: features from a store, features of the data set itself, pixels, or tokens; augmented by item.
+"""The inputs of the towers: stored features, features of the data set itself, pixels, or tokens; augmented by item.
 
-Every random draw is a function of seed, epoch and item, so that a resumed run is fed the same.
+Every random draw is a function of seed, epoch and item, so that a resumed run loads the same.
 """
 
 from __future__ import annotations
@@ -25,20 +25,24 @@ from polysem.models.embedding import move
 from polysem.models.items import ImageItems, Items, SentenceItems, collection_images, collection_texts
 from polysem.models.tower import Inputs
 from polysem.recipes import Side
-from polysem.training.blanks import Blanking, Blanks
-from polysem.training.distillation import Teaching
+from polysem.training.distillation import TeacherScores
+from polysem.training.masked_modelling import MaskedTokens, TokenMasker
 
-AHEAD = 2
+PREFETCH = 2
 """Batches made ready while one trains."""
 
 
 @dataclass(frozen=True, eq=False)
-class Fed:
+class TrainingBatch:
     """A process's share of a batch, ready for its towers.
 
-    keep: (B, N), False where size augmentation drops a token. positives: of the whole batch. sizes: images and
-    captions of each process. labels: of the images and of the captions of the whole batch, (I, C) and (T, C). blanks:
-    what is hidden, for the model to guess. taught: a teacher's scores of the whole batch, (I, T).
+    Args:
+        image_keep, text_keep: (B, N), False where size augmentation drops a token.
+        positives: (I, T) bool, of the whole batch.
+        sizes: images and captions of each process.
+        labels: of the images and of the captions of the whole batch, (I, C) and (T, C).
+        masked: tokens for the model to predict.
+        teacher_scores: (I, T), of the whole batch.
     """
 
     images: Inputs
@@ -48,11 +52,11 @@ class Fed:
     positives: Tensor
     sizes: tuple[list[int], list[int]]
     labels: tuple[Tensor, Tensor] | None = None
-    blanks: Blanks | None = None
-    taught: Tensor | None = None
+    masked: MaskedTokens | None = None
+    teacher_scores: Tensor | None = None
 
 
-class Source:
+class InputSource:
     """Inputs of one side by position: items for images, captions for texts. keys: names what augmentation draws for."""
 
     def __init__(self, items: Items[Any], keys: Callable[[int], str], side: Side, seed: int) -> None:
@@ -77,7 +81,7 @@ class Source:
         return item_rng(self.seed, epoch, self.keys(place))
 
 
-class Pictures(Source):
+class PixelSource(InputSource):
     """Pixels, of pictures or of videos, read by several threads."""
 
     items: ImageItems
@@ -96,7 +100,7 @@ class Pictures(Source):
         return self.items.load(place, torch.Generator().manual_seed(seed))
 
 
-class Captions(Source):
+class CaptionSource(InputSource):
     """Tokens of captions, of which augmentation hides or deletes words."""
 
     items: SentenceItems
@@ -115,41 +119,47 @@ class Captions(Source):
         return Tokens.from_lists(rows)
 
 
-def image_source(tower: Tower, collection: Collection, store: FeatureStore | None, side: Side, seed: int) -> Source:
+def image_source(
+    tower: Tower, collection: Collection, store: FeatureStore | None, side: Side, seed: int
+) -> InputSource:
     """The images of a collection; their features, where a store is given or the collection holds them."""
     items = collection_images(tower.encoder, collection, store)
     keys = [item.id for item in collection].__getitem__
-    return Pictures(items, keys, side, seed) if isinstance(items, ImageItems) else Source(items, keys, side, seed)
+    return (
+        PixelSource(items, keys, side, seed) if isinstance(items, ImageItems) else InputSource(items, keys, side, seed)
+    )
 
 
-def text_source(tower: Tower, collection: Collection, store: FeatureStore | None, side: Side, seed: int) -> Source:
+def text_source(tower: Tower, collection: Collection, store: FeatureStore | None, side: Side, seed: int) -> InputSource:
     """The captions of a collection; their features, where a store is given."""
     items = collection_texts(tower.encoder, collection, store)
-    source = Captions if isinstance(items, SentenceItems) else Source
+    source = CaptionSource if isinstance(items, SentenceItems) else InputSource
     return source(items, caption_keys(collection).__getitem__, side, seed)
 
 
-class Feeder:
+class BatchLoader:
     """The batches of an epoch, each made ready in the background while the one before it trains.
 
-    labels: (items, classes) of the collection, for an objective that learns them. blanking: hides tokens. teaching: a
-    teacher, to be set before the first batch.
+    Args:
+        labels: (items, classes) of the collection, for an objective that learns them.
+        masker: masks tokens for the model to predict.
     """
 
     def __init__(
         self,
         model: Model,
-        images: Source,
-        texts: Source,
+        images: InputSource,
+        texts: InputSource,
         batches: Batches,
         rank: int = 0,
         world_size: int = 1,
         labels: Tensor | None = None,
-        blanking: Blanking | None = None,
+        masker: TokenMasker | None = None,
     ) -> None:
         self.model, self.images, self.texts, self.batches = model, images, texts, batches
-        self.rank, self.world_size, self.labels, self.blanking = rank, world_size, labels, blanking
-        self.teaching: Teaching | None = None
+        self.rank, self.world_size, self.labels, self.masker = rank, world_size, labels, masker
+        self.teacher: TeacherScores | None = None
+        """Of distillation; set before the first batch."""
         smallest = min(batches.batch, len(batches.collection)) // 2  # a visit may end with half a batch
         if world_size > 1 and smallest < world_size:
             raise ConfigError(
@@ -157,14 +167,13 @@ class Feeder:
                 "processes: a share would be empty. Raise it, or use fewer processes."
             )
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Fed]:
-        with ThreadPoolExecutor(1, thread_name_prefix="feeder") as background:
-            plan = self.batches.epoch(epoch, start)
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[TrainingBatch]:
+        with ThreadPoolExecutor(1, thread_name_prefix="loader") as background:
             waiting: list[Any] = []
             try:
-                for batch in plan:
-                    waiting.append(background.submit(self.feed, batch, epoch))
-                    if len(waiting) > AHEAD:
+                for batch in self.batches.epoch(epoch, start):
+                    waiting.append(background.submit(self.load, batch, epoch))
+                    if len(waiting) > PREFETCH:
                         yield waiting.pop(0).result()
                 while waiting:
                     yield waiting.pop(0).result()
@@ -172,25 +181,25 @@ class Feeder:
                 for future in waiting:
                     future.cancel()
 
-    def feed(self, batch: Batch, epoch: int) -> Fed:
+    def load(self, batch: Batch, epoch: int) -> TrainingBatch:
         """This process's share of a batch, on its device."""
         shares = [batch.share(rank, self.world_size) for rank in range(self.world_size)]
         rows, columns = shares[self.rank]
         pictures, captions = batch.images[rows], batch.captions[columns]
         images, texts = self.images.load(pictures, epoch), self.texts.load(captions, epoch)
-        tokens = self.images.items.encoder.tokens_per_item if isinstance(self.images, Pictures) else None
+        tokens = self.images.items.encoder.tokens_per_item if isinstance(self.images, PixelSource) else None
         image_keep = self.images.keep(images, pictures, epoch, tokens)
         text_keep = self.texts.keep(texts, captions, epoch)
-        blanks = None
-        if self.blanking is not None:
+        masked = None
+        if self.masker is not None:
             image_keys, text_keys = (
                 [source.keys(place) for place in places.tolist()]
                 for source, places in ((self.images, pictures), (self.texts, captions))
             )
-            texts, blanks = self.blanking.hide(images, image_keys, texts, captions, text_keys, epoch)
-            blanks = blanks.among(image_keep, text_keep)
+            texts, masked = self.masker.mask(images, image_keys, texts, captions, text_keys, epoch)
+            masked = masked.among(image_keep, text_keep)
         device = self.model.device
-        return Fed(
+        return TrainingBatch(
             move(images, device),
             move(texts, device),
             None if image_keep is None else image_keep.to(device),
@@ -198,8 +207,8 @@ class Feeder:
             torch.from_numpy(batch.positives).to(device),
             ([s.stop - s.start for s, _ in shares], [s.stop - s.start for _, s in shares]),
             self._labels(batch, device),
-            None if blanks is None else blanks.to(device),
-            None if self.teaching is None else self.teaching.scores(batch.images, batch.captions).to(device),
+            None if masked is None else masked.to(device),
+            None if self.teacher is None else self.teacher.scores(batch.images, batch.captions).to(device),
         )
 
     def _labels(self, batch: Batch, device: torch.device) -> tuple[Tensor, Tensor] | None:

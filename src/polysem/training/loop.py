@@ -1,12 +1,16 @@
-"""The loop: from step to step, every one a function of the weights before it and of its number."""
+"""The training loop: from step to step, each a function of the weights before it and of its number."""
 
 from __future__ import annotations
 
 import math
+import signal
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
-from typing import Any, Literal, Protocol
+from types import FrameType, TracebackType
+from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 import torch
@@ -16,16 +20,19 @@ from polysem import distributed
 from polysem.errors import ConfigError, NonFiniteError, PolysemError
 from polysem.models import Model
 from polysem.recipes import Recipe
-from polysem.training import backward, checkpoints, optimiser, schedule
-from polysem.training.backward import Outcome
-from polysem.training.checkpoints import Checkpoint, Checkpoints
-from polysem.training.criterion import Criterion
-from polysem.training.diagnosis import Finding, Monitor, StepFacts, circular_variance, supervision
-from polysem.training.guessing import Guessing
-from polysem.training.interrupts import Interrupts
-from polysem.training.loading import Fed, Feeder
-from polysem.training.metrics_log import Records
-from polysem.training.validation import merit
+from polysem.training.backward import BatchResult, Criterion, run_batch
+from polysem.training.loading import BatchLoader, TrainingBatch
+from polysem.training.masked_modelling import MaskedModellingHeads
+from polysem.training.monitoring.diagnosis import (
+    StepFacts,
+    TrainingFinding,
+    TrainingMonitor,
+    circular_variance,
+    gradient_shares,
+)
+from polysem.training.optimiser import build_optimiser, is_warming, loss_factor, lr_factor
+from polysem.training.run_folder import Checkpoints, MetricsLog, TrainingCheckpoint, collect_tensors, restore_tensors
+from polysem.training.validation import selection_score
 
 SAVE_SECONDS = 120.0
 """A checkpoint at least so often: what a kill can cost."""
@@ -37,50 +44,82 @@ class StoppedError(PolysemError):
     """The run was ended by a diagnosis. Its last checkpoint is whole."""
 
 
-class Watcher(Protocol):
-    """Who looks on: a progress bar, or nobody."""
+class StepObserver(Protocol):
+    """Callbacks while the loop runs; records are lines of metrics.jsonl."""
 
-    def step(self, record: dict[str, Any]) -> None: ...
-    def validation(self, record: dict[str, Any]) -> None: ...
-    def finding(self, finding: Finding) -> None: ...
+    def step(self, record: Mapping[str, Any]) -> None: ...
+    def validation(self, record: Mapping[str, Any]) -> None: ...
+    def finding(self, finding: TrainingFinding) -> None: ...
 
 
-class Loop:
-    """Trains a model as its recipe says, from wherever its last checkpoint stands."""
+class TrainingObserver(Protocol):
+    """Callbacks of a run, to show its progress.
+
+    `features`: features of images or captions are being made. `begin`: the loop begins or resumes at `step` of `total`;
+    what the context gives is called for every step.
+    """
+
+    def features(self, what: str, done: int, total: int) -> None: ...
+    def begin(
+        self, title: str, total: int, step: int, best: dict[str, Any] | None
+    ) -> AbstractContextManager[StepObserver]: ...
+
+
+class NullObserver:
+    """An observer that shows nothing."""
+
+    def features(self, what: str, done: int, total: int) -> None: ...
+    def begin(
+        self, title: str, total: int, step: int, best: dict[str, Any] | None
+    ) -> AbstractContextManager[StepObserver]:
+        return nullcontext(self)
+
+    def step(self, record: Mapping[str, Any]) -> None: ...
+    def validation(self, record: Mapping[str, Any]) -> None: ...
+    def finding(self, finding: TrainingFinding) -> None: ...
+
+
+class TrainingLoop:
+    """Trains a model as its recipe says, from wherever its last checkpoint stands.
+
+    Args:
+        validate: measures the model on the validation items.
+        heads: train beside the model, to predict masked tokens.
+    """
 
     def __init__(
         self,
         recipe: Recipe,
         model: Model,
-        feeder: Feeder,
-        validate: Any,
-        kept: Checkpoints,
-        records: Records,
+        loader: BatchLoader,
+        validate: Callable[[], dict[str, Any]],
+        checkpoints: Checkpoints,
+        log: MetricsLog,
         accelerator: Accelerator,
-        watcher: Watcher,
         on_collapse: OnCollapse = "warn",
-        guessing: Guessing | None = None,
+        heads: MaskedModellingHeads | None = None,
     ) -> None:
-        self.recipe, self.model, self.feeder, self.validate = recipe, model, feeder, validate
-        self.kept, self.records, self.accelerator, self.watcher = kept, records, accelerator, watcher
+        self.recipe, self.model, self.loader, self.validate = recipe, model, loader, validate
+        self.checkpoints, self.log, self.accelerator = checkpoints, log, accelerator
         self.on_collapse = on_collapse
-        self.criterion = Criterion(recipe, guessing)
-        self.optimiser = optimiser.build(model, recipe.optimiser, guessing)
+        self.observer: StepObserver = NullObserver()
+        self.criterion = Criterion(recipe, heads)
+        self.optimiser = build_optimiser(model, recipe.optimiser, heads)
         self.stepper = accelerator.prepare_optimizer(self.optimiser, device_placement=False)
-        self.trained = [p for group in self.optimiser.param_groups for p in group["params"]]
+        self.parameters = [p for group in self.optimiser.param_groups for p in group["params"]]
         self.accumulate = recipe.training.accumulate
-        self.steps_per_epoch = len(feeder.batches) // self.accumulate
+        self.steps_per_epoch = len(loader.batches) // self.accumulate
         if not self.steps_per_epoch:
             raise ConfigError(
-                f"training.accumulate={self.accumulate} asks for more batches than the {len(feeder.batches)} of an "
+                f"training.accumulate={self.accumulate} asks for more batches than the {len(loader.batches)} of an "
                 "epoch. Lower it, or training.batch."
             )
         self.total = self.steps_per_epoch * recipe.training.epochs
-        self.monitor = Monitor()
+        self.monitor = TrainingMonitor()
         self.step, self.validated, self.seconds = 0, 0, 0.0
         self.within_step = False
         self.best: dict[str, Any] | None = None
-        self.resting = frozenset(
+        self.frozen = frozenset(
             f"{side}.encoder"
             for side, tower in (("image", model.image), ("text", model.text))
             if tower.encoder.config.get("trainable") == "none"
@@ -88,24 +127,26 @@ class Loop:
             and tower.encoder.takes != "features"
         )
 
-    # -------------------------------------------------------------------------------------------------- going on
+    # ------------------------------------------------------------------------------------------------- checkpoints
 
     def resume(self) -> bool:
-        """Take up the last checkpoint, if there is one."""
-        found = self.kept.load("last")
-        if found is None:
-            self.records.resume(-1)
+        """Go on from the last checkpoint, if there is one."""
+        checkpoint = self.checkpoints.load("last")
+        if checkpoint is None:
+            self.log.truncate(-1)
             return False
-        checkpoints.restore(self.model, self.optimiser, found.tensors, self.resting, self.criterion.guessing)
-        self.step, self.seconds = int(found.state["step"]), float(found.state["seconds"])
-        self.best, self.validated = found.state["best"], int(found.state["validated"])
-        if self.accelerator.scaler is not None and found.state.get("scaler"):
-            self.accelerator.scaler.load_state_dict(found.state["scaler"])
-        self.monitor.restore(found.state["monitor"])
-        self.records.resume(self.step)
+        restore_tensors(self.model, self.optimiser, checkpoint.tensors, self.frozen, self.criterion.heads)
+        state = checkpoint.state
+        self.step, self.seconds = int(state["step"]), float(state["seconds"])
+        self.best, self.validated = state["best"], int(state["validated"])
+        if self.accelerator.scaler is not None and state.get("scaler"):
+            self.accelerator.scaler.load_state_dict(state["scaler"])
+        self.monitor.restore(state["monitor"])
+        self.log.truncate(self.step)
         return True
 
     def save(self, kind: str = "last") -> None:
+        """Write a checkpoint ("last" or "best")."""
         if not self.accelerator.is_main_process:
             return
         state = {
@@ -116,172 +157,182 @@ class Loop:
             "monitor": self.monitor.state(),
             "scaler": self.accelerator.scaler.state_dict() if self.accelerator.scaler is not None else None,
         }
-        # What a run goes on from; the best one becomes a model, which needs neither.
-        memory, beside = (self.optimiser, self.criterion.guessing) if kind == "last" else (None, None)
-        self.kept.save(kind, Checkpoint(checkpoints.collect(self.model, memory, self.resting, beside), state))
+        # The last one is resumed from; the best one becomes a model, which needs neither optimiser nor heads.
+        optimiser, heads = (self.optimiser, self.criterion.heads) if kind == "last" else (None, None)
+        tensors = collect_tensors(self.model, optimiser, self.frozen, heads)
+        self.checkpoints.save(kind, TrainingCheckpoint(tensors, state))
 
-    # ---------------------------------------------------------------------------------------------------- the run
+    def checkpoint_due(self, seconds: float) -> bool:
+        """seconds: since the last one."""
+        every = self.recipe.training.checkpoint_every
+        return self.step % (every or self.steps_per_epoch) == 0 or seconds > SAVE_SECONDS
+
+    # ------------------------------------------------------------------------------------------------------ epochs
 
     def run(self) -> None:
-        """Until the last step. Interrupted, it leaves a checkpoint and goes on from there."""
+        """Train until the last step. Interrupted, it leaves a checkpoint to go on from."""
         saved = began = time.monotonic()
         before = self.seconds
         try:
-            with Interrupts() as interrupts:
-                self.end_epoch()  # of a run that was cut between its last step and its judgement
+            with DeferredInterrupt() as interrupt:
+                self.validate_epoch()  # of a run that was cut between its last step and its validation
                 while self.step < self.total:
                     epoch = self.step // self.steps_per_epoch
-                    self.begin(epoch)
-                    for batches in self.fed(epoch):
+                    self.begin_epoch(epoch)
+                    for batches in self.load_batches(epoch):
                         self.take_step(batches, epoch)
                         self.seconds = before + time.monotonic() - began
-                        self.end_epoch()
-                        if self.due(time.monotonic() - saved):
+                        self.validate_epoch()
+                        if self.checkpoint_due(time.monotonic() - saved):
                             self.save()
                             saved = time.monotonic()
-                        interrupts.check()
+                        interrupt.check()
         except (KeyboardInterrupt, StoppedError):
             if not self.within_step:  # half a step is nothing to go on from: batch norm has moved, weights have not
                 self.save()
             raise
         self.save()
 
-    def begin(self, epoch: int) -> None:
-        """What is said of an epoch holds from its first step: schedules of the objective, parts that rest."""
+    def begin_epoch(self, epoch: int) -> None:
+        """Set what depends on the epoch: schedules of the objective, encoders that are frozen for some epochs."""
         self.criterion.objective.set_epoch(epoch)
         for tower, side in ((self.model.image, self.recipe.image), (self.model.text, self.recipe.text)):
             if side.frozen_epochs:
-                wanted = side.encoder.get("trainable", "all")
-                tower.encoder.set_trainable("none" if epoch < side.frozen_epochs else wanted)
-        self.model.train()  # after the thaw: an encoder that rests refuses training mode
+                trainable = side.encoder.get("trainable", "all")
+                tower.encoder.set_trainable("none" if epoch < side.frozen_epochs else trainable)
+        self.model.train()  # after the thaw: a frozen encoder refuses training mode
 
-    def fed(self, epoch: int) -> Iterator[list[Fed]]:
+    def load_batches(self, epoch: int) -> Iterator[list[TrainingBatch]]:
         """The batches of each remaining optimiser step of this epoch."""
         done = self.step - epoch * self.steps_per_epoch
-        batches = self.feeder.epoch(epoch, start=done * self.accumulate)
+        batches = self.loader.epoch(epoch, start=done * self.accumulate)
         for _ in range(self.steps_per_epoch - done):
             yield [next(batches) for _ in range(self.accumulate)]
 
-    def due(self, since: float) -> bool:
-        every = self.recipe.training.checkpoint_every
-        return self.step % (every or self.steps_per_epoch) == 0 or since > SAVE_SECONDS
+    def validate_epoch(self) -> None:
+        """Validate, if an epoch is at its end that is to be validated and has not been."""
+        epoch = self.step // self.steps_per_epoch - 1
+        due = (epoch + 1) % self.recipe.training.validate_every == 0 or self.step >= self.total
+        if self.step % self.steps_per_epoch or not due or self.validated >= self.step:
+            return
+        if self.accelerator.is_main_process:
+            figures = self.validate()
+            best = self.best is None or selection_score(figures) > selection_score(self.best)
+            record = {"kind": "validation", "step": self.step, "epoch": epoch, **figures, "best": best}
+            record["seconds"] = self.seconds
+            if best:
+                self.best = {"step": self.step, "epoch": epoch, **figures}
+                self.save("best")
+            self._record(record)
+            self.observer.validation(record)
+        self.validated = self.step
+        distributed.barrier()
 
-    # --------------------------------------------------------------------------------------------------- one step
+    # ---------------------------------------------------------------------------------------------------- one step
 
-    def take_step(self, batches: list[Fed], epoch: int) -> None:
+    def take_step(self, batches: list[TrainingBatch], epoch: int) -> None:
+        """One optimiser step on the gradients of these batches."""
         started, self.within_step = time.monotonic(), True
-        self.seed()
-        rate = schedule.factor(self.recipe.schedule, self.step, self.steps_per_epoch, self.total)
+        self.seed_step()
+        rate = lr_factor(self.recipe.schedule, self.step, self.steps_per_epoch, self.total)
         for group in self.optimiser.param_groups:
             group["lr"] = group["full_lr"] * rate
-        scale = schedule.loss_factor(self.recipe.schedule, self.step, self.steps_per_epoch) / self.accumulate
+        scale = loss_factor(self.recipe.schedule, self.step, self.steps_per_epoch) / self.accumulate
         for batch in batches:
-            outcome = self.learn(batch, scale)
+            result = self.run_batch(batch, scale)
         towers = [*self.model.image.parameters(), *self.model.text.parameters(), *self.criterion.parameters()]
         distributed.reduce_gradients(towers, self.model.similarity.parameters())
         clip = self.recipe.optimiser.clip
-        norm = float(self.accelerator.clip_grad_norm_(self.trained, math.inf if clip is None else clip))
-        facts = self.facts(outcome, norm)
-        # With half precision a scaler tries its luck: it skips a step of infinite gradients by itself.
+        norm = float(self.accelerator.clip_grad_norm_(self.parameters, math.inf if clip is None else clip))
+        facts = self.step_facts(result, norm)
+        # With half precision the scaler itself skips a step of infinite gradients.
         sound = math.isfinite(norm) or self.accelerator.scaler is not None
-        if not sound or not math.isfinite(float(outcome.loss.total)):
-            self.give_up(facts, norm)
+        if not sound or not math.isfinite(float(result.loss.total)):
+            self.optimiser.zero_grad(set_to_none=True)
+            self.handle_findings(self.monitor.observe(facts))
+            raise StoppedError(
+                f"Stopped at step {self.step + 1}: the loss is {facts.loss:g} and the gradient's norm {norm:g}. "
+                "Lower the learning rate (--set optimiser.lr=…) or clip (--set optimiser.clip=1), and train into "
+                "another folder. The last checkpoint is kept."
+            )
         self.stepper.step()
         self.optimiser.zero_grad(set_to_none=True)
         self.step, self.within_step = self.step + 1, False
         items = sum(sum(batch.sizes[1]) for batch in batches)
-        self.report(outcome, facts, epoch, norm, items / max(1e-9, time.monotonic() - started))
+        self.record_step(result, facts, epoch, items / max(1e-9, time.monotonic() - started))
 
-    def learn(self, batch: Fed, scale: float) -> Outcome:
+    def run_batch(self, batch: TrainingBatch, scale: float) -> BatchResult:
+        """Add the gradients of a batch."""
         try:
-            return backward.run(self.model, self.criterion, batch, self.accelerator, self.recipe.training.chunk, scale)
-        except NonFiniteError as error:  # from the data, or from weights that ran away
+            return run_batch(self.model, self.criterion, batch, self.accelerator, self.recipe.training.chunk, scale)
+        except NonFiniteError as error:  # from the data, or from weights that diverged
             self.optimiser.zero_grad(set_to_none=True)
             raise StoppedError(
-                f"Stopped at step {self.step + 1}: {error} If the data is sound, the weights ran away: lower the "
+                f"Stopped at step {self.step + 1}: {error} If the data is sound, the weights diverged: lower the "
                 "learning rate (--set optimiser.lr=…) or clip (--set optimiser.clip=1), and train into another folder."
             ) from None
 
-    def seed(self) -> None:
-        """Dropout's luck is a function of the step: nothing of it needs saving."""
+    def seed_step(self) -> None:
+        """Make the random numbers of a step a function of its number: nothing of them needs saving."""
         seed = self.recipe.training.seed
-        torch.manual_seed(_luck(seed, self.step, distributed.rank()))
+        torch.manual_seed(_mix_seeds(seed, self.step, distributed.rank()))
         # An objective that draws has to draw the same in every process: they all compute the same loss.
-        self.criterion.luck = _luck(seed, self.step)
+        self.criterion.random_seed = _mix_seeds(seed, self.step)
 
-    def facts(self, outcome: Outcome, norm: float) -> StepFacts:
-        sets = outcome.images.vectors.shape[1] > 1, outcome.texts.vectors.shape[1] > 1
+    def step_facts(self, result: BatchResult, norm: float) -> StepFacts:
+        """What the diagnosis looks at. norm: of the gradient."""
+        facts: dict[str, Any] = {}
+        for side, embeddings, gradient in (
+            ("image", result.images, result.image_gradient),
+            ("text", result.texts, result.text_gradient),
+        ):
+            facts[f"norm_{side}"] = embeddings.residual_norm
+            if embeddings.vectors.shape[1] > 1:
+                facts[f"variance_{side}"] = circular_variance(embeddings.vectors)
+                facts[f"supervision_{side}"] = None if gradient is None else gradient_shares(gradient)
         return StepFacts(
             step=self.step + 1,
-            loss=outcome.verdict.objective,
-            collapsed_loss=outcome.verdict.collapsed,
+            loss=result.objective,
+            collapsed_loss=result.collapsed,
             collapse=self.criterion.objective.collapse,
             grad_norm=norm,
-            variance_image=circular_variance(outcome.images.vectors) if sets[0] else None,
-            variance_text=circular_variance(outcome.texts.vectors) if sets[1] else None,
-            supervision_image=_supervision(outcome.image_gradient) if sets[0] else None,
-            supervision_text=_supervision(outcome.text_gradient) if sets[1] else None,
-            norm_image=outcome.images.length,
-            norm_text=outcome.texts.length,
-            score_spread=float(outcome.verdict.scores.std(correction=0)),
+            score_spread=float(result.scores.std(correction=0)),
             lr=max(group["lr"] for group in self.optimiser.param_groups),
-            warming=schedule.is_warming(self.recipe.schedule, self.step, self.steps_per_epoch),
+            warming=is_warming(self.recipe.schedule, self.step, self.steps_per_epoch),
+            **facts,
         )
 
-    def report(self, outcome: Outcome, facts: StepFacts, epoch: int, norm: float, items_per_second: float) -> None:
+    def record_step(self, result: BatchResult, facts: StepFacts, epoch: int, items_per_second: float) -> None:
+        """Log a step, show it, and diagnose it."""
         record: dict[str, Any] = {
             "kind": "step",
             "step": self.step,
             "epoch": epoch,
-            "loss": float(outcome.loss.total),
-            "parts": {name: float(part) for name, part in outcome.loss.parts.items()},
+            "loss": float(result.loss.total),
+            "parts": {name: float(part) for name, part in result.loss.parts.items()},
             "lr": {group["name"]: group["lr"] for group in self.optimiser.param_groups},
-            "grad_norm": norm,
-            "info": dict(outcome.loss.info),
+            "grad_norm": facts.grad_norm,
+            "info": dict(result.loss.info),
             "items_per_second": items_per_second,
             "seconds": self.seconds,
         }
         variance = {"image": facts.variance_image, "text": facts.variance_text}
         if any(value is not None for value in variance.values()):
             record["variance"] = {name: value for name, value in variance.items() if value is not None}
-        self.records.write(record)
-        self.accelerator.log(_flat(record), step=self.step)
-        self.watcher.step(record)
+        self._record(record)
+        self.observer.step(record)
         if not self.stepper.step_was_skipped:
-            self.judge(self.monitor.observe(facts))
+            self.handle_findings(self.monitor.observe(facts))
 
-    # ------------------------------------------------------------------------------------------------- judgement
-
-    def end_epoch(self) -> None:
-        """Validate, if an epoch is at its end that is to be validated and has not been."""
-        epoch = self.step // self.steps_per_epoch - 1
-        due = (epoch + 1) % self.recipe.training.validate_every == 0 or self.step >= self.total
-        if self.step % self.steps_per_epoch or not due or self.validated >= self.step:
-            return
-        found: dict[str, Any] = {}
-        if self.accelerator.is_main_process:
-            found = self.validate()
-            best = self.best is None or merit(found) > merit(self.best)
-            record = {"kind": "validation", "step": self.step, "epoch": epoch, **found, "best": best}
-            record["seconds"] = self.seconds
-            if best:
-                self.best = {"step": self.step, "epoch": epoch, **found}
-                self.save("best")
-            self.records.write(record)
-            self.accelerator.log(_flat(record), step=self.step)
-            self.watcher.validation(record)
-        self.validated = self.step
-        distributed.barrier()
-
-    def note(self, findings: list[Finding]) -> None:
-        """Write findings down and show them."""
+    def record_findings(self, findings: list[TrainingFinding]) -> None:
+        """Log findings and show them."""
         for finding in findings:
-            self.records.write({"kind": "diagnosis", **asdict(finding)})
-            self.watcher.finding(finding)
+            self.log.write({"kind": "diagnosis", **asdict(finding)})
+            self.observer.finding(finding)
 
-    def judge(self, findings: list[Finding]) -> None:
-        """Report findings, and stop the run where `on_collapse` says so."""
-        self.note(findings)
+    def handle_findings(self, findings: list[TrainingFinding]) -> None:
+        """Record findings, and stop the run where `on_collapse` says so."""
+        self.record_findings(findings)
         # Processes look at their own shares; the first one decides for all, or the others would wait for it for ever.
         if self.on_collapse == "stop" and distributed.broadcast(float(bool(findings))):
             if not findings:
@@ -289,31 +340,49 @@ class Loop:
             first = findings[0]
             raise StoppedError(f"Stopped at step {first.step}: {first.name}. {first.says} {first.advice}")
 
-    def give_up(self, facts: StepFacts, norm: float) -> None:
-        """Weights that are not numbers cannot be trained: nothing of this step is kept."""
-        self.optimiser.zero_grad(set_to_none=True)
-        self.judge(self.monitor.observe(facts))
-        raise StoppedError(
-            f"Stopped at step {self.step + 1}: the loss is {facts.loss:g} and the gradient's norm {norm:g}. "
-            "Lower the learning rate (--set optimiser.lr=…) or clip (--set optimiser.clip=1), and train into another "
-            "folder. The last checkpoint is kept."
-        )
+    def _record(self, record: dict[str, Any]) -> None:
+        self.log.write(record)
+        self.accelerator.log(_flatten(record), step=self.step)
 
 
-def _luck(*numbers: int) -> int:
+class DeferredInterrupt:
+    """Within the block, the first Ctrl-C waits for `check`, between two steps; a second one interrupts at once."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._before: Any = None
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def check(self) -> None:
+        """Interrupt now if that was requested."""
+        if self.requested:
+            raise KeyboardInterrupt
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.check()
+        self.requested = True
+
+
+def _mix_seeds(*numbers: int) -> int:
     return int(np.random.SeedSequence(numbers).generate_state(1)[0])
 
 
-def _supervision(gradient: torch.Tensor | None) -> tuple[float, ...] | None:
-    return None if gradient is None else supervision(gradient)
-
-
-def _flat(record: dict[str, Any], prefix: str = "") -> dict[str, float]:
+def _flatten(record: dict[str, Any], prefix: str = "") -> dict[str, float]:
     """Numbers by slash-separated names, as trackers want them."""
-    found: dict[str, float] = {}
+    flat: dict[str, float] = {}
     for name, value in record.items():
         if isinstance(value, dict):
-            found.update(_flat(value, f"{prefix}{name}/"))
+            flat.update(_flatten(value, f"{prefix}{name}/"))
         elif isinstance(value, (int, float)) and not isinstance(value, bool) and name not in ("step", "kind"):
-            found[f"{prefix}{name}"] = value
-    return found
+            flat[f"{prefix}{name}"] = value
+    return flat

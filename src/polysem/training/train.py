@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import platform
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,48 +17,48 @@ from polysem._version import __version__
 from polysem.data import open_collection
 from polysem.data.batching import Batches
 from polysem.data.collection import Collection
-from polysem.data.store import FeatureStore
 from polysem.data.train_overlap import build_sketch, merge_sketches
 from polysem.environment.precision import reduced_precision
 from polysem.errors import ConfigError, InputError
 from polysem.evaluation import Stamp
 from polysem.malloc_tuning import keep_freed_memory
-from polysem.models import Model, Tower
-from polysem.recipes import Recipe, Side
-from polysem.training import checkpoints, folder, loading, precompute
-from polysem.training.build import assemble
-from polysem.training.checkpoints import Checkpoints
-from polysem.training.data import Splits, digest, split, unread, with_features
-from polysem.training.diagnosis import Finding
-from polysem.training.distillation import learned_from, lessons, teacher_of
-from polysem.training.hiding import hiding
-from polysem.training.labels import label_flags, learns_labels
-from polysem.training.loop import Loop, OnCollapse, StoppedError, Watcher
-from polysem.training.metrics_log import Records
+from polysem.models import Model
+from polysem.recipes import Recipe
+from polysem.training import loading
+from polysem.training.build import build_model, label_matrix, learns_labels
+from polysem.training.distillation import embed_with_teacher, load_teacher, training_items
+from polysem.training.feature_cache import Stores, cache_both_sides
+from polysem.training.loop import NullObserver, OnCollapse, StoppedError, TrainingLoop, TrainingObserver
+from polysem.training.masked_modelling import build_masked_modelling
+from polysem.training.monitoring.diagnosis import TrainingFinding
 from polysem.training.monitoring.report import write_report
-from polysem.training.split_leakage import leaks
-from polysem.training.validation import CUT, validate
+from polysem.training.run_folder import (
+    Checkpoints,
+    MetricsLog,
+    check_run,
+    lock_folder,
+    read_run,
+    restore_tensors,
+    write_run,
+)
+from polysem.training.splits import Splits, find_leaks, split
+from polysem.training.validation import NDCG_DEPTH, validate
 
 TEACHER = "teacher.safetensors"
-"""In a run's folder while it trains: what its teacher makes of the items."""
+"""In a run's folder while it trains: the teacher's embeddings of the training items."""
 
-
-class Silent:
-    """A watcher that shows nothing."""
-
-    def features(self, what: str, done: int, total: int) -> None: ...
-    def begin(self, title: str, total: int, step: int, best: dict[str, Any] | None) -> AbstractContextManager[Watcher]:
-        return nullcontext(self)
-
-    def step(self, record: dict[str, Any]) -> None: ...
-    def validation(self, record: dict[str, Any]) -> None: ...
-    def finding(self, finding: Finding) -> None: ...
+Precision = Literal["fp32", "bf16", "fp16"]
 
 
 @dataclass(frozen=True)
-class Result:
-    """A run as it stands. best: step, epoch and validation figures of the weights in the model folder.
-    left_out: items of its splits that could not be read, each with the reason."""
+class TrainingResult:
+    """A run as it stands.
+
+    Args:
+        best: step, epoch and validation figures of the weights in the model folder.
+        resumed_from: the step at which this call went on.
+        left_out: items of its splits that could not be read, each with the reason.
+    """
 
     run: Path
     status: str
@@ -80,37 +79,51 @@ def train(
     text_features: str | Path | None = None,
     on_collapse: OnCollapse = "warn",
     tracker: str | None = "tensorboard",
-    show: Any = None,
-) -> Result:
+    show: TrainingObserver | None = None,
+) -> TrainingResult:
     """Train as the recipe says. The same call again goes on where an earlier one was stopped, to the same weights.
 
-    features, text_features: stores of the frozen encoders' features, made if they are not there; by default in the
-    user's cache. on_collapse: what to do when a diagnosis says that the run is dying. tracker: any tracker of
-    accelerate by name, None for none. show: who looks on; `Silent` says what it is asked.
+    Args:
+        recipe: what to train, from `polysem.recipes.load`.
+        data: a collection, or its folder.
+        out: the run's folder, which becomes a model folder.
+        features, text_features: stores of the frozen encoders' features, made if they are not there; by default in the
+            user's cache.
+        on_collapse: what to do when a diagnosis says that the run is dying.
+        tracker: any tracker of accelerate by name, None for none.
+        show: gets told of every step.
+
+    Raises:
+        StoppedError: the run was ended by a diagnosis.
+        InputError: the data does not fit the recipe, or `out` holds something else.
     """
-    run, watcher = Path(out), show or Silent()
-    precision, notes = _precision(recipe.training.precision, folder.read(run))
+    run, observer = Path(out), show or NullObserver()
+    precision, notes = _choose_precision(recipe.training.precision, read_run(run) if run.is_dir() else None)
     accelerator = _accelerator(precision, run, tracker)
     collection = data if isinstance(data, Collection) else open_collection(data)
     splits = split(collection, recipe.data)
-    described = _describe(collection, splits, recipe)
+    described = {
+        "name": collection.name,
+        **splits.counts(),
+        "digest": splits.digest(learns_labels(recipe)),
+        "items": build_sketch(splits.train),
+    }
     resolved = recipe.model_dump(mode="json")
-    earlier = folder.check(run, resolved, described)
+    earlier = check_run(run, resolved, described)
     if earlier is not None and earlier.get("status") == "finished":
         return _result(run, earlier, resumed_from=earlier["steps"])
-    with folder.held(run) if accelerator.is_main_process else nullcontext():
-        model = assemble(recipe, splits.train)
+    with lock_folder(run) if accelerator.is_main_process else nullcontext():
+        model = build_model(recipe, splits.train)
         model.to(accelerator.device)
-        teacher = teacher_of(recipe.teacher, splits.val)
-        stores = _stores(model, recipe, splits, (features, text_features), watcher)
-        left_out = unread(splits, stores[0])
-        splits = Splits(with_features(splits.train, stores[0]), with_features(splits.val, stores[0]), splits.how)
-        splits.check(left_out)
-        described |= counts(splits)
+        teacher = load_teacher(recipe.teacher, splits.val)
+        used = Collection(splits.train.name, splits.train.kind, [*splits.train, *splits.val])
+        towers = model.image.encoder, model.text.encoder
+        stores = cache_both_sides(used, towers, recipe, (features, text_features), observer.features)
+        splits, left_out = splits.keep_readable(stores[0])
         content = {
             "recipe": resolved,
-            "data": described,
-            "protocol": protocol(collection, splits, recipe),
+            "data": described | splits.counts(),
+            "protocol": _protocol(collection, splits, recipe),
             "selected_on": splits.how,
             "left_out": left_out,
             "status": "running",
@@ -118,46 +131,53 @@ def train(
             "processes": distributed.world_size(),
             "versions": {"polysem": __version__, "torch": torch.__version__, "python": platform.python_version()},
         }
-        loop = _loop(recipe, model, splits, stores, run, accelerator, on_collapse)
+        loop = _build_loop(recipe, model, splits, stores, run, accelerator, on_collapse)
         content["steps"] = loop.total
         if accelerator.is_main_process:
-            folder.write(run, content)
+            write_run(run, content)
         if teacher is not None and recipe.teacher is not None:
-            progress = partial(_report_teacher, watcher)
-            loop.feeder.teaching = lessons(teacher, recipe.teacher, splits.train, stores, run / TEACHER, progress)
+            loop.loader.teacher = embed_with_teacher(
+                teacher,
+                recipe.teacher,
+                splits.train,
+                stores,
+                run / TEACHER,
+                lambda _, done, total: observer.features("items for the teacher", done, total),
+            )
         resumed = loop.resume()
-        begun = loop.step
+        first_step = loop.step
         if tracker is not None:
-            kwargs = {"tensorboard": {"purge_step": begun}} if tracker == "tensorboard" else {}
+            kwargs = {"tensorboard": {"purge_step": first_step}} if tracker == "tensorboard" else {}
             accelerator.init_trackers("tensorboard" if tracker == "tensorboard" else "polysem", {}, kwargs)
         title = f"{recipe.name} on {collection.name}"
         try:
-            with watcher.begin(title, loop.total, begun, loop.best) as loop.watcher:
-                loop.note(notes)
+            with observer.begin(title, loop.total, first_step, loop.best) as loop.observer:
+                loop.record_findings(notes)
                 if not resumed:
-                    loop.judge(leaks(splits.train, splits.val))
+                    loop.handle_findings(find_leaks(splits.train, splits.val))
                 with keep_freed_memory():
                     loop.run()
-        except BaseException as end:
-            content["status"] = {StoppedError: "stopped", KeyboardInterrupt: "interrupted"}.get(type(end), "failed")
-            content["error"] = str(end)
-            if accelerator.is_main_process:
-                folder.write(run, {**content, "best": loop.best, "seconds": loop.seconds, "step": loop.step})
-                write_report(run)
+            content["status"] = "finished"
+        except BaseException as error:
+            content["status"] = {StoppedError: "stopped", KeyboardInterrupt: "interrupted"}.get(type(error), "failed")
+            content["error"] = str(error)
             raise
         finally:
-            loop.records.close()
-        content |= {"status": "finished", "best": loop.best, "seconds": loop.seconds, "step": loop.step}
+            loop.log.close()
+            content |= {"best": loop.best, "seconds": loop.seconds, "step": loop.step}
+            if accelerator.is_main_process:
+                if content["status"] == "finished":
+                    _save_model(loop, run, content, [] if teacher is None else training_items(teacher))
+                write_run(run, content)
+                write_report(run)
         if accelerator.is_main_process:
-            _finish(loop, run, content, [] if teacher is None else learned_from(teacher))
+            (run / TEACHER).unlink(missing_ok=True)
         distributed.barrier()
         accelerator.end_training()
-        return _result(run, content, begun)
+        return _result(run, content, first_step)
 
 
-def _precision(
-    asked: Literal["fp32", "bf16", "fp16"], earlier: dict[str, Any] | None
-) -> tuple[Literal["fp32", "bf16", "fp16"], list[Finding]]:
+def _choose_precision(asked: Precision, earlier: dict[str, Any] | None) -> tuple[Precision, list[TrainingFinding]]:
     """The precision to train in, and a note where it is not the one asked for.
 
     Reduced precision on a processor is used where it works and is faster than float32. A run that goes on keeps the
@@ -169,21 +189,21 @@ def _precision(
     if asked == "fp32" or torch.accelerator.is_available():
         return asked, []
     if asked == "fp16":
-        return "fp32", [_float32_instead("fp16", "torch scales float16 losses on accelerators alone")]
-    found = reduced_precision("bf16")
-    if not found.works:
+        return "fp32", [_float32_note("fp16", "torch scales float16 losses on accelerators alone")]
+    probe = reduced_precision("bf16")
+    if not probe.works:
         raise ConfigError(
-            f"training.precision=bf16 cannot be used on this processor: a bfloat16 product was {found.problem}. "
-            f"{found.remedy}"
+            f"training.precision=bf16 cannot be used on this processor: a bfloat16 product was {probe.problem}. "
+            f"{probe.remedy}"
         )
     began_with = (earlier or {}).get("precision")
-    if began_with == "bf16" or (began_with is None and found.pays):
+    if began_with == "bf16" or (began_with is None and probe.pays):
         return "bf16", []
-    return "fp32", [_float32_instead("bf16", f"its products run at {found.speedup:g} times the speed of float32 here")]
+    return "fp32", [_float32_note("bf16", f"its products run at {probe.speedup:g} times the speed of float32 here")]
 
 
-def _float32_instead(asked: str, why: str) -> Finding:
-    return Finding(
+def _float32_note(asked: str, why: str) -> TrainingFinding:
+    return TrainingFinding(
         "float32 instead",
         f"The recipe asks for {asked}, and this processor trains in float32: {why}.",
         "Nothing needs to be done; --set training.precision=fp32 asks for it.",
@@ -206,50 +226,18 @@ def _accelerator(precision: str, run: Path, tracker: str | None) -> Accelerator:
         raise ConfigError(f"accelerate cannot begin: {error}") from None
 
 
-def _stores(
-    model: Model,
-    recipe: Recipe,
-    splits: Splits,
-    given: tuple[str | Path | None, str | Path | None],
-    watcher: Any,
-) -> tuple[FeatureStore | None, FeatureStore | None]:
-    """Stores of the encoders that never change: of the training and validation items, and no others."""
-    used = Collection(splits.train.name, splits.train.kind, [*splits.train, *splits.val])
-
-    def one(tower: Tower, side: Side, where: str | Path | None, what: str) -> FeatureStore | None:
-        if not precompute.is_frozen(tower.encoder, side):
-            if where is not None:
-                raise ConfigError(
-                    f"Features of {what} were given, but the {what[:-1]} encoder of {recipe.name} trains or sees "
-                    "augmented inputs: it needs the data itself. Leave the option out."
-                )
-            return None
-        place = None if where is None else Path(where)
-
-        def progress(_: str, done: int, total: int) -> None:
-            watcher.features(what, done, total)
-
-        rank, size = distributed.rank(), distributed.world_size()
-        store = precompute.features_of(used, tower.encoder, place, progress, rank, size)
-        distributed.barrier()
-        return store if size == 1 else FeatureStore.open(store.folder)
-
-    images = one(model.image, recipe.image, given[0], "images")
-    return images, one(model.text, recipe.text, given[1], "captions")
-
-
-def _loop(
+def _build_loop(
     recipe: Recipe,
     model: Model,
     splits: Splits,
-    stores: tuple[FeatureStore | None, FeatureStore | None],
+    stores: Stores,
     run: Path,
     accelerator: Accelerator,
     on_collapse: OnCollapse,
-) -> Loop:
+) -> TrainingLoop:
     seed = recipe.training.seed
 
-    def sources(part: Collection) -> tuple[loading.Source, loading.Source]:
+    def sources(part: Collection) -> tuple[loading.InputSource, loading.InputSource]:
         return (
             loading.image_source(model.image, part, stores[0], recipe.image, seed),
             loading.text_source(model.text, part, stores[1], recipe.text, seed),
@@ -257,85 +245,58 @@ def _loop(
 
     batches = Batches(splits.train, recipe.training.batch, recipe.training.captions, seed)
     learns = learns_labels(recipe)
-    labels = label_flags(splits.train, model.labels or ()) if learns else None
+    labels = label_matrix(splits.train, model.labels or ()) if learns else None
     if learns and not splits.val.label_names:
         raise InputError(f"The validation items of {splits.val.name} have no labels, and {recipe.name} learns them.")
-    blanking, guessing = hiding(recipe, model, splits.train, images=stores[0])
-    feeder = loading.Feeder(
-        model, *sources(splits.train), batches, distributed.rank(), distributed.world_size(), labels, blanking
-    )
+    masker, heads = build_masked_modelling(recipe, model, splits.train, images=stores[0])
+    rank, size = distributed.rank(), distributed.world_size()
+    loader = loading.BatchLoader(model, *sources(splits.train), batches, rank, size, labels, masker)
     val_images, val_texts = sources(splits.val)
     owners = splits.val.caption_items
 
-    def judged() -> dict[str, Any]:
+    def validate_model() -> dict[str, Any]:
         return validate(model, val_images.items, val_texts.items, owners, splits.val if learns else None)
 
-    records = Records(run, accelerator.is_main_process)
-    return Loop(recipe, model, feeder, judged, Checkpoints(run), records, accelerator, Silent(), on_collapse, guessing)
+    log = MetricsLog(run, accelerator.is_main_process)
+    return TrainingLoop(recipe, model, loader, validate_model, Checkpoints(run), log, accelerator, on_collapse, heads)
 
 
-def _report_teacher(watcher: Any, _: str, done: int, total: int) -> None:
-    watcher.features("items for the teacher", done, total)
-
-
-def _finish(loop: Loop, run: Path, content: dict[str, Any], taught_from: list[str]) -> None:
-    """The best weights become the model in the run's folder. taught_from: the sketch of the teacher's items."""
+def _save_model(loop: TrainingLoop, run: Path, content: dict[str, Any], teacher_items: list[str]) -> None:
+    """Make the best weights the model in the run's folder. teacher_items: the sketch of the teacher's items."""
     best = Checkpoints(run).load("best")
     if best is not None:
-        checkpoints.restore(loop.model, None, best.tensors, loop.resting)
+        restore_tensors(loop.model, None, best.tensors, loop.frozen)
     loop.model.provenance = {
         "recipe": content["recipe"],
-        "data": {**content["data"], "items": merge_sketches(content["data"]["items"], taught_from)},
-        "validation": {"protocol": content["protocol"], **_figures(loop.best or {})},
+        "data": {**content["data"], "items": merge_sketches(content["data"]["items"], teacher_items)},
+        "validation": {"protocol": content["protocol"], **_card_figures(loop.best or {})},
         "selected_on": content["selected_on"],
         "versions": content["versions"],
     }
     loop.model.cpu().eval().save(run)
-    folder.write(run, content)
-    write_report(run)
-    (run / TEACHER).unlink(missing_ok=True)
 
 
-def _figures(best: dict[str, Any]) -> dict[str, float]:
+def _card_figures(best: dict[str, Any]) -> dict[str, float]:
     """Recalls by flat names, as a model card lists them."""
-    found = {"step": best.get("step"), "rsum": best.get("rsum")}
+    figures = {"step": best.get("step"), "rsum": best.get("rsum")}
     for way in ("i2t", "t2i"):
-        found |= {f"{way}_{name}": value for name, value in best.get(way, {}).items()}
+        figures |= {f"{way}_{name}": value for name, value in best.get(way, {}).items()}
     for name, values in best.get("labels", {}).items():
-        found |= {f"{side}_{name}": value for side, value in values.items()}
-    return {name: value for name, value in found.items() if value is not None}
+        figures |= {f"{side}_{name}": value for side, value in values.items()}
+    return {name: value for name, value in figures.items() if value is not None}
 
 
-def protocol(collection: Collection, splits: Splits, recipe: Recipe) -> str:
+def _protocol(collection: Collection, splits: Splits, recipe: Recipe) -> str:
     """What the validation figures mean."""
     images, texts = len(splits.val), len(splits.val.captions)
     if learns_labels(recipe):
-        measure = f"hit rate of pairs, NDCG@{CUT} by shared labels"
+        measure = f"hit rate of pairs, NDCG@{NDCG_DEPTH} by shared labels"
         return str(Stamp("labels", collection.name, splits.how, images, texts, measure=measure, selected_on=splits.how))
     return str(Stamp("pairs", collection.name, splits.how, images, texts, selected_on=splits.how))
 
 
-def _describe(collection: Collection, splits: Splits, recipe: Recipe) -> dict[str, Any]:
-    return {
-        "name": collection.name,
-        **counts(splits),
-        "digest": digest(splits, learns_labels(recipe)),
-        "items": build_sketch(splits.train),
-    }
-
-
-def counts(splits: Splits) -> dict[str, int]:
-    """How much there is to learn from and to validate with."""
-    return {
-        "train": len(splits.train),
-        "train_captions": len(splits.train.captions),
-        "val": len(splits.val),
-        "val_captions": len(splits.val.captions),
-    }
-
-
-def _result(run: Path, content: dict[str, Any], resumed_from: int) -> Result:
-    return Result(
+def _result(run: Path, content: dict[str, Any], resumed_from: int) -> TrainingResult:
+    return TrainingResult(
         run,
         content["status"],
         int(content.get("step", content["steps"])),

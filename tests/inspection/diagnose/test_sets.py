@@ -12,7 +12,7 @@ from inspection import synthetic_galleries as galleries
 from inspection.synthetic_galleries import rank_gallery
 from polysem import similarity
 from polysem.inspection.diagnose.sets import compare_with_single_vectors, measure_spread, measure_usage
-from polysem.training.collapse import circular_variance
+from polysem.training.monitoring.diagnosis import circular_variance
 
 
 def test_spread_is_the_circular_variance_of_training() -> None:

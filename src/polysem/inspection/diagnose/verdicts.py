@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from polysem.training.diagnosis import STARVED
+from polysem.training.monitoring.diagnosis import STARVED
 
 if TYPE_CHECKING:
     from polysem.inspection.diagnose.diagnose import Diagnosis

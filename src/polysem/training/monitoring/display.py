@@ -1,4 +1,4 @@
-"""A run to look at while it goes: a bar and the facts of the moment in a terminal, a line now and then elsewhere."""
+"""The progress of a run on stderr: a bar and the latest figures in a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -8,42 +8,42 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console, Group
-from rich.live import Live as Screen
+from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from polysem.training.diagnosis import Finding
+from polysem.training.monitoring.diagnosis import TrainingFinding
 from polysem.training.monitoring.report import format_duration
 
 REFRESH = 4
-"""Drawings per second, in a thread of their own: a step only hands its record over."""
+"""Drawings per second, in a thread of their own: a step only stores its record."""
 QUIET_SECONDS = 30.0
 """Between two lines where there is no terminal to draw on, such as a log file."""
 _SMOOTH = 0.9
 
 
-class Live:
+class TerminalDisplay:
     """Shows the records of metrics.jsonl on stderr as they come. A context manager; without `enabled` it is silent."""
 
     def __init__(self, title: str, total_steps: int, enabled: bool = True, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True, highlight=False)
         self.enabled, self.title, self.total = enabled, title, total_steps
-        self._drawn = enabled and self.console.is_interactive
+        self._interactive = enabled and self.console.is_interactive
         self._record: Mapping[str, Any] = {}
         self._validation: Mapping[str, Any] = {}
         self._best: Mapping[str, Any] = {}
         self._speed: float | None = None
-        self._start, self._began, self._said = 0, time.monotonic(), time.monotonic()
+        self._start, self._began, self._last_line = 0, time.monotonic(), time.monotonic()
         columns = (BarColumn(bar_width=None), MofNCompleteColumn(), TimeElapsedColumn())
         self._bar = Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=self.console, expand=True)
         self._task = self._bar.add_task("", total=total_steps)
-        self._screen = Screen(get_renderable=self._draw, console=self.console, refresh_per_second=REFRESH)
+        self._live = Live(get_renderable=self._draw, console=self.console, refresh_per_second=REFRESH)
 
-    def __enter__(self) -> Live:
+    def __enter__(self) -> TerminalDisplay:
         self._began = time.monotonic()
-        if self._drawn:
-            self._screen.start()
+        if self._interactive:
+            self._live.start()
         elif self.enabled:
             self._line(f"{self.title}: {self.total - self._start:,} steps to go.")
         return self
@@ -51,10 +51,10 @@ class Live:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._drawn:
-            self._screen.stop()
+        if self._interactive:
+            self._live.stop()
         elif self.enabled and self._record:
-            self._line(self._now())
+            self._line(self._summary())
 
     def resumed(self, step: int, best: Mapping[str, Any] | None = None) -> None:
         """The run goes on from here: what was done before tells nothing about the speed. best: its best validation."""
@@ -71,10 +71,10 @@ class Live:
         speed = record.get("items_per_second")
         if speed is not None:
             self._speed = speed if self._speed is None else _SMOOTH * self._speed + (1 - _SMOOTH) * speed
-        if self._drawn:
+        if self._interactive:
             self._bar.update(self._task, completed=record["step"])
-        elif time.monotonic() - self._said >= QUIET_SECONDS:
-            self._line(self._now())
+        elif time.monotonic() - self._last_line >= QUIET_SECONDS:
+            self._line(self._summary())
 
     def validation(self, record: Mapping[str, Any]) -> None:
         if not self.enabled:
@@ -84,17 +84,17 @@ class Live:
             self._best = record
         self._line(f"Step {record['step']:,}: {_recalls(record)}{', the best so far' if record.get('best') else ''}.")
 
-    def finding(self, finding: Finding) -> None:
+    def finding(self, finding: TrainingFinding) -> None:
         if not self.enabled:
             return
         when = f"step {finding.step:,}" if finding.step else "before the first step"
         message = f"{finding.name} ({when}): {finding.says} What to do: {finding.advice}"
         # A terminal wraps at words; a log keeps the message on one line, where a search finds it whole.
-        self.console.print(Text(message, style="yellow"), soft_wrap=not self._drawn)
+        self.console.print(Text(message, style="yellow"), soft_wrap=not self._interactive)
 
     def _line(self, text: str) -> None:
-        self._said = time.monotonic()
-        self.console.print(Text(text), soft_wrap=not self._drawn)
+        self._last_line = time.monotonic()
+        self.console.print(Text(text), soft_wrap=not self._interactive)
 
     # --------------------------------------------------------------------------------------------------- drawing
 
@@ -106,7 +106,7 @@ class Live:
             table.add_row(Text(name), Text(value))
         return Group(Text(self.title), self._bar, table)
 
-    def _now(self) -> str:
+    def _summary(self) -> str:
         """The facts on one line."""
         step = int(self._record["step"])
         done = step - self._start

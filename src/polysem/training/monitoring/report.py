@@ -17,9 +17,8 @@ from markupsafe import Markup
 from polysem import atomic_write
 from polysem.training import charts
 from polysem.training.charts import COLOURS, Chart, format_number
-from polysem.training.folder import RUN
-from polysem.training.metrics_log import METRICS, read
-from polysem.training.validation import CUT, merit
+from polysem.training.run_folder import METRICS, RUN, read_metrics
+from polysem.training.validation import NDCG_DEPTH, selection_score
 
 REPORT = "report.html"
 POINTS = 1000
@@ -37,7 +36,7 @@ def write_report(run: Path) -> Path:
     except (OSError, ValueError):
         about = {}
     about = about if isinstance(about, dict) else {}
-    records = [record for record in read(run / METRICS) if isinstance(record.get("step"), int)]
+    records = [record for record in read_metrics(run / METRICS) if isinstance(record.get("step"), int)]
     steps, validations, findings = (
         [record for record in records if record.get("kind") == kind] for kind in ("step", "validation", "diagnosis")
     )
@@ -102,7 +101,7 @@ def _facts(
 
 
 def _best(validations: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
-    return max((v for v in validations if _is_number(v.get("rsum"))), key=merit, default={})
+    return max((v for v in validations if _is_number(v.get("rsum"))), key=selection_score, default={})
 
 
 # ------------------------------------------------------------------------------------------------------------ curves
@@ -183,7 +182,7 @@ def _panels(steps: list[dict[str, Any]], validations: list[dict[str, Any]]) -> l
     ]
     by_labels = [
         _curve(validations, ("labels", name, side), f"{name} {side}")
-        for name, sides in ((f"ndcg{CUT}", ("i2t", "t2i")), ("micro_f1", ("image", "text")))
+        for name, sides in ((f"ndcg{NDCG_DEPTH}", ("i2t", "t2i")), ("micro_f1", ("image", "text")))
         for side in sides
     ]
     variances = [

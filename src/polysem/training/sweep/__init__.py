@@ -1,7 +1,7 @@
 """A sweep: one recipe trained over and over with other values of some of its keys, and what that changes."""
 
-from polysem.training.sweep.plan import Plan, plan
-from polysem.training.sweep.result import Row, Run, Sweep
-from polysem.training.sweep.run import Watcher, sweep
+from polysem.training.sweep.plan import SweepPlan, plan_sweep
+from polysem.training.sweep.result import Sweep, SweepRow, SweepRun
+from polysem.training.sweep.run import SweepObserver, sweep
 
-__all__ = ["Plan", "Row", "Run", "Sweep", "Watcher", "plan", "sweep"]
+__all__ = ["Sweep", "SweepObserver", "SweepPlan", "SweepRow", "SweepRun", "plan_sweep", "sweep"]

@@ -7,49 +7,49 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from polysem.training.sweep.parse import canonical, name, shown
-from polysem.training.sweep.result import Row, Sweep
+from polysem import atomic_write
+from polysem.training.sweep.plan import canonical, format_value, format_values
+from polysem.training.sweep.result import Sweep, SweepRow
 
-# Told apart also without telling red from green.
+# Distinct also for those who cannot tell red from green.
 COLOURS = ("#2563b0", "#c2571a", "#2d8544", "#9a3fa0", "#8a6d00", "#157a80", "#b0303c", "#4d6570")
 STYLES = {"t2i": ("-", "text to image"), "i2t": (":", "image to text")}
 SPAN = 20.0
 """Largest over smallest value (but for 0) from which on the axis is logarithmic."""
 
 
-def save(found: Sweep, path: Path) -> None:
+def save_plot(result: Sweep, path: Path) -> None:
     """The first key goes along the axis; the others make the lines. Both ways of a metric share a panel, text to image
     solid and image to text dotted. Bars: the standard deviation over the seeds."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    rows = [row for row in found.rows if row.means]
+    rows = [row for row in result.rows if row.means]
     if not rows:
         return
-    panels = _panels(found.metrics)
+    panels = _panels(result.metrics)
     figure = Figure(figsize=(1.2 + 5.4 * len(panels), 4.4), dpi=140, layout="constrained")
     FigureCanvasAgg(figure)
-    places, ticks, scale = positions([row.values[found.keys[0]] for row in found.rows])
+    places, ticks, scale = positions([row.values[result.keys[0]] for row in result.rows])
     for number, (title, metrics) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(1, len(panels), number)
-        _draw(axes, rows, found.keys, metrics, places)
+        _draw(axes, rows, result.keys, metrics, places)
         if scale is not None:
             axes.set_xscale("symlog", linthresh=scale, linscale=0.5)
             axes.minorticks_off()
         axes.set_xticks([at for at, _ in ticks], [text for _, text in ticks])
-        axes.set_xlabel(found.keys[0])
+        axes.set_xlabel(result.keys[0])
         axes.set_title(title, loc="left", fontsize=11)
         axes.grid(color="#e2e5e8", linewidth=0.7)
         axes.spines[["top", "right"]].set_visible(False)
         if axes.get_legend_handles_labels()[0]:
             axes.legend(frameon=False, fontsize=8)
     seeds = sorted({run.seed for row in rows for run in row.finished})
-    how = " | ".join(found.protocols)
-    note = f"{found.recipe} on {found.data}; {len(seeds)} seed{'s' if len(seeds) > 1 else ''}. {how}"
+    how = " | ".join(result.protocols)
+    note = f"{result.recipe} on {result.data}; {len(seeds)} seed{'s' if len(seeds) > 1 else ''}. {how}"
     figure.supxlabel(fill(note, 72 * len(panels)), fontsize=7, color="#555555", x=0.01, ha="left")
-    partial = path.with_name(f".{path.name}.partial")
-    figure.savefig(partial, format="png")
-    partial.replace(path)
+    with atomic_write.replace_file(path) as partial:
+        figure.savefig(partial, format="png")
 
 
 def positions(values: Sequence[Any]) -> tuple[dict[str, float], list[tuple[float, str]], float | None]:
@@ -61,11 +61,11 @@ def positions(values: Sequence[Any]) -> tuple[dict[str, float], list[tuple[float
     numbers = [value for value in known.values() if isinstance(value, (int, float)) and not isinstance(value, bool)]
     if len(numbers) < len(known):
         places = {key: float(place) for place, key in enumerate(known)}
-        return places, [(places[key], shown(value)) for key, value in known.items()], None
+        return places, [(places[key], format_value(value)) for key, value in known.items()], None
     places = {key: float(value) for key, value in known.items()}
     sizes = [abs(place) for place in places.values() if place]
     spread = bool(sizes) and max(sizes) >= SPAN * min(sizes)
-    return places, [(places[key], shown(value)) for key, value in known.items()], min(sizes) if spread else None
+    return places, [(places[key], format_value(value)) for key, value in known.items()], min(sizes) if spread else None
 
 
 def _panels(metrics: Sequence[str]) -> dict[str, list[str]]:
@@ -78,11 +78,11 @@ def _panels(metrics: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _draw(
-    axes: Any, rows: Sequence[Row], keys: Sequence[str], metrics: Sequence[str], places: Mapping[str, float]
+    axes: Any, rows: Sequence[SweepRow], keys: Sequence[str], metrics: Sequence[str], places: Mapping[str, float]
 ) -> None:
-    lines: dict[str, list[Row]] = {}
+    lines: dict[str, list[SweepRow]] = {}
     for row in rows:
-        lines.setdefault(name({key: row.values[key] for key in keys[1:]}), []).append(row)
+        lines.setdefault(format_values({key: row.values[key] for key in keys[1:]}), []).append(row)
     for number, (line, members) in enumerate(lines.items()):
         for metric in metrics:
             style, way = STYLES.get(metric.partition(".")[0], ("-", ""))

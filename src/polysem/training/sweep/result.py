@@ -1,27 +1,40 @@
-"""What a sweep found: every run, and for each combination of values the mean over its seeds."""
+"""The results of a sweep: the figures of every run, and for each combination of values the mean over its seeds."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from polysem import atomic_write, models
+from polysem.data.collection import Collection
 from polysem.errors import unknown
+from polysem.evaluation import Protocol, evaluate
+from polysem.models import Model
+from polysem.progress import Progress
 from polysem.recipes import Recipe
-from polysem.training.labels import learns_labels
-from polysem.training.sweep.parse import canonical
-from polysem.training.validation import CUT
+from polysem.training.build import learns_labels
+from polysem.training.feature_cache import cache_both_sides
+from polysem.training.sweep.plan import canonical
+from polysem.training.validation import NDCG_DEPTH
 
 _RECALLS = [f"{way}.r{k}" for way in ("i2t", "t2i") for k in (1, 5, 10)]
-_BY_LABELS = [f"{way}.{name}" for name in (f"ndcg{CUT}", "map") for way in ("i2t", "t2i")]
+_BY_LABELS = [f"{way}.{name}" for name in (f"ndcg{NDCG_DEPTH}", "map") for way in ("i2t", "t2i")]
 
 
 @dataclass(frozen=True)
-class Run:
-    """status: "finished", or what stopped it; error: in its own words. figures: by path, such as "i2t.ndcg50".
-    protocol: the stamp that they were measured under. seconds: of training."""
+class SweepRun:
+    """A training run of a sweep.
+
+    Args:
+        status: "finished", or what stopped it; error: in its own words.
+        seconds: of training.
+        figures: by path, such as "i2t.ndcg50".
+        protocol: the stamp that they were measured under.
+    """
 
     values: Mapping[str, Any]
     seed: int
@@ -34,40 +47,40 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Row:
+class SweepRow:
     """A combination of values. means, spreads: of each metric over the finished runs; the spread is the standard
     deviation of a sample, None of a single run."""
 
     values: Mapping[str, Any]
-    runs: tuple[Run, ...]
+    runs: tuple[SweepRun, ...]
     means: Mapping[str, float]
     spreads: Mapping[str, float | None]
 
     @property
-    def finished(self) -> tuple[Run, ...]:
+    def finished(self) -> tuple[SweepRun, ...]:
         return tuple(run for run in self.runs if run.status == "finished")
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """metrics: those of table and picture."""
+    """All runs of a sweep. metrics: those of table and plot."""
 
     recipe: str
     data: str
     keys: tuple[str, ...]
     metrics: tuple[str, ...]
-    runs: tuple[Run, ...]
+    runs: tuple[SweepRun, ...]
     out: Path
 
     @property
-    def rows(self) -> list[Row]:
-        by_values: dict[str, list[Run]] = {}
+    def rows(self) -> list[SweepRow]:
+        by_values: dict[str, list[SweepRun]] = {}
         for run in self.runs:
             by_values.setdefault(canonical(dict(run.values)), []).append(run)
         return [_row(runs, self.metrics) for runs in by_values.values()]
 
     @property
-    def failed(self) -> list[Run]:
+    def failed(self) -> list[SweepRun]:
         return [run for run in self.runs if run.error]
 
     @property
@@ -97,29 +110,29 @@ class Sweep:
         }
 
 
-def _row(runs: Sequence[Run], metrics: Sequence[str]) -> Row:
+def _row(runs: Sequence[SweepRun], metrics: Sequence[str]) -> SweepRow:
     done = [run for run in runs if run.status == "finished"]
     means, spreads = dict[str, float](), dict[str, float | None]()
     for metric in metrics:
-        found = [run.figures[metric] for run in done if metric in run.figures]
-        if found:
-            means[metric], spreads[metric] = fmean(found), stdev(found) if len(found) > 1 else None
-    return Row(runs[0].values, tuple(runs), means, spreads)
+        values = [run.figures[metric] for run in done if metric in run.figures]
+        if values:
+            means[metric], spreads[metric] = fmean(values), stdev(values) if len(values) > 1 else None
+    return SweepRow(runs[0].values, tuple(runs), means, spreads)
 
 
 # ------------------------------------------------------------------------------------------------------------ figures
 
 
-def of_validation(best: Mapping[str, Any]) -> dict[str, float]:
+def validation_figures(best: Mapping[str, Any]) -> dict[str, float]:
     """The validation of a run's best weights by the paths that protocols use: rsum, i2t.ndcg50, micro_f1.text."""
-    found = {name: value for name, value in best.items() if name != "labels"}
+    figures = {name: value for name, value in best.items() if name not in ("labels", "step", "epoch")}
     for name, values in best.get("labels", {}).items():
         if name == "micro_f1":
-            found[name] = values
+            figures[name] = values
         else:
             for way, value in values.items():
-                found[way] = {**found.get(way, {}), name: value}
-    return dict(_numbers({name: value for name, value in found.items() if name not in ("step", "epoch")}))
+                figures[way] = {**figures.get(way, {}), name: value}
+    return dict(_numbers(figures))
 
 
 def _numbers(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, float]]:
@@ -155,3 +168,95 @@ def check_metrics(asked: Sequence[str], known: Sequence[str], what: str) -> None
     for metric in asked:
         if metric not in known:
             raise unknown(f"--metric ({what})", metric, known)
+
+
+# --------------------------------------------------------------------------------------------------------- evaluation
+
+
+@dataclass(frozen=True, eq=False)
+class SweepEvaluation:
+    """How the figures of each run are measured.
+
+    Args:
+        protocol: None takes the validation that each run has made of itself.
+        split: of the collection.
+        stores: features of images and captions, completed with those of this split.
+    """
+
+    collection: Collection
+    protocol: Protocol | None = None
+    split: str | None = None
+    stores: tuple[Path | None, Path | None] = (None, None)
+
+    def measure(
+        self, run: Path, about: Mapping[str, Any], recipe: Recipe, progress: Progress
+    ) -> tuple[dict[str, float], str]:
+        """The figures of a finished run by path, and their stamp; measured once and kept beside the run.
+
+        Args:
+            about: the run's run.json.
+        """
+        if self.protocol is None:
+            return validation_figures(about.get("best") or {}), str(about.get("protocol", ""))
+        asked = {"protocol": repr(self.protocol), "split": self._split, "weights": _weights_version(run)}
+        path = run.with_name(f"{run.name}.{self.protocol.name}.json")
+        kept = _read_json(path)
+        if kept.get("asked") != asked:
+            model = models.load(run)
+            features, text_features = self._features(model, recipe, progress)
+            result = evaluate(
+                model,
+                self.collection,
+                protocol=self.protocol,
+                split=self._split,
+                features=features,
+                text_features=text_features,
+                intervals=False,
+                progress=progress,
+            )
+            kept = {"asked": asked, **result.as_dict(), "model": run.name}
+            atomic_write.write_text(path, json.dumps(kept, indent=2, ensure_ascii=False) + "\n")
+        numbers = {name: value for name, value in kept["metrics"].items() if isinstance(value, (int, float))}
+        return numbers, str(kept["protocol"]["stamp"])
+
+    @property
+    def _split(self) -> str:
+        """The one asked for; else test, or whatever was not trained on."""
+        if not self.collection.has_splits:
+            return self.split or "val"
+        there = [name for name in ("test", "val", *self.collection.splits) if name in self.collection.splits]
+        return self.split or there[0]
+
+    def _features(self, model: Model, recipe: Recipe, progress: Progress) -> list[Path | None]:
+        """Encoders that never change run once for all runs, here as in training."""
+        part = self.collection
+        if self._split == "val" and not part.has_splits:
+            part = part.hold_out()[0]
+        elif self._split != "all":
+            part = part.split(self._split)
+        part = part.where([i for i, item in enumerate(part) if item.captions])
+        stores = cache_both_sides(
+            part,
+            (model.image.encoder, model.text.encoder),
+            recipe,
+            self.stores,
+            lambda what, done, total: progress(f"features of {what}", done, total),
+        )
+        return [None if store is None else store.folder for store in stores]
+
+
+def _weights_version(run: Path) -> list[int]:
+    """Changes when the model in the folder does."""
+    try:
+        state = (run / "model.safetensors").stat()
+    except OSError:
+        return []
+    return [state.st_size, state.st_mtime_ns]
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

@@ -1,45 +1,53 @@
-"""`sweep`: run after run, each an ordinary training run in a folder of its own. What is there is not repeated."""
+"""`sweep`: one training run after another, each in a folder of its own. What is finished is not repeated."""
 
 from __future__ import annotations
 
+import json
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from polysem import distributed
+from polysem import atomic_write, distributed
 from polysem.data import open_collection
 from polysem.data.collection import Collection
-from polysem.errors import ConfigError, PolysemError
+from polysem.errors import ConfigError, InputError, PolysemError
 from polysem.evaluation import Protocol
-from polysem.recipes import Recipe, parse
-from polysem.training import folder
-from polysem.training.data import digest, split
-from polysem.training.labels import learns_labels
-from polysem.training.loop import OnCollapse
-from polysem.training.sweep import plot, state
-from polysem.training.sweep.metrics import Measure
-from polysem.training.sweep.parse import canonical
-from polysem.training.sweep.plan import Plan, Point, plan
-from polysem.training.sweep.result import Run, Sweep, check_metrics, check_validation_metrics, default_metrics
-from polysem.training.train import Silent, train
+from polysem.recipes import parse
+from polysem.training import splits
+from polysem.training.build import learns_labels
+from polysem.training.loop import NullObserver, OnCollapse, TrainingObserver
+from polysem.training.run_folder import check_folder, list_differences, lock_folder, read_run, replace_non_finite
+from polysem.training.sweep import plot
+from polysem.training.sweep.plan import SweepPlan, SweepPoint, canonical, plan_sweep
+from polysem.training.sweep.result import (
+    Sweep,
+    SweepEvaluation,
+    SweepRun,
+    check_metrics,
+    check_validation_metrics,
+    default_metrics,
+)
+from polysem.training.train import train
+
+STATE, PLOT = "sweep.json", "sweep.png"
 
 
-class Watcher:
-    """Who looks on. This one sees nothing."""
+class SweepObserver:
+    """Callbacks of a sweep, to show its progress. These do nothing: override what is to be shown."""
 
-    def begin(self, number: int, total: int, point: Point, seed: int) -> None:
+    def begin(self, number: int, total: int, point: SweepPoint, seed: int) -> None:
         """A run begins, or is found finished."""
 
-    def training(self) -> Any:
-        """Who looks on while it trains, as `train` takes it."""
-        return Silent()
+    def training(self) -> TrainingObserver:
+        """The observer of the training run that begins."""
+        return NullObserver()
 
     def measuring(self, stage: str, done: int, total: int) -> None:
         """Figures are measured under a protocol."""
 
-    def end(self, run: Run, trained: bool) -> None:
+    def end(self, run: SweepRun, trained: bool) -> None:
         """trained: now, and not earlier."""
 
 
@@ -57,135 +65,179 @@ def sweep(
     text_features: str | Path | None = None,
     on_collapse: OnCollapse = "warn",
     tracker: str | None = "tensorboard",
-    show: Watcher | None = None,
+    show: SweepObserver | None = None,
 ) -> Sweep:
-    """Train the recipe with every combination of the values in `settings` (`path.to.key=a,b,c`) and every seed.
+    """Train the recipe with every combination of the values in `settings` and every seed.
 
     Runs lie in OUT/<key=value,…>/seed-N. The same call again skips those that are finished and goes on with the one
     that was interrupted; more values or seeds extend the sweep, anything else that changed is refused. A run that fails
-    is reported in the result, and the others go on. protocol, split: how to measure; by default the figures are those
-    of the validation that picked each run's weights. metrics: of table and picture, by path ("i2t.ndcg50").
-    features, text_features: stores that all runs share, as for `train`.
+    is reported in the result, and the others go on.
+
+    Args:
+        settings: `path.to.key=a,b,c` to sweep, `path.to.key=value` to change the recipe.
+        protocol, split: how to measure; by default the figures are those of the validation that picked each run's
+            weights.
+        metrics: of table and plot, by path ("i2t.ndcg50").
+        features, text_features: stores that all runs share, as for `train`.
+        on_collapse, tracker: as for `train`.
+        show: gets told of every run.
     """
     if distributed.world_size() > 1:
         raise ConfigError(
             "A sweep trains one run after another in one process. Start it without a launcher; for a run in several "
             "processes there is `polysem train`."
         )
-    place, watcher = Path(out), show or Watcher()
-    wanted = plan(recipe, settings, seeds)
-    recipes = list(wanted.recipes.values())
+    folder, observer = Path(out), show or SweepObserver()
+    plan = plan_sweep(recipe, settings, seeds)
+    recipes = list(plan.recipes.values())
     if protocol is None:
         if split is not None:
             raise ConfigError(f"--split {split} is for --protocol: without one, figures are those of the validation.")
         check_validation_metrics(metrics, recipes)
-    earlier = state.read(place)
+    earlier = _read_state(folder)
     collection = data if isinstance(data, Collection) else open_collection(data)
-    content = _content(collection, wanted.first)
+    digest = splits.split(collection, recipes[0].data).digest(learns_labels(recipes[0]))
+    content = {"name": collection.name, "digest": digest}
     if earlier is not None:
-        state.check(place, earlier, wanted, content)
-    stores = tuple(None if given is None else Path(given) for given in (features, text_features))
-    measure = Measure(collection, protocol, split, (stores[0], stores[1]))
-    begun = {"settings": wanted.base, "content": content}
-    with folder.held(place):
-        found = Sweep(wanted.recipe, collection.name, wanted.keys, tuple(metrics), (), place)
+        _check_state(folder, earlier, plan, content)
+    stores = (None if features is None else Path(features), None if text_features is None else Path(text_features))
+    evaluation = SweepEvaluation(collection, protocol, split, stores)
+
+    def write(state: Sweep) -> None:
+        values = {**state.as_dict(), "settings": plan.base, "content": content}
+        text = json.dumps(replace_non_finite(values), indent=2, ensure_ascii=False, default=str)
+        atomic_write.write_text(folder / STATE, text + "\n")
+
+    with lock_folder(folder):
+        result = Sweep(plan.recipe, collection.name, plan.keys, tuple(metrics), (), folder)
         if earlier is None:
-            state.write(place, {**found.as_dict(), **begun})
-        old = [] if earlier is None else _earlier(earlier, wanted)
-        for run in _runs(wanted, old, place, measure, watcher, on_collapse, tracker, stores):
-            found = replace(found, runs=(*found.runs, run))
-            if run.figures and not found.metrics:
-                found = replace(found, metrics=default_metrics(recipes, None if protocol is None else run.figures))
+            write(result)
+        old = [] if earlier is None else _other_runs(earlier, plan)
+        for run in _run_all(plan, old, folder, evaluation, observer, on_collapse, tracker):
+            result = replace(result, runs=(*result.runs, run))
+            if run.figures and not result.metrics:
+                result = replace(result, metrics=default_metrics(recipes, None if protocol is None else run.figures))
             if run.figures and protocol is not None:
-                check_metrics(found.metrics, list(run.figures), f"of protocol {protocol.name}")
-            # What earlier calls found stays written down until it has been looked at again.
-            seen = {(run.folder, run.seed) for run in found.runs}
+                check_metrics(result.metrics, list(run.figures), f"of protocol {protocol.name}")
+            # The runs of earlier calls stay written down until they have been measured again.
+            seen = {(run.folder, run.seed) for run in result.runs}
             rest = tuple(run for run in old if (run.folder, run.seed) not in seen)
-            state.write(place, {**replace(found, runs=(*found.runs, *rest)).as_dict(), **begun})
-        found = replace(found, runs=tuple(_sorted(found.runs)))
-        state.write(place, {**found.as_dict(), **begun})
-        plot.save(found, place / state.PICTURE)
-    return found
+            write(replace(result, runs=(*result.runs, *rest)))
+        result = replace(result, runs=tuple(_sort(result.runs)))
+        write(result)
+        plot.save_plot(result, folder / PLOT)
+    return result
 
 
-def _content(collection: Collection, recipe: Recipe) -> dict[str, str]:
-    return {"name": collection.name, "digest": digest(split(collection, recipe.data), learns_labels(recipe))}
-
-
-def _earlier(found: dict[str, Any], wanted: Plan) -> list[Run]:
-    """Runs of earlier calls that this one does not ask for: they stand in the same table."""
-    asked = {(point.folder, seed) for point in wanted.points for seed in wanted.seeds}
-    runs = [Run(**entry) for entry in found["runs"]]
-    return [run for run in runs if (run.folder, run.seed) not in asked]
-
-
-def _runs(
-    wanted: Plan,
-    old: Sequence[Run],
+def _run_all(
+    plan: SweepPlan,
+    old: Sequence[SweepRun],
     out: Path,
-    measure: Measure,
-    watcher: Watcher,
+    evaluation: SweepEvaluation,
+    observer: SweepObserver,
     on_collapse: OnCollapse,
     tracker: str | None,
-    stores: tuple[Path | None, ...],
-) -> Iterator[Run]:
-    """Those of earlier calls first, measured like the new ones; then each that is asked for."""
+) -> Iterator[SweepRun]:
+    """The runs of earlier calls first, measured like the new ones; then each that is asked for."""
     for run in old:
-        there = out / run.folder / f"seed-{run.seed}"
+        folder = out / run.folder / f"seed-{run.seed}"
         try:
-            yield _measured(replace(run, figures={}, protocol="", error=""), there, measure, watcher)
+            yield _measure(replace(run, figures={}, protocol="", error=""), folder, evaluation, observer)
         except PolysemError as error:
             yield replace(run, status="failed", figures={}, protocol="", error=str(error))
-    total = len(wanted.points) * len(wanted.seeds)
+    total = len(plan.points) * len(plan.seeds)
     # Seed by seed: a sweep that is cut short has each value once rather than the first value three times.
-    order = [(point, seed) for seed in wanted.seeds for point in wanted.points]
+    order = [(point, seed) for seed in plan.seeds for point in plan.points]
     for number, (point, seed) in enumerate(order, start=1):
-        there = out / point.folder / f"seed-{seed}"
-        watcher.begin(number, total, point, seed)
-        run, trained = Run(dict(point.values), seed, point.folder, "failed"), False
+        folder = out / point.folder / f"seed-{seed}"
+        observer.begin(number, total, point, seed)
+        run, trained = SweepRun(dict(point.values), seed, point.folder, "failed"), False
         try:
             result = train(
-                wanted.recipes[point.folder, seed],
-                measure.collection,
-                there,
-                features=stores[0],
-                text_features=stores[1],
+                plan.recipes[point.folder, seed],
+                evaluation.collection,
+                folder,
+                features=evaluation.stores[0],
+                text_features=evaluation.stores[1],
                 on_collapse=on_collapse,
                 tracker=tracker,
-                show=watcher.training(),
+                show=observer.training(),
             )
             trained = result.resumed_from < result.steps
-            run = _measured(replace(run, status=result.status, seconds=result.seconds), there, measure, watcher)
+            run = _measure(replace(run, status=result.status, seconds=result.seconds), folder, evaluation, observer)
         except PolysemError as error:
             run = replace(run, error=str(error))
         except Exception as error:  # of memory, or a defect: the other values may do
-            there.mkdir(parents=True, exist_ok=True)
-            (there.parent / f"{there.name}.error.txt").write_text(traceback.format_exc(), encoding="utf-8")
-            run = replace(run, error=f"{type(error).__name__}: {error}. See {there}.error.txt.")
-        watcher.end(run, trained)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder.parent / f"{folder.name}.error.txt").write_text(traceback.format_exc(), encoding="utf-8")
+            run = replace(run, error=f"{type(error).__name__}: {error}. See {folder}.error.txt.")
+        observer.end(run, trained)
         yield run
 
 
-def _measured(run: Run, there: Path, measure: Measure, watcher: Watcher) -> Run:
-    about = folder.read(there)
+def _measure(run: SweepRun, folder: Path, evaluation: SweepEvaluation, observer: SweepObserver) -> SweepRun:
+    about = read_run(folder)
     if about is None:
-        return replace(run, status="missing", error=f"{there} is gone. Ask for its value and seed to train it again.")
+        return replace(run, status="missing", error=f"{folder} is gone. Ask for its value and seed to train it again.")
     run = replace(run, status=about["status"], seconds=float(about.get("seconds", 0.0)))
     if run.status != "finished":
         return replace(run, error=run.error or f"{about.get('error') or about['status']}")
-    figures, stamp = measure.figures(there, about, parse(about["recipe"]), watcher.measuring)
+    figures, stamp = evaluation.measure(folder, about, parse(about["recipe"]), observer.measuring)
     return replace(run, figures=figures, protocol=stamp, error="")
 
 
-def _sorted(runs: Sequence[Run]) -> list[Run]:
+def _other_runs(earlier: Mapping[str, Any], plan: SweepPlan) -> list[SweepRun]:
+    """Runs of earlier calls that this one does not ask for: they stand in the same table."""
+    asked = {(point.folder, seed) for point in plan.points for seed in plan.seeds}
+    runs = [SweepRun(**entry) for entry in earlier["runs"]]
+    return [run for run in runs if (run.folder, run.seed) not in asked]
+
+
+def _sort(runs: Sequence[SweepRun]) -> list[SweepRun]:
     """Numbers by size, other values as they came, then by seed: what was added later stands in its place."""
-    met: dict[str, int] = {}
+    order: dict[str, int] = {}
     for run in runs:
         for value in run.values.values():
-            met.setdefault(canonical(value), len(met))
+            order.setdefault(canonical(value), len(order))
 
-    def place(value: Any) -> tuple[int, float]:
+    def key(value: Any) -> tuple[int, float]:
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return (0, float(value)) if is_number else (1, float(met[canonical(value)]))
+        return (0, float(value)) if is_number else (1, float(order[canonical(value)]))
 
-    return sorted(runs, key=lambda run: [*(place(value) for value in run.values.values()), (0, float(run.seed))])
+    return sorted(runs, key=lambda run: [*(key(value) for value in run.values.values()), (0, float(run.seed))])
+
+
+# -------------------------------------------------------------------------------------------------------- sweep.json
+
+
+def _read_state(out: Path) -> dict[str, Any] | None:
+    """sweep.json, or None where no sweep has begun."""
+    path = out / STATE
+    check_folder(out, "sweep", path.is_file())
+    if not path.is_file():
+        return None
+    try:
+        state = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read ({error}). Sweep into another folder.") from None
+    if not isinstance(state, dict) or not {"keys", "settings", "content", "runs"} <= state.keys():
+        raise InputError(f"{path} was not written by a sweep. Sweep into another folder.")
+    return state
+
+
+def _check_state(out: Path, earlier: Mapping[str, Any], plan: SweepPlan, content: Mapping[str, str]) -> None:
+    """Raise if the folder's sweep is another one: its runs and the new ones would stand in one table. More values and
+    more seeds are welcome."""
+    different = []
+    if sorted(earlier["keys"]) != sorted(plan.keys):
+        different.append(f"keys swept: {', '.join(earlier['keys'])} then, {', '.join(plan.keys)} now")
+    else:
+        different += list_differences(earlier["settings"], json.loads(json.dumps(plan.base, default=str)))
+    sweeps_data = any(key.partition(".")[0] == "data" for key in plan.keys)
+    if earlier["content"] != content and not sweeps_data:  # else each run sees to it
+        different.append("the data: other items, captions, labels or splits")
+    if different:
+        raise InputError(
+            f"{out} holds another sweep: {'; '.join(different[:5])}. Run the same command to go on with it or to add "
+            "values and seeds, or give another --out."
+        )

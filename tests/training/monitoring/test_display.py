@@ -4,9 +4,9 @@ import time
 import pytest
 from rich.console import Console
 
-from polysem.training.diagnosis import Finding
 from polysem.training.monitoring import display as module
-from polysem.training.monitoring.display import Live
+from polysem.training.monitoring.diagnosis import TrainingFinding
+from polysem.training.monitoring.display import TerminalDisplay
 
 
 def step(i, **more):
@@ -23,7 +23,7 @@ def validation(i, rsum, best):
     return {"kind": "validation", "step": i, "epoch": 0, "rsum": rsum, "i2t": recalls, "t2i": recalls, "best": best}
 
 
-FINDING = Finding("set collapse", "The elements are [alike].", "Try --set image.sets.name=slots.", 150)
+FINDING = TrainingFinding("set collapse", "The elements are [alike].", "Try --set image.sets.name=slots.", 150)
 
 
 def terminal(width=110):
@@ -36,7 +36,7 @@ def log():
 
 def test_a_terminal_shows_the_bar_and_the_facts_of_the_moment():
     console = terminal()
-    with Live("dive on flickr8k", 1000, console=console) as live:
+    with TerminalDisplay("dive on flickr8k", 1000, console=console) as live:
         live.step(step(20))
         live.validation(validation(20, 321.5, best=True))
         live.validation(validation(40, 300.0, best=False))
@@ -60,14 +60,14 @@ def test_a_terminal_shows_the_bar_and_the_facts_of_the_moment():
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_a_narrow_terminal_still_shows_how_far_it_is(width):
     console = terminal(width)
-    with Live("small-vse-infty-bigru on flickr8k", 10_000, console=console) as live:
+    with TerminalDisplay("small-vse-infty-bigru on flickr8k", 10_000, console=console) as live:
         live.step(step(1234))
     assert "1234/10000" in console.file.getvalue()
 
 
 def test_a_finding_stands_above_the_bar_in_yellow_and_wraps():
     console = terminal(width=60)
-    with Live("run", 1000, console=console) as live:
+    with TerminalDisplay("run", 1000, console=console) as live:
         live.step(step(1))
         live.finding(FINDING)
     shown = console.file.getvalue()
@@ -78,7 +78,7 @@ def test_a_finding_stands_above_the_bar_in_yellow_and_wraps():
 
 def test_adopts_k_is_shown():
     console = log()
-    with Live("run", 1000, console=console) as live:
+    with TerminalDisplay("run", 1000, console=console) as live:
         live.step(step(1, info={"k": 57.0, "k_i2t": 57.0}, lr={"a": 1e-3, "b": 1e-3}, variance=None))
     assert "negatives (K) 57" in console.file.getvalue()
     assert "lr 0.001;" in console.file.getvalue()
@@ -88,7 +88,7 @@ def test_a_log_gets_plain_lines_now_and_then(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     console = log()
-    with Live("dive on flickr8k", 200, console=console) as live:
+    with TerminalDisplay("dive on flickr8k", 200, console=console) as live:
         for i in range(1, 101):
             now[0] += 1.0
             live.step(step(i))
@@ -113,7 +113,7 @@ def test_a_resumed_run_counts_from_where_it_stands(entered, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     console = log()
-    live = Live("run", 1000, console=console)
+    live = TerminalDisplay("run", 1000, console=console)
     if entered:
         live.__enter__()
     live.resumed(900, best={"step": 300, "rsum": 400.0})
@@ -131,7 +131,7 @@ def test_a_resumed_run_counts_from_where_it_stands(entered, monkeypatch):
 def test_a_resumed_bar_does_not_take_the_past_for_speed():
     console, now = terminal(), [10.0]
     console.get_time = lambda: now[0]
-    with Live("run", 1_000_000, console=console) as live:
+    with TerminalDisplay("run", 1_000_000, console=console) as live:
         live.resumed(999_000)
         now[0] += 0.5
         live.step(step(999_001))
@@ -142,7 +142,7 @@ def test_a_resumed_bar_does_not_take_the_past_for_speed():
 
 def test_a_silent_one_says_nothing():
     console = terminal()
-    with Live("run", 1000, enabled=False, console=console) as live:
+    with TerminalDisplay("run", 1000, enabled=False, console=console) as live:
         live.resumed(5)
         live.step(step(6))
         live.validation(validation(6, 1.0, best=True))
@@ -152,7 +152,7 @@ def test_a_silent_one_says_nothing():
 
 def test_records_with_gaps_are_shown_as_far_as_they_go():
     console = log()
-    with Live("run", 1000, console=console) as live:
+    with TerminalDisplay("run", 1000, console=console) as live:
         live.step({"kind": "step", "step": 1, "loss": None, "parts": {"i2t": None}, "grad_norm": None})
         live.step({"kind": "step", "step": 2, "loss": 1.0, "parts": {"i2t": None}})
         live.validation({"kind": "validation", "step": 2})
@@ -164,7 +164,7 @@ def test_a_step_costs_less_than_a_millisecond(console):
     records = [step(i) for i in range(1, 1001)]
 
     def once() -> float:
-        with Live("run", 1000, console=console()) as live:
+        with TerminalDisplay("run", 1000, console=console()) as live:
             began = time.thread_time()
             for record in records:
                 live.step(record)

@@ -8,10 +8,16 @@ import pytest
 import torch
 
 from polysem import objectives, recipes
-from polysem.training import diagnosis
-from polysem.training.diagnosis import Monitor, StepFacts, circular_variance, collapsed, supervision
+from polysem.training.monitoring import diagnosis
+from polysem.training.monitoring.diagnosis import (
+    StepFacts,
+    TrainingMonitor,
+    circular_variance,
+    collapsed_loss,
+    gradient_shares,
+)
 from support import unit
-from training.toy_runs import diagnose, facts_of_run
+from training.monitoring.toy_runs import diagnose, facts_of_run
 
 run = cache(facts_of_run)
 
@@ -43,13 +49,13 @@ def test_a_collapsed_hinge_costs_the_margin_for_every_pair_both_ways(mining, red
     scores, eye = unit(16, 8) @ unit(16, 8, seed=1).t(), torch.eye(16, dtype=torch.bool)
     # Of nearly equal scores about half lie below the match, and those are the semi-hard ones.
     terms = {("hardest", "sum"): 32, ("semi_hard", "sum"): 16 * 15}.get((mining, reduction), 2)
-    assert collapsed(part, scores, eye) == pytest.approx(0.3 * terms, rel=0.1 if terms > 32 else 1e-3)
+    assert collapsed_loss(part, scores, eye) == pytest.approx(0.3 * terms, rel=0.1 if terms > 32 else 1e-3)
 
 
 def test_a_collapsed_infonce_costs_the_logarithm_of_the_batch():
     scores, eye = unit(16, 8) @ unit(16, 8, seed=1).t(), torch.eye(16, dtype=torch.bool)
-    assert collapsed(objectives.build("infonce"), scores, eye) == pytest.approx(math.log(16))
-    assert collapsed(objectives.build("adopt"), scores, eye) == pytest.approx(math.log(16))
+    assert collapsed_loss(objectives.build("infonce"), scores, eye) == pytest.approx(math.log(16))
+    assert collapsed_loss(objectives.build("adopt"), scores, eye) == pytest.approx(math.log(16))
 
 
 def test_measuring_a_collapse_leaves_the_schedule_and_the_generator_alone_and_draws_what_the_loss_will_draw():
@@ -58,7 +64,7 @@ def test_measuring_a_collapse_leaves_the_schedule_and_the_generator_alone_and_dr
     scores, eye = torch.zeros(64, 64), torch.eye(64, dtype=torch.bool)
     for _ in range(5):
         before = torch.get_rng_state()
-        expected = collapsed(part, scores.requires_grad_(), eye)
+        expected = collapsed_loss(part, scores.requires_grad_(), eye)
         assert torch.equal(torch.get_rng_state(), before)
         assert float(part(scores, eye).total.detach()) == pytest.approx(expected)
     assert part.epoch == 3
@@ -75,8 +81,8 @@ def test_circular_variance_is_0_for_one_vector_and_1_for_opposite_ones():
 def test_supervision_is_each_elements_share_of_the_gradient():
     gradient = torch.zeros(3, 4, 2)
     gradient[:, 1, 0], gradient[:, 2, 1] = 3.0, -1.0
-    assert supervision(gradient) == pytest.approx((0, 0.75, 0.25, 0))
-    assert supervision(torch.zeros(3, 2, 2)) == (0.0, 0.0)
+    assert gradient_shares(gradient) == pytest.approx((0, 0.75, 0.25, 0))
+    assert gradient_shares(torch.zeros(3, 2, 2)) == (0.0, 0.0)
 
 
 # ------------------------------------------------------------------------------------------------ runs that go wrong
@@ -206,7 +212,7 @@ def test_a_resumed_run_finds_what_the_uninterrupted_one_does(settings):
     straight = diagnose(facts)
     assert straight
     for cut in range(0, len(facts), 29):
-        first, second = Monitor(), Monitor()
+        first, second = TrainingMonitor(), TrainingMonitor()
         found = [finding for step in facts[:cut] for finding in first.observe(step)]
         second.restore(json.loads(json.dumps(first.state(), allow_nan=False)))
         found += [finding for step in facts[cut:] for finding in second.observe(step)]
@@ -214,7 +220,7 @@ def test_a_resumed_run_finds_what_the_uninterrupted_one_does(settings):
 
 
 def test_the_state_is_a_copy():
-    monitor = Monitor()
+    monitor = TrainingMonitor()
     monitor.observe(quiet(1))
     state = json.dumps(before := monitor.state())
     monitor.observe(quiet(2))

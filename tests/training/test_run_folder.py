@@ -4,13 +4,13 @@ import os
 import pytest
 import torch
 
-from polysem.training import checkpoints
-from polysem.training.checkpoints import Checkpoint, CheckpointError, Checkpoints
+from polysem.training import run_folder
+from polysem.training.run_folder import CheckpointError, Checkpoints, TrainingCheckpoint
 from training.small import assembled, make_data, tiny
 
 
-def some(step: int) -> Checkpoint:
-    return Checkpoint({"model/a": torch.full((3,), float(step))}, {"step": step})
+def some(step: int) -> TrainingCheckpoint:
+    return TrainingCheckpoint({"model/a": torch.full((3,), float(step))}, {"step": step})
 
 
 def test_the_newest_is_kept_and_read(tmp_path):
@@ -69,16 +69,16 @@ def test_collect_and_restore_are_inverse(tmp_path):
     model = assembled(recipe, data)[0]
     from polysem.training import optimiser
 
-    stepper = optimiser.build(model, recipe.optimiser)
+    stepper = optimiser.build_optimiser(model, recipe.optimiser)
     for parameter in model.parameters():
         parameter.grad = torch.randn_like(parameter)
     stepper.step()
     kept = Checkpoints(tmp_path / "run")
-    kept.save("last", Checkpoint(checkpoints.collect(model, stepper, frozenset()), {"step": 1}))
+    kept.save("last", TrainingCheckpoint(run_folder.collect_tensors(model, stepper, frozenset()), {"step": 1}))
 
     other = assembled(tiny("vse-infty", "training.seed=5"), data)[0]
-    again = optimiser.build(other, recipe.optimiser)
-    checkpoints.restore(other, again, kept.load("last").tensors, frozenset())
+    again = optimiser.build_optimiser(other, recipe.optimiser)
+    run_folder.restore_tensors(other, again, kept.load("last").tensors, frozenset())
     for name, tensor in model.state_dict().items():
         assert torch.equal(other.state_dict()[name], tensor), name
     for one, two in zip(model.parameters(), other.parameters(), strict=True):
@@ -89,14 +89,14 @@ def test_collect_and_restore_are_inverse(tmp_path):
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     data = make_data(tmp_path)
-    tensors = checkpoints.collect(assembled(tiny("vse-infty"), data)[0], None, frozenset())
+    tensors = run_folder.collect_tensors(assembled(tiny("vse-infty"), data)[0], None, frozenset())
     with pytest.raises(CheckpointError, match="does not fit"):
-        checkpoints.restore(assembled(tiny("vse-2ad"), data)[0], None, tensors, frozenset())
+        run_folder.restore_tensors(assembled(tiny("vse-2ad"), data)[0], None, tensors, frozenset())
 
 
 def test_weights_that_rest_are_not_kept(tmp_path):
     model = assembled(tiny("vse-infty"), make_data(tmp_path))[0]
-    tensors = checkpoints.collect(model, None, frozenset({"image.encoder"}))
+    tensors = run_folder.collect_tensors(model, None, frozenset({"image.encoder"}))
     assert not any(name.startswith("model/image.encoder.") for name in tensors)
     assert any(name.startswith("model/image.sets.") for name in tensors)
 
@@ -119,7 +119,7 @@ def test_saving_a_step_again_never_leaves_none(tmp_path, monkeypatch):
         kept.save("last", some(4))
     assert kept.load("last").state["step"] == 4
     monkeypatch.setattr(os, "rename", real)
-    kept.save("last", Checkpoint(some(4).tensors, {"step": 4, "again": True}))
+    kept.save("last", TrainingCheckpoint(some(4).tensors, {"step": 4, "again": True}))
     assert kept.load("last").state["again"]
     kept.save("last", some(5))
     assert [path.name for path in kept.folder.iterdir() if not path.name.startswith(".")] == ["last-00000005"]

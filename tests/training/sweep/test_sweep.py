@@ -10,11 +10,11 @@ import torch
 from polysem.data import open_collection
 from polysem.errors import ConfigError, InputError, UnknownNameError
 from polysem.evaluation import protocols
-from polysem.training.loop import Loop
-from polysem.training.sweep import Watcher, plan, sweep
-from polysem.training.sweep.parse import axis, folder_name
+from polysem.training.loop import TrainingLoop
+from polysem.training.sweep import SweepObserver, plan_sweep, sweep
+from polysem.training.sweep.plan import SweepPoint, parse_axis
 from polysem.training.sweep.plot import positions
-from polysem.training.sweep.result import of_validation
+from polysem.training.sweep.result import validation_figures
 from training.labelled import LAYERS, SHORT, WIDTHS, make_labelled
 from training.small import TINY, make_data
 
@@ -36,7 +36,7 @@ def run(data, out, *settings, recipe="vse-infty", given=ONCE, **more):
     return sweep(recipe, [*given, *settings], data, out, tracker=None, **more)
 
 
-class Trained(Watcher):
+class Trained(SweepObserver):
     """Which runs were trained, and which were found finished."""
 
     def __init__(self):
@@ -65,7 +65,7 @@ class Trained(Watcher):
     ],
 )
 def test_values_are_parted_where_a_reader_would(given, values):
-    found = axis(given)
+    found = parse_axis(given)
     assert found.key == given.partition("=")[0]
     assert found.values == values
     assert [type(value) for value in found.values] == [type(value) for value in values]
@@ -87,37 +87,41 @@ def test_values_are_parted_where_a_reader_would(given, values):
 )
 def test_values_that_cannot_be_meant(given, says):
     with pytest.raises(ConfigError, match=says):
-        axis(given)
+        parse_axis(given)
 
 
 def test_one_and_true_are_two_values():
-    assert axis("a.b=1,true").values == (1, True)
+    assert parse_axis("a.b=1,true").values == (1, True)
 
 
 def test_folders_are_named_by_the_values_and_never_shared():
-    assert folder_name({"objective.lambda": 1.0}) == folder_name({"objective.lambda": 1}) == "objective.lambda=1"
-    assert folder_name({"b": 1, "a": 2}) == folder_name({"a": 2, "b": 1})
-    assert folder_name({"data.glove": "a/b"}) != folder_name({"data.glove": "a_b"})
-    assert "/" not in folder_name({"data.glove": "a/b"})
-    assert len(folder_name({"summary": "x" * 500})) < 150
+    assert (
+        SweepPoint({"objective.lambda": 1.0}).folder
+        == SweepPoint({"objective.lambda": 1}).folder
+        == "objective.lambda=1"
+    )
+    assert SweepPoint({"b": 1, "a": 2}).folder == SweepPoint({"a": 2, "b": 1}).folder
+    assert SweepPoint({"data.glove": "a/b"}).folder != SweepPoint({"data.glove": "a_b"}).folder
+    assert "/" not in SweepPoint({"data.glove": "a/b"}).folder
+    assert len(SweepPoint({"summary": "x" * 500}).folder) < 150
 
 
 # --------------------------------------------------------------------------------------------------------------- plan
 
 
 def test_several_keys_make_a_grid_of_checked_recipes():
-    found = plan("vse-infty", [*TINY, "optimiser.lr=1e-4,1e-3", "objective.margin=0.1,0.2,0.3"], seeds=(3, 4))
+    found = plan_sweep("vse-infty", [*TINY, "optimiser.lr=1e-4,1e-3", "objective.margin=0.1,0.2,0.3"], seeds=(3, 4))
     assert found.keys == ("optimiser.lr", "objective.margin")
     assert len(found.points) == 6
     assert len(found.recipes) == 12
-    recipe = found.recipes[folder_name({"optimiser.lr": 1e-3, "objective.margin": 0.3}), 4]
+    recipe = found.recipes[SweepPoint({"optimiser.lr": 1e-3, "objective.margin": 0.3}).folder, 4]
     assert (recipe.optimiser.lr, recipe.objective["margin"], recipe.training.seed) == (1e-3, 0.3, 4)
     assert recipe.dim == 16
 
 
 def test_the_seed_is_the_recipes_unless_given():
-    assert plan("vse-infty", ["optimiser.lr=1e-4,1e-3"]).seeds == (0,)
-    assert plan("vse-infty", ["optimiser.lr=1e-4,1e-3", "training.seed=7"]).seeds == (7,)
+    assert plan_sweep("vse-infty", ["optimiser.lr=1e-4,1e-3"]).seeds == (0,)
+    assert plan_sweep("vse-infty", ["optimiser.lr=1e-4,1e-3", "training.seed=7"]).seeds == (7,)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +145,7 @@ def test_mistakes_are_named_before_anything_is_trained(settings, seeds, error, s
 
 
 def test_the_issues_command_line_is_a_plan():
-    found = plan("small-semantic-sharing", ["objective.lambda=0,0.001,0.01,0.1,1,10"])
+    found = plan_sweep("small-semantic-sharing", ["objective.lambda=0,0.001,0.01,0.1,1,10"])
     assert [found.recipes[point.folder, 0].objective["lambda"] for point in found.points] == [
         0,
         0.001,
@@ -194,19 +198,21 @@ def test_what_is_finished_is_skipped_and_more_values_extend(data, tmp_path):
 def test_an_interrupted_run_is_gone_on_with(data, tmp_path, monkeypatch):
     settings = ("optimiser.lr=1e-3,1e-2", "training.epochs=2", "training.checkpoint_every=1")
     straight = run(data, tmp_path / "straight", *settings, given=[*TINY[:-1], "training.captions=all"])
-    take_step = Loop.take_step
+    take_step = TrainingLoop.take_step
 
     def dying(self, batches, epoch):
         if self.recipe.optimiser.lr == 1e-2 and self.step == 5:
             raise KeyboardInterrupt
         take_step(self, batches, epoch)
 
-    monkeypatch.setattr(Loop, "take_step", dying)
+    monkeypatch.setattr(TrainingLoop, "take_step", dying)
     with pytest.raises(KeyboardInterrupt):
         run(data, tmp_path / "cut", *settings, given=[*TINY[:-1], "training.captions=all"])
-    monkeypatch.setattr(Loop, "take_step", take_step)
+    monkeypatch.setattr(TrainingLoop, "take_step", take_step)
     steps = []
-    monkeypatch.setattr(Loop, "take_step", lambda self, *rest: (steps.append(self.step), take_step(self, *rest)))
+    monkeypatch.setattr(
+        TrainingLoop, "take_step", lambda self, *rest: (steps.append(self.step), take_step(self, *rest))
+    )
     cut = run(data, tmp_path / "cut", *settings, given=[*TINY[:-1], "training.captions=all"])
     assert steps[0] == 5
     assert [each.figures for each in cut.runs] == [each.figures for each in straight.runs]
@@ -258,14 +264,14 @@ def test_a_run_that_fails_is_reported_and_the_others_go_on(data, tmp_path):
 
 
 def test_a_defect_in_one_run_leaves_its_trace_and_the_others_go_on(data, tmp_path, monkeypatch):
-    take_step = Loop.take_step
+    take_step = TrainingLoop.take_step
 
     def broken(self, *rest):
         if self.recipe.optimiser.lr == 1e-3:
             raise torch.OutOfMemoryError("no memory left")
         take_step(self, *rest)
 
-    monkeypatch.setattr(Loop, "take_step", broken)
+    monkeypatch.setattr(TrainingLoop, "take_step", broken)
     found = run(data, tmp_path / "sweep", "optimiser.lr=1e-3,1e-2")
     assert "no memory left" in found.failed[0].error
     assert "Traceback" in (tmp_path / "sweep" / "optimiser.lr=0.001" / "seed-0.error.txt").read_text()
@@ -284,12 +290,12 @@ def test_runs_that_learn_labels_are_judged_by_ndcg_both_ways(labelled, tmp_path)
 
 
 def test_a_protocol_measures_each_run_once(labelled, tmp_path, monkeypatch):
-    from polysem.training.sweep import metrics
+    from polysem.training.sweep import result
 
     asked = []
-    evaluate = metrics.evaluate
+    evaluate = result.evaluate
     monkeypatch.setattr(
-        metrics, "evaluate", lambda *given, **how: (asked.append(how["split"]), evaluate(*given, **how))[1]
+        result, "evaluate", lambda *given, **how: (asked.append(how["split"]), evaluate(*given, **how))[1]
     )
     protocol = protocols.find("labels").with_options(k=5)
     how = {"recipe": "semantic-sharing", "given": SHARING, "protocol": protocol}
@@ -318,7 +324,7 @@ def test_a_metric_that_is_none_is_refused_before_anything_is_trained(data, tmp_p
 def test_validation_figures_have_the_paths_of_a_protocol():
     best = {"step": 3, "epoch": 1, "rsum": 5.0, "i2t": {"r1": 1.0}, "t2i": {"r1": 2.0}}
     best["labels"] = {"ndcg50": {"i2t": 3.0, "t2i": 4.0}, "micro_f1": {"image": 5.0, "text": 6.0}}
-    assert of_validation(best) == {
+    assert validation_figures(best) == {
         **{"rsum": 5.0, "i2t.r1": 1.0, "i2t.ndcg50": 3.0, "t2i.r1": 2.0, "t2i.ndcg50": 4.0},
         **{"micro_f1.image": 5.0, "micro_f1.text": 6.0},
     }

@@ -15,9 +15,9 @@ from polysem.data.collection import load_features
 from polysem.encoders.weight_lookup import SourceError
 from polysem.errors import ConfigError, InputError
 from polysem.training import backward, train
-from polysem.training.criterion import Criterion
-from polysem.training.data import split
-from polysem.training.distillation import divergence, lessons
+from polysem.training.backward import Criterion
+from polysem.training.distillation import embed_with_teacher, kl_divergence
+from polysem.training.splits import split
 from training.small import assembled, cpu, gradients, make_data, tiny
 from training.test_backward import doubled
 
@@ -57,14 +57,14 @@ def test_the_loss_is_the_divergence_of_the_answers_both_ways():
     scores, taught = torch.rand(2, 3, 4, generator=generator, dtype=torch.double)
     ways = [(scores, taught), (scores.t(), taught.t())]
     expected = [sum(apart(*rows, 0.1) for rows in zip(s.tolist(), t.tolist(), strict=True)) / len(s) for s, t in ways]
-    assert float(divergence(scores, taught, 0.1)) == pytest.approx(sum(expected) / 2)
-    assert float(divergence(taught + 3.0, taught, 0.1)) == pytest.approx(0.0, abs=1e-12)  # the same answers
-    assert torch.autograd.gradcheck(lambda s: divergence(s, taught, 0.1), scores.requires_grad_())
+    assert float(kl_divergence(scores, taught, 0.1)) == pytest.approx(sum(expected) / 2)
+    assert float(kl_divergence(taught + 3.0, taught, 0.1)) == pytest.approx(0.0, abs=1e-12)  # the same answers
+    assert torch.autograd.gradcheck(lambda s: kl_divergence(s, taught, 0.1), scores.requires_grad_())
 
 
 def learn(model, criterion, batch, chunk):
     model.zero_grad()
-    outcome = backward.run(model, criterion, batch, cpu(), chunk=chunk)
+    outcome = backward.run_batch(model, criterion, batch, cpu(), chunk=chunk)
     return outcome.loss, gradients(model)
 
 
@@ -72,11 +72,11 @@ def learn(model, criterion, batch, chunk):
 def test_objective_and_teacher_share_the_loss(data, teacher, chunk, tmp_path):
     recipes = [tiny("dive", *SLOTS, taught_by(teacher, weight=weight, temperature=0.1)) for weight in (0.25, 1.0)]
     model, _, batches, feeder = assembled(recipes[0], data)
-    feeder.teaching = lessons(
+    feeder.teacher = embed_with_teacher(
         polysem.load(teacher), recipes[0].teacher, batches.collection, (None, None), tmp_path / "t"
     )
     batch = doubled(next(iter(feeder.epoch(0))))
-    model.double().eval()  # without luck: the same batch is learned from three times
+    model.double().eval()  # without dropout: the same batch is learned from three times
     objective, by_objective = learn(model, Criterion(tiny("dive", *SLOTS)), batch, chunk)
     both, by_both = learn(model, Criterion(recipes[0]), batch, chunk)
     taught, by_teacher = learn(model, Criterion(recipes[1]), batch, chunk)
@@ -91,14 +91,14 @@ def test_a_batch_is_taught_by_the_scores_of_its_own_items(data, teacher, tmp_pat
     recipe = tiny("vse-infty", taught_by(teacher))
     _, _, batches, feeder = assembled(recipe, data)
     model, train = polysem.load(teacher), batches.collection
-    feeder.teaching = lessons(model, recipe.teacher, train, (None, None), tmp_path / "kept")
+    feeder.teacher = embed_with_teacher(model, recipe.teacher, train, (None, None), tmp_path / "kept")
     batch, fed = next(iter(batches.epoch(1))), next(iter(feeder.epoch(1)))
     images = model.encode_images([np.array(load_features(train[int(place)].media)) for place in batch.images])
     texts = model.encode_texts([train.captions[place] for place in batch.captions])
-    torch.testing.assert_close(fed.taught, torch.as_tensor(model.similarity(images, texts)))
-    again = lessons(model, recipe.teacher, train, (None, None), tmp_path / "kept")  # read, not made
-    assert torch.equal(again.images, feeder.teaching.images)
-    assert torch.equal(again.texts, feeder.teaching.texts)
+    torch.testing.assert_close(fed.teacher_scores, torch.as_tensor(model.similarity(images, texts)))
+    again = embed_with_teacher(model, recipe.teacher, train, (None, None), tmp_path / "kept")  # read, not made
+    assert torch.equal(again.images, feeder.teacher.images)
+    assert torch.equal(again.texts, feeder.teacher.texts)
 
 
 def test_a_student_comes_to_answer_as_its_teacher_does(data, teacher, tmp_path):
@@ -115,7 +115,7 @@ def test_a_student_comes_to_answer_as_its_teacher_does(data, teacher, tmp_path):
         model = polysem.load(folder)
         return model.similarity(model.encode_images(images), model.encode_texts(val.captions))
 
-    found = {name: float(divergence(scores(tmp_path / name), scores(teacher), 0.05)) for name in ("alone", "taught")}
+    found = {name: float(kl_divergence(scores(tmp_path / name), scores(teacher), 0.05)) for name in ("alone", "taught")}
     assert found["taught"] < 0.8 * found["alone"]
     records = [json.loads(line) for line in (tmp_path / "taught" / "metrics.jsonl").read_text().splitlines()]
     told = [record["parts"]["teacher"] for record in records if record["kind"] == "step"]

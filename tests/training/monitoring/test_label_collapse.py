@@ -11,8 +11,7 @@ import torch
 from polysem import objectives
 from polysem.objectives import LabelledBatch
 from polysem.training import train
-from polysem.training.collapse import collapsed_labels
-from polysem.training.diagnosis import PATIENCE, Monitor, StepFacts
+from polysem.training.monitoring.diagnosis import PATIENCE, StepFacts, TrainingMonitor, collapsed_label_loss
 from training.labelled import make_labelled, tiny
 
 LONG = ("training.epochs=8", "training.validate_every=8")  # of 20 steps each
@@ -36,7 +35,7 @@ def test_the_collapsed_loss_is_that_of_items_which_all_say_the_same(name, varian
         images, texts = (
             LabelledBatch(s.vectors, s.logits.sigmoid()[:, None], s.logits, s.labels) for s in (images, texts)
         )
-    assert collapsed_labels(part, images, texts, positives) == pytest.approx(
+    assert collapsed_label_loss(part, images, texts, positives) == pytest.approx(
         float(part(images, texts, positives).total)
     )
 
@@ -45,12 +44,12 @@ def test_items_that_differ_cost_something_else_than_their_average():
     part, positives = objectives.build("labels"), torch.eye(6, dtype=torch.bool)
     images, texts = side(6), side(6, seed=1)
     told = [LabelledBatch(s.vectors, s.residual, 9 * (2 * s.labels - 1), s.labels) for s in (images, texts)]
-    assert float(part(*told, positives).total) < 0.1 * collapsed_labels(part, *told, positives)
+    assert float(part(*told, positives).total) < 0.1 * collapsed_label_loss(part, *told, positives)
 
 
 @pytest.mark.parametrize(("spread", "off", "named"), [(1e-3, 0.01, True), (0.05, 0.01, False), (1e-3, -0.2, False)])
 def test_it_takes_both_the_loss_and_the_scores(spread, off, named):
-    monitor, found = Monitor(), []
+    monitor, found = TrainingMonitor(), []
     for step in range(1, 60 + PATIENCE):
         facts = StepFacts(step, 5 * (1 + off), 5.0, "labels", grad_norm=1.0, score_spread=spread, lr=1e-3)
         found += monitor.observe(facts)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from polysem.training.loop import Loop
+from polysem.training.loop import TrainingLoop
 
 
 class KilledError(Exception):
@@ -17,7 +17,7 @@ class KilledError(Exception):
 @contextmanager
 def killed_after(step: int) -> Iterator[None]:
     """What trains within the block dies after so many steps."""
-    take_step = Loop.take_step
+    take_step = TrainingLoop.take_step
 
     def dying(self, batches, epoch):
         if self.step == step:
@@ -25,6 +25,6 @@ def killed_after(step: int) -> Iterator[None]:
         take_step(self, batches, epoch)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Loop, "take_step", dying)
+        patch.setattr(TrainingLoop, "take_step", dying)
         with pytest.raises(KilledError):
             yield

@@ -7,7 +7,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from polysem import objectives, similarity
-from polysem.training.diagnosis import Finding, Monitor, StepFacts, circular_variance, collapsed, supervision
+from polysem.training.monitoring.diagnosis import (
+    StepFacts,
+    TrainingFinding,
+    TrainingMonitor,
+    circular_variance,
+    collapsed_loss,
+    gradient_shares,
+)
 
 
 class Towers(nn.Module):
@@ -72,7 +79,7 @@ def facts_of_run(
         scores = scorer(*vectors)
         if not bool(scores.isfinite().all()):
             break
-        expected = collapsed(part, scores.detach(), positives)
+        expected = collapsed_loss(part, scores.detach(), positives)
         loss = part(scores, positives)
         weights.zero_grad()
         loss.total.backward()
@@ -90,8 +97,8 @@ def facts_of_run(
                 score_spread=float(scores.detach().std()),
                 variance_image=circular_variance(vectors[0]) if sets else None,
                 variance_text=circular_variance(vectors[1]) if sets else None,
-                supervision_image=supervision(gradients[0]) if sets else None,
-                supervision_text=supervision(gradients[1]) if sets else None,
+                supervision_image=gradient_shares(gradients[0]) if sets else None,
+                supervision_text=gradient_shares(gradients[1]) if sets else None,
                 norm_image=float(residuals[0].detach().norm(dim=-1).mean()),
                 norm_text=float(residuals[1].detach().norm(dim=-1).mean()),
             )
@@ -99,6 +106,6 @@ def facts_of_run(
     return found
 
 
-def diagnose(facts: list[StepFacts]) -> list[Finding]:
-    monitor = Monitor()
+def diagnose(facts: list[StepFacts]) -> list[TrainingFinding]:
+    monitor = TrainingMonitor()
     return [finding for step in facts for finding in monitor.observe(step)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,8 @@ from polysem.encoders import Tokens
 from polysem.features import LocalFeatures
 from polysem.models.items import FeatureItems
 from polysem.training import train
-from polysem.training.data import split
-from polysem.training.loading import Captions, Fed, Pictures
+from polysem.training.loading import CaptionSource, PixelSource, TrainingBatch
+from polysem.training.splits import split
 from sample_data import karpathy
 from training.small import assembled, make_data, tiny
 
@@ -40,11 +41,11 @@ def pictures(tmp_path) -> Path:
     return karpathy(tmp_path / "toy", entries)
 
 
-def fed(recipe, data, epoch=0) -> list[Fed]:
+def fed(recipe, data, epoch=0) -> list[TrainingBatch]:
     return list(assembled(recipe, data)[3].epoch(epoch))
 
 
-def same(one: Fed, other: Fed) -> bool:
+def same(one: TrainingBatch, other: TrainingBatch) -> bool:
     def equal(a, b) -> bool:
         if isinstance(a, LocalFeatures):
             return torch.equal(a.values, b.values) and torch.equal(a.mask, b.mask)
@@ -104,13 +105,13 @@ def test_captions_follow_their_images(tmp_path):
         ]
         assert sorted(decoded) == sorted(expected)
         assert isinstance(feeder.images.items, FeatureItems)
-        assert isinstance(feeder.texts, Captions)
+        assert isinstance(feeder.texts, CaptionSource)
 
 
 def test_pixels_are_augmented_by_item_and_epoch(pictures):
     recipe = recipes.load("vse-infty", PICTURES)
     _, _, _, feeder = assembled(recipe, pictures)
-    assert isinstance(feeder.images, Pictures)
+    assert isinstance(feeder.images, PixelSource)
     places = np.array([0, 5])
     first, again = feeder.images.load(places, 0), feeder.images.load(places, 0)
     assert torch.equal(first, again)
@@ -155,14 +156,14 @@ def test_frozen_features_come_from_a_store_and_the_model_still_takes_pictures(pi
 
 def test_features_of_other_content_are_not_taken(pictures, tmp_path):
     from polysem.errors import InputError
-    from polysem.training import feature_cache_key
+    from polysem.training import feature_cache
 
     collection = open_collection(pictures)
     store = tmp_path / "store"
     store.mkdir()
-    feature_cache_key.note(store, collection, "tokens")
-    feature_cache_key.check(store, collection, "tokens")
+    (store / feature_cache.CONTENTS).write_text(json.dumps(feature_cache.checksums(collection, "tokens")))
+    feature_cache._check_contents(store, collection, "tokens")
     items = [type(item)(item.id, item.media, ("other", *item.captions[1:]), (), item.split) for item in collection]
     other = type(collection)(collection.name, collection.kind, items)
     with pytest.raises(InputError, match="another content"):
-        feature_cache_key.check(store, other, "tokens")
+        feature_cache._check_contents(store, other, "tokens")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Any
 
-from polysem.objectives.base import Collapse
-from polysem.training.collapse import circular_variance, collapsed, supervision
+import torch
+from torch import Tensor
 
-__all__ = ["Finding", "Monitor", "StepFacts", "circular_variance", "collapsed", "supervision"]
+from polysem import masked_ops
+from polysem.objectives import LabelledBatch, LabelObjective, Objective
+from polysem.objectives.base import Collapse
 
 GRACE = 50
 """Steps that are not judged: every run starts at chance, and a set predictor may start with alike elements."""
@@ -42,9 +44,12 @@ OF_LAST steps above it are an explosion, one is an unlucky batch."""
 REARM = 50
 """Steps that a condition must have been gone before it can be named again."""
 
+# Scores this far apart are as good as equal, and float32 still tells them apart.
+_NEARLY_EQUAL = 1e-4
+
 
 @dataclass(frozen=True)
-class Finding:
+class TrainingFinding:
     """name: what it is. says: the evidence. advice: what to do, with keys of the recipe. step: when it was seen."""
 
     name: str
@@ -57,12 +62,16 @@ class Finding:
 class StepFacts:
     """What is known after an optimiser step. Leave out steps that a loss scaler skips: it expects infinities.
 
-    loss: the objective's own total, without regularisers. collapsed_loss: `collapsed` of the same batch, or
-    `collapsed_labels`. collapse: how the objective shows a collapsed model, as its class declares.
-    variance: `circular_variance`; supervision: `supervision`; both None for a single vector.
-    norm: mean length of the residuals, before normalisation. score_spread: standard deviation of the scores.
-    lr: the highest learning rate, to name a lower one. warming: the learning rate is still rising towards it, so
-    standing still is no symptom.
+    Args:
+        loss: the objective's own total, without regularisers.
+        collapsed_loss: `collapsed_loss` of the same batch, or `collapsed_label_loss`.
+        collapse: how the objective shows a collapsed model, as its class declares.
+        variance_image, variance_text: `circular_variance`; None for a single vector.
+        supervision_image, supervision_text: `gradient_shares`; None for a single vector.
+        norm_image, norm_text: mean length of the residuals, before normalisation.
+        score_spread: standard deviation of the scores.
+        lr: the highest learning rate, to name a lower one.
+        warming: the learning rate is still rising towards it, so standing still is no symptom.
     """
 
     step: int
@@ -81,7 +90,7 @@ class StepFacts:
     warming: bool = False
 
 
-class Monitor:
+class TrainingMonitor:
     """Give it every step's facts; it answers with what has newly gone wrong, each thing once until it has passed.
 
     `state` and `restore` carry its memory over an interruption: a resumed run finds what an uninterrupted one would.
@@ -105,7 +114,7 @@ class Monitor:
         self._first = {key: [float(value) for value in values] for key, values in state["first"].items()}
         self._recent = {key: [float(value) for value in values] for key, values in state["recent"].items()}
 
-    def observe(self, facts: StepFacts) -> list[Finding]:
+    def observe(self, facts: StepFacts) -> list[TrainingFinding]:
         self._seen += 1
         found = list(self._explosions(facts))
         if self._seen <= GRACE or facts.warming:
@@ -121,7 +130,7 @@ class Monitor:
                 found += self._untrained(facts, side, shares)
         return found
 
-    def _explosions(self, facts: StepFacts) -> Iterator[Finding]:
+    def _explosions(self, facts: StepFacts) -> Iterator[TrainingFinding]:
         lower = f"Lower the learning rate: {_lower_lr(facts)}. Clip the gradient: --set optimiser.clip=1.0."
         values = {"loss": facts.loss, "gradient norm": facts.grad_norm, "spread of the scores": facts.score_spread}
         norms = {"image": facts.norm_image, "text": facts.norm_text}
@@ -129,7 +138,7 @@ class Monitor:
         broken = [f"the {name} is {value}" for name, value in values.items() if not math.isfinite(value)]
         if self._newly("not finite", bool(broken)):
             advice = f"{lower} If it comes back, look for broken features: `polysem data check`."
-            yield Finding("exploding norms", _sentence(broken), advice, facts.step)
+            yield TrainingFinding("exploding norms", _sentence(broken), advice, facts.step)
         usual = self._usual_gradient()
         if math.isfinite(facts.grad_norm):
             spike = usual > 0 and facts.grad_norm > EXPLODED * usual
@@ -140,7 +149,7 @@ class Monitor:
                     f"The gradient norm is {facts.grad_norm:.3g}, usually {usual:.3g}: more than {EXPLODED:.0f} times "
                     f"that in {spikes:.0f} of the last {OF_LAST} steps."
                 )
-                yield Finding("exploding norms", says, lower, facts.step)
+                yield TrainingFinding("exploding norms", says, lower, facts.step)
         for side, norm in norms.items():
             if norm is None or not math.isfinite(norm):
                 continue
@@ -151,14 +160,14 @@ class Monitor:
             if self._newly(f"norm {side}", full and now > EXPLODED * max(start, 1.0)):
                 says = f"The {side} residuals are {norm:.3g} long before normalisation; they began at {start:.3g}."
                 weights = f"{lower} Normalised vectors hide it, but weights of this size hardly turn any more."
-                yield Finding("exploding norms", says, weights, facts.step)
+                yield TrainingFinding("exploding norms", says, weights, facts.step)
 
     def _usual_gradient(self) -> float:
         """0 while it is not known. The first steps count for ever: later gradients may be all but zero, and well so."""
         first = self._first.get("grad", [])
         return max(median(first), median(self._recent["grad"])) if len(first) == EARLY else 0.0
 
-    def _score_collapse(self, facts: StepFacts) -> Iterator[Finding]:
+    def _score_collapse(self, facts: StepFacts) -> Iterator[TrainingFinding]:
         if not all(map(math.isfinite, (facts.loss, facts.collapsed_loss, facts.score_spread))):
             return
         log = facts.collapse == "chance"
@@ -183,7 +192,7 @@ class Monitor:
         half = PATIENCE // 2
         return abs(fmean(off)) < NEAR and abs(fmean(off[half:]) - fmean(off[:half])) < FLAT
 
-    def _set_collapse(self, facts: StepFacts, side: str, variance: float) -> Iterator[Finding]:
+    def _set_collapse(self, facts: StepFacts, side: str, variance: float) -> Iterator[TrainingFinding]:
         if not math.isfinite(variance):
             return
         window = self._push(f"variance {side}", variance, PATIENCE)
@@ -198,9 +207,9 @@ class Monitor:
                 f"--set {side}.sets.name=slots --set regularisers='[{{name: diversity, weight: 0.1, on: residual}}]'. "
                 "If one meaning is enough, a single vector costs less."
             )
-            yield Finding("set collapse", says, advice, facts.step)
+            yield TrainingFinding("set collapse", says, advice, facts.step)
 
-    def _untrained(self, facts: StepFacts, side: str, shares: tuple[float, ...]) -> Iterator[Finding]:
+    def _untrained(self, facts: StepFacts, side: str, shares: tuple[float, ...]) -> Iterator[TrainingFinding]:
         # No gradient at all says nothing about who would get it.
         if not all(map(math.isfinite, shares)) or sum(shares) == 0:
             return
@@ -216,13 +225,13 @@ class Monitor:
             which = ", ".join(f"element {element} ({share:.1%})" for element, share in starved.items())
             says = (
                 f"Of the {k} elements of {side} sets, {len(starved)} got almost no share of the gradient over the last "
-                f"{PATIENCE} steps: {which}; an even share is {1 / k:.0%}. What never wins never learns."
+                f"{PATIENCE} steps: {which}; an even share is {1 / k:.0%}. An element that never wins gets no gradient."
             )
             advice = (
                 "Use a similarity in which every element has a part: --set similarity.name=smooth_chamfer "
                 f"(mil gives all to one pair). Or ask for fewer: --set {side}.sets.k={k - len(starved)}."
             )
-            yield Finding("untrained elements", says, advice, facts.step)
+            yield TrainingFinding("untrained elements", says, advice, facts.step)
 
     def _push(self, key: str, value: float, size: int, first: int = 0) -> list[float]:
         """Remember a value among the last `size`, and for ever if it is among the `first`. Returns the last."""
@@ -251,7 +260,7 @@ def _grows(window: list[float]) -> bool:
     return fmean(window[half:]) > GROWING * fmean(window[:half])
 
 
-def _name_collapse(facts: StepFacts, spread: float) -> Finding:
+def _name_collapse(facts: StepFacts, spread: float) -> TrainingFinding:
     says = (
         f"The loss has stood at {facts.loss:.4g} for {PATIENCE} steps; scores that are all the same give "
         f"{facts.collapsed_loss:.4g}. The scores differ by {spread:.2g} (standard deviation)."
@@ -259,7 +268,7 @@ def _name_collapse(facts: StepFacts, spread: float) -> Finding:
     lower = f"lower the learning rate, {_lower_lr(facts)}, and let it rise slowly, --set schedule.warmup_steps=200"
     pairs = "If it comes back, see whether the captions belong to their pictures: `polysem data show`."
     if facts.collapse == "hinge":
-        return Finding(
+        return TrainingFinding(
             "hinge collapse",
             f"{says} Everything is embedded at one point, where the hardest negative has no way out.",
             'Begin with all negatives, --set objective.mining=\'[[0,"all"],[1,"hardest"]]\' '
@@ -267,14 +276,14 @@ def _name_collapse(facts: StepFacts, spread: float) -> Finding:
             facts.step,
         )
     if facts.collapse == "chance":
-        return Finding(
+        return TrainingFinding(
             "InfoNCE collapse",
             f"{says} The match is picked no better than by chance.",
             f"Start again: {lower}; a softer objective helps too, --set objective.temperature=0.1. {pairs}",
             facts.step,
         )
     if facts.collapse == "labels":
-        return Finding(
+        return TrainingFinding(
             "label collapse",
             f"The loss has stood at {facts.loss:.4g} for {PATIENCE} steps; items that are all said to have the same "
             f"labels give {facts.collapsed_loss:.4g}. The scores differ by {spread:.2g} (standard deviation).",
@@ -282,7 +291,7 @@ def _name_collapse(facts: StepFacts, spread: float) -> Finding:
             "comes back, see whether the labels belong to their pictures: `polysem data show`.",
             facts.step,
         )
-    return Finding("score collapse", says, f"Start again: {lower}. {pairs}", facts.step)
+    return TrainingFinding("score collapse", says, f"Start again: {lower}. {pairs}", facts.step)
 
 
 def _lower_lr(facts: StepFacts) -> str:
@@ -294,3 +303,57 @@ def _lower_lr(facts: StepFacts) -> str:
 def _sentence(parts: list[str]) -> str:
     text = ", ".join(parts)
     return f"{text[:1].upper()}{text[1:]}."
+
+
+# ---------------------------------------------------------------------------------------- what is measured of a step
+
+
+@torch.no_grad()
+def collapsed_loss(objective: Objective, scores: Tensor, positives: Tensor) -> float:
+    """The objective's value if every score of this batch were the same: the loss of a collapsed model.
+
+    2 * B * margin for the summed hinge on the hardest negative, ln B for InfoNCE. Nothing about the objective or the
+    random state is changed. An objective that draws (AdOpt with a random K) draws here what its next call will draw:
+    call this just before the loss to compare the two like with like.
+    """
+    equal = torch.full_like(scores, float(scores.float().mean()), dtype=torch.float32)
+    devices = [scores.device] if scores.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), torch.autocast(scores.device.type, enabled=False):
+        total = float(objective.loss(equal, positives).total)
+        if total == 0:
+            # Semi-hard mining counts only negatives strictly below the match: of equal scores, none. Take the limit.
+            generator = torch.Generator().manual_seed(0)
+            ripple = torch.rand(scores.shape, generator=generator).to(equal.device).masked_fill(positives, 0.5)
+            total = float(objective.loss(equal + _NEARLY_EQUAL * ripple, positives).total)
+    return total
+
+
+@torch.no_grad()
+def collapsed_label_loss(
+    objective: LabelObjective, images: LabelledBatch, texts: LabelledBatch, positives: Tensor
+) -> float:
+    """A label objective's value if every item of a side predicted the same of the classes: their average."""
+
+    def alike(side: LabelledBatch) -> LabelledBatch:
+        logits = None if side.logits is None else _mean(side.logits)
+        return replace(side, vectors=masked_ops.unit(_mean(side.vectors)), residual=_mean(side.residual), logits=logits)
+
+    return float(objective.loss(alike(images), alike(texts), positives).total)
+
+
+@torch.no_grad()
+def circular_variance(vectors: Tensor) -> float:
+    """(B, K, D) -> 1 - |mean of the unit elements|, averaged over the batch: 0 where all elements of a set agree."""
+    return float((1 - masked_ops.unit(vectors.float()).mean(1).norm(dim=-1)).clamp(min=0).mean())
+
+
+@torch.no_grad()
+def gradient_shares(gradient: Tensor) -> tuple[float, ...]:
+    """(B, K, D) gradient of the loss by the elements -> each element's share of its length. All 0 if there is none."""
+    lengths = gradient.float().norm(dim=-1).sum(0)
+    total = lengths.sum()
+    return tuple((lengths / total).tolist()) if bool(total > 0) else (0.0,) * len(lengths)
+
+
+def _mean(rows: Tensor) -> Tensor:
+    return rows.mean(0, keepdim=True).expand_as(rows)

@@ -10,7 +10,7 @@ from polysem import recipes
 from polysem.data.batching import Batches
 from polysem.data.collection import Collection, Item, Media
 from polysem.demo import RECIPES
-from polysem.demo.scale_recipe import STEPS, paced
+from polysem.demo.steps import STEPS, scale_recipe
 
 
 def pictures(count: int, captions: int = 5) -> Collection:
@@ -23,13 +23,13 @@ def pictures(count: int, captions: int = 5) -> Collection:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_thousand_pictures_and_more_are_trained_on_as_the_recipe_says(name):
-    assert paced(name, pictures(1500)) == recipes.load(name)
+    assert scale_recipe(name, pictures(1500)) == recipes.load(name)
 
 
 @pytest.mark.parametrize("name", RECIPES)
 @pytest.mark.parametrize(("count", "captions"), [(40, 1), (40, 5), (400, 5)])
 def test_a_few_pictures_are_enough_steps(name, count, captions):
-    found, usual = paced(name, pictures(count, captions)), recipes.load(name)
+    found, usual = scale_recipe(name, pictures(count, captions)), recipes.load(name)
     train = pictures(count, captions).split("train")
     steps = found.training.epochs * len(Batches(train, found.training.batch, found.training.captions))
     assert steps >= STEPS
@@ -39,5 +39,5 @@ def test_a_few_pictures_are_enough_steps(name, count, captions):
 
 
 def test_what_is_asked_for_goes_first():
-    found = paced("small-dive", pictures(40), ["training.epochs=2", "training.batch=20"])
+    found = scale_recipe("small-dive", pictures(40), ["training.epochs=2", "training.batch=20"])
     assert (found.training.epochs, found.training.batch) == (2, 20)

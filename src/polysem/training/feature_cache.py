@@ -1,0 +1,180 @@
+"""The feature cache: frozen encoders run once, their features are kept on disk, and every later run reads them.
+
+A store remembers what its features were made from, so that they are not taken for those of other content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+from polysem import atomic_write, distributed
+from polysem.data.collection import Collection
+from polysem.data.store import FeatureStore
+from polysem.encoders import Encoder, PixelEncoder, TextEncoder, caption_keys, extract, extract_texts
+from polysem.environment.paths import cache_folder
+from polysem.errors import ConfigError, InputError
+from polysem.progress import Progress
+from polysem.recipes import Recipe, Side
+
+Stores = tuple[FeatureStore | None, FeatureStore | None]
+"""Of images and of captions."""
+
+CONTENTS = "contents.json"
+"""In a store: a checksum of each picture or caption."""
+_CHECKED_BYTES = 4096
+"""Of a picture: with its size, enough to tell it from another."""
+
+
+def is_frozen(encoder: Encoder, side: Side) -> bool:
+    """Whether this encoder gives the same features for an input at every step."""
+    unchanged = (
+        encoder.takes != "features" and encoder.config.get("trainable") == "none" and encoder.config.get("dim") is None
+    )
+    return unchanged and not (side.augment.pixels or side.augment.words)
+
+
+def cache_both_sides(
+    collection: Collection,
+    encoders: tuple[Encoder, Encoder],
+    recipe: Recipe,
+    folders: Sequence[str | Path | None],
+    progress: Progress,
+) -> Stores:
+    """The stores of the image and the text encoder; None for one that trains or sees augmented inputs.
+
+    Args:
+        folders: where; None for the user's cache.
+        progress: its stages are "images" and "captions".
+    """
+    stores: list[FeatureStore | None] = []
+    for what, encoder, side, folder in zip(
+        ("images", "captions"), encoders, (recipe.image, recipe.text), folders, strict=True
+    ):
+        if is_frozen(encoder, side):
+
+            def report(_: str, done: int, total: int, /, what: str = what) -> None:
+                progress(what, done, total)
+
+            store = cache_features(collection, encoder, None if folder is None else Path(folder), report)
+            distributed.barrier()  # for the shares of the other processes
+            stores.append(store if distributed.world_size() == 1 else FeatureStore.open(store.folder))
+        elif folder is not None:
+            raise ConfigError(
+                f"Features of {what} were given, but the {what[:-1]} encoder of {recipe.name} trains or sees augmented "
+                "inputs: it needs the data itself. Leave the option out."
+            )
+        else:
+            stores.append(None)
+    return stores[0], stores[1]
+
+
+def cache_features(collection: Collection, encoder: Encoder, folder: Path | None, progress: Progress) -> FeatureStore:
+    """The store of an encoder's features of a collection; completed or made if it is not there yet.
+
+    Args:
+        folder: where; by default in the user's cache, by collection and encoder.
+
+    Raises:
+        InputError: the folder holds features of another encoder or of other content.
+    """
+    fingerprint = encoder.fingerprint()
+    if folder is None:
+        name = f"{collection.name}-{_content_digest(collection, encoder)}-{fingerprint[:12]}"
+        folder = cache_folder() / "features" / name
+    elif (folder / "manifest.json").exists():
+        store = FeatureStore.open(folder)
+        if store.fingerprint != fingerprint:
+            raise InputError(
+                f"The features in {folder} were made by another encoder ({store.manifest.encoder.get('name')}, "
+                f"fingerprint {store.fingerprint[:12]}) than this recipe's ({encoder.config['name']}, "
+                f"{fingerprint[:12]}). Give another folder, or leave the option out: they are then made and kept in "
+                "the cache."
+            )
+    _check_contents(folder, collection, encoder.takes)
+    complete = _open_complete(folder, collection, encoder)
+    if complete is not None:
+        return complete
+    rank, size = distributed.rank(), distributed.world_size()
+    if encoder.takes == "pixels":
+        pixels = cast(PixelEncoder, encoder)
+        store = extract(collection, pixels, folder, rank=rank, world_size=size, progress=progress)
+    else:
+        text = cast(TextEncoder, encoder)
+        store = extract_texts(collection, text, folder, rank=rank, world_size=size, progress=progress)
+    if rank == 0:
+        contents = {**_read_contents(folder), **checksums(collection, encoder.takes)}
+        atomic_write.write_text(folder / CONTENTS, json.dumps(contents))
+    return store
+
+
+def _open_complete(folder: Path, collection: Collection, encoder: Encoder) -> FeatureStore | None:
+    """The store, if nothing is left to do: it is then only read, by as many runs at once as there are."""
+    if not (folder / "manifest.json").exists():
+        return None
+    store = FeatureStore.open(folder)
+    wanted = caption_keys(collection) if encoder.takes == "tokens" else [item.id for item in collection]
+    left_out = {skip.what for skip in store.skipped}
+    done = store.fingerprint == encoder.fingerprint() and all(key in store or key in left_out for key in wanted)
+    return store if done else None
+
+
+def _content_digest(collection: Collection, encoder: Encoder) -> str:
+    """Changes when the content does: captions for a text encoder; size and time of every picture for one of images."""
+    content = hashlib.sha256()
+    for item in collection:
+        content.update(f"{item.id}\n".encode())
+        if encoder.takes == "tokens":
+            content.update("\n".join(item.captions).encode())
+        else:
+            try:
+                status = item.media.path.stat()
+                content.update(f"{item.media.path.resolve()} {status.st_size} {status.st_mtime_ns}\n".encode())
+            except OSError:
+                content.update(b"missing\n")
+    return content.hexdigest()[:12]
+
+
+def _check_contents(folder: Path, collection: Collection, takes: str) -> None:
+    """Raise if an item of this collection was something else when the store was made. A store made by `polysem
+    features` has no checksums: it is trusted."""
+    known = _read_contents(folder)
+    if not known:
+        return
+    changed = [key for key, checksum in checksums(collection, takes).items() if known.get(key, checksum) != checksum]
+    if changed:
+        raise InputError(
+            f"The features in {folder} were made when {len(changed)} of these items had another content, e.g. "
+            f"{changed[0]!r}. Give another folder, or leave the option out."
+        )
+
+
+def checksums(collection: Collection, takes: str) -> dict[str, int]:
+    """A number for each picture or caption that changes when it does."""
+    if takes == "tokens":
+        return {
+            f"{item.id}#{number}": zlib.crc32(caption.encode())
+            for item in collection
+            for number, caption in enumerate(item.captions)
+        }
+    return {item.id: _picture_checksum(item.media.path) for item in collection}
+
+
+def _picture_checksum(path: Path) -> int:
+    try:
+        with path.open("rb") as file:
+            return zlib.crc32(file.read(_CHECKED_BYTES), path.stat().st_size)
+    except OSError:
+        return 0
+
+
+def _read_contents(folder: Path) -> dict[str, int]:
+    try:
+        contents = json.loads((folder / CONTENTS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return contents if isinstance(contents, dict) else {}

@@ -99,7 +99,7 @@ def measure(name: str, vectors: Sets, queries: Sets, asked: Sets | None, skip: l
     """asked: queries of the same kind, though others, that the engine is measured with, as an index does."""
     peers.set_threads(1)
     start = time.process_time()
-    engine = Engine.build(vectors, SIMILARITY, asked=asked)
+    engine = Engine.build(vectors, SIMILARITY, queries=asked)
     build_seconds = time.process_time() - start
     ways, sizes, left_out = searches(engine, skip)
     items, result = len(vectors), {}

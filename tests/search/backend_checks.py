@@ -85,10 +85,10 @@ class BackendChecks:
         index.add(given, batch(["a"], "text"))
         assert index.paths(["a", "é b", "c"], "image") == {"a": "here/a.jpg", "é b": "here/a.jpg"}
         assert index.paths(["a"], "text") == {"a": None}
-        found = index.sound("image", ["é b", "nobody", "é b", "a"])
+        found = index.intact_vectors("image", ["é b", "nobody", "é b", "a"])
         assert set(found) == {"a", "é b"}
         np.testing.assert_array_equal([found["a"], found["é b"]], given.vectors)
-        assert index.sound("image", []) == index.sound("text", ["é b"]) == {}
+        assert index.intact_vectors("image", []) == index.intact_vectors("text", ["é b"]) == {}
 
     def test_sides_have_their_own_ids(self, index: Backend) -> None:
         index.add(batch(["1", "2"]), batch(["1"], "text"))
@@ -168,7 +168,7 @@ class BackendChecks:
         assert index.add() == (0, 0)
         assert index.add(Batch("image", [], np.empty((0, 4, DIM)))) == (0, 0)
         assert index.remove([]) == 0
-        assert (index.find([]), index.hashes([], "image"), index.captions_of([])) == ([], {}, [])
+        assert (index.find([]), index.hashes([], "image"), index.caption_ids([])) == ([], {}, [])
         assert index.sample("image", 5) == []
         assert index.vectors("image", []).shape == (0, SETS["image"], DIM)
         index.add(batch(["a", "b"]))
@@ -239,7 +239,7 @@ class BackendChecks:
                 ]
                 index.add(Batch(side, entries, sets(len(own), SETS[side], DIM)))  # type: ignore[arg-type]
             if place == 0:  # what is sealed and what is new are filtered by different code
-                index.settle()
+                index.optimize()
         held = 0
         for _ in range(self.filters):
             text = random_filter(rng)
@@ -272,7 +272,7 @@ class BackendChecks:
         for name in ("a", 'it\'s \\ "b"', "c"):
             index.add(batch([f"{name}#0", f"{name}#1"], "text", metadata={"item": name}))
         index.add(batch(["free"], "text"))
-        assert sorted(index.captions_of(['it\'s \\ "b"', "a", "d"])) == sorted(
+        assert sorted(index.caption_ids(['it\'s \\ "b"', "a", "d"])) == sorted(
             ["a#0", "a#1", 'it\'s \\ "b"#0', 'it\'s \\ "b"#1']
         )
 
@@ -291,21 +291,21 @@ class BackendChecks:
         assert sorted(index.sample("image", 500, seed=3)) == sorted(items)
         assert len(index.sample("image", 5, where=parse("label = 'odd'"), seed=4)) == 5
         query = sets(1, 3, DIM, seed=3)[0]
-        scores = index.background("image", query, 20, seed=1)
+        scores = index.sample_scores("image", query, 20, seed=1)
         expected = [score(query, items[key], SMOOTH) for key in first]
         np.testing.assert_allclose(np.sort(scores), np.sort(expected), rtol=0, atol=1e-12)
 
     def test_notes_are_kept(self, index: Backend, place: Place) -> None:
-        assert index.note("recall") is None
-        index.write_note("recall", {"recall@10": 0.97, "text": "ä'\"\\\n"})
-        index.write_note("long", ["0123456789" * 10] * 1000)
-        index.write_note("recall", {"recall@10": 0.98})
-        assert index.note("recall") == {"recall@10": 0.98}
+        assert index.read_value("recall") is None
+        index.write_value("recall", {"recall@10": 0.97, "text": "ä'\"\\\n"})
+        index.write_value("long", ["0123456789" * 10] * 1000)
+        index.write_value("recall", {"recall@10": 0.98})
+        assert index.read_value("recall") == {"recall@10": 0.98}
         index.close()
         reader = place.again()
-        assert reader.note("recall") == {"recall@10": 0.98}
-        assert reader.note("long") == ["0123456789" * 10] * 1000
-        assert reader.note("other") is None
+        assert reader.read_value("recall") == {"recall@10": 0.98}
+        assert reader.read_value("long") == ["0123456789" * 10] * 1000
+        assert reader.read_value("other") is None
         assert index.count.__self__.manifest == reader.manifest == manifest()  # type: ignore[attr-defined]
         reader.close()
 
@@ -320,7 +320,7 @@ class BackendChecks:
         for change in (
             lambda: reader.add(batch(["b"])),
             lambda: reader.remove(["a"]),
-            lambda: reader.write_note("x", 1),
+            lambda: reader.write_value("x", 1),
             reader.compact,
         ):
             with pytest.raises(SearchError, match="open for reading"):
@@ -334,7 +334,7 @@ class BackendChecks:
         index.remove([f"i{n}" for n in range(20)])
         left = {key: own for key, own in items.items() if int(key[1:]) >= 20}
         stages: list[tuple[str, int, int]] = []
-        index.settle(lambda *stage: stages.append(stage))
+        index.optimize(lambda *stage: stages.append(stage))
         assert all(0 <= done <= of for _, done, of in stages)
         index.compact()
         assert index.verify() == []

@@ -141,7 +141,7 @@ def contents(store: Store) -> State:
         assert snapshot.mask(side).sum() == len(items)
         found[side] = {item.id: float(each.flat[0]) - 1 for item, each in zip(items, vectors, strict=True)}
     assert found["image"] == found["text"], "half of an operation"
-    assert {item.id for item in snapshot.with_words("caption", "image", 99)} == set(found["image"])
+    assert {item.id for item in snapshot.search_words("caption", "image", 99)} == set(found["image"])
     assert set(np.flatnonzero(snapshot.mask("image", "label = 'l'"))) == set(np.flatnonzero(snapshot.mask("image")))
     assert snapshot.stats().items == 2 * len(found["image"])
     return found["image"]

@@ -17,14 +17,14 @@ import numpy as np
 from killed import die_at_call, killed
 
 from polysem.search import Batch, Entry, Index, Manifest
-from polysem.search.engine import Plan, engine
-from polysem.search.local import candidates, segment_searcher
+from polysem.search.engine import SketchPlan, engine
+from polysem.search.local import segment_searcher
 
 K, DIM = 2, 16
 # Preparations from the first few rows on, so that kills fall into them.
-segment_searcher.SKETCHED, segment_searcher.FEW, candidates.FEW = 4, 8, 8
-engine.FEWEST = 1
-engine.measure = lambda *_: Plan((8,), 0.5, (0.1,))
+segment_searcher.MIN_SKETCHED, segment_searcher.MIN_ATTACHED = 4, 8
+engine.MIN_ITEMS = 1
+engine.measure_plan = lambda *_: SketchPlan((8,), 0.5, (0.1,))
 
 State = dict[str, int]
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from polysem.search import Batch, Entry, Index, Manifest, SearchError
-from polysem.search.engine import Plan, engine
-from polysem.search.local import LocalBackend, candidates, segment_searcher
+from polysem.search.engine import SketchPlan, engine
+from polysem.search.local import LocalBackend, segment_searcher
 from polysem.search.store.segments import Segment
 from search.photos import make_photos, tiny_model
 
@@ -36,12 +36,11 @@ def batch(name: str, count: int, seed: int = 0) -> Batch:
 @pytest.fixture
 def prepared(monkeypatch):
     """Segments of a few hundred rows count as large."""
-    monkeypatch.setattr(segment_searcher, "SKETCHED", 100)
-    monkeypatch.setattr(segment_searcher, "FEW", 150)
-    monkeypatch.setattr(candidates, "FEW", 150)
-    monkeypatch.setattr(engine, "FEWEST", 1)
+    monkeypatch.setattr(segment_searcher, "MIN_SKETCHED", 100)
+    monkeypatch.setattr(segment_searcher, "MIN_ATTACHED", 150)
+    monkeypatch.setattr(engine, "MIN_ITEMS", 1)
     monkeypatch.setattr(engine, "_FEW", 10)
-    monkeypatch.setattr(engine, "measure", lambda *_: Plan((8,), 0.5, (0.1,)))
+    monkeypatch.setattr(engine, "measure_plan", lambda *_: SketchPlan((8,), 0.5, (0.1,)))
 
 
 @pytest.fixture
@@ -69,11 +68,11 @@ def first(folder: Path) -> Path:
 def test_damaged_vectors_take_nobody_else_down(folder, prepared, monkeypatch, large, value, native):
     monkeypatch.setenv("POLYSEM_NATIVE", native)
     if not large:
-        monkeypatch.setattr(segment_searcher, "SKETCHED", 10**6)
-        monkeypatch.setattr(segment_searcher, "FEW", 10**6)
+        monkeypatch.setattr(segment_searcher, "MIN_SKETCHED", 10**6)
+        monkeypatch.setattr(segment_searcher, "MIN_ATTACHED", 10**6)
     else:
         with LocalBackend.open(folder, write=True) as backend:
-            backend.settle()
+            backend.optimize()
     overwrite(first(folder), 64, np.full(200 * K * DIM, value, "<f4").tobytes())
     with Index.open(folder) as index:
         for mode in ("exact", "fast"):
@@ -203,16 +202,16 @@ def test_what_verify_found_is_told_where_it_cannot_be_kept(folder, monkeypatch):
         raise SearchError("The disk is full.")
 
     with Index.open(folder, write=True) as index:
-        monkeypatch.setattr(index._backend._store, "note", full)
+        monkeypatch.setattr(index._backend._store, "write_value", full)
         verified = index.verify(sample=2)
         assert [each.segment for each in verified.damage] == ["segment-000001.seg"]
         assert verified.audit is not None
-        assert verified.remark == "The figures could not be kept: The disk is full."
+        assert verified.remark == "The figures could not be stored: The disk is full."
 
 
 def test_a_damaged_sketch_is_not_used_and_made_again(folder, prepared):
     with LocalBackend.open(folder, write=True) as backend:
-        backend.settle()
+        backend.optimize()
         expected = [backend.search("image", query, 5) for query in made(20, 7)]
     for name in ("engine", "means"):
         (path,) = folder.glob(f"*.{name}.seg")
@@ -257,7 +256,7 @@ def test_removing_is_one_step(tmp_path, monkeypatch):
     with Index.create(tmp_path / "index", model) as index:
         index.add(photos)
         writer = index._backend._store._writer
-        real = type(writer)._forget
+        real = type(writer)._delete
         calls = []
 
         def stopped(self, ids, side):
@@ -266,7 +265,7 @@ def test_removing_is_one_step(tmp_path, monkeypatch):
                 raise KeyboardInterrupt
             return real(self, ids, side)
 
-        monkeypatch.setattr(type(writer), "_forget", stopped)
+        monkeypatch.setattr(type(writer), "_delete", stopped)
         with pytest.raises(KeyboardInterrupt):
             index.remove(["red.png"])
         assert index.stats().by_side == {"image": 4, "text": 8}

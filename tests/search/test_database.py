@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polysem.errors import ConfigError, InputError
-from polysem.search.store import Batch, Entry, SearchError, Side, Store, compaction, fulltext, schema, segments
+from polysem.search.store import Batch, Entry, SearchError, Side, Store, item_tables, schema, segments, writer
 from search.making import DIM, SETS, batch, manifest, sets
 from waiting import LONG
 
@@ -53,7 +53,7 @@ def test_items_come_back_as_they_were_added(store: Store) -> None:
     )
     assert before - 1 < item.added < time.time() + 1
     assert contents(store) == {"x": 5}
-    assert store.snapshot().ids("image", [0]) == ["x"]
+    assert [item.id for item in store.snapshot().items("image", [0])] == ["x"]
 
 
 def test_sides_have_their_own_ids_and_set_sizes(store: Store) -> None:
@@ -80,12 +80,12 @@ def test_adding_an_id_again_replaces_it(store: Store) -> None:
 def test_the_index_is_there_after_closing(tmp_path: Path) -> None:
     with Store.create(tmp_path, manifest(model="dive", preprocessing={"size": 224})) as store:
         store.add(batch({"a": 1}))
-        store.note("recall", {"recall@10": 0.97})
+        store.write_value("recall", {"recall@10": 0.97})
     with Store.open(tmp_path) as store:
         assert store.manifest == manifest(model="dive", preprocessing={"size": 224})
         assert contents(store) == {"a": 1}
-        assert store.snapshot().note("recall") == {"recall@10": 0.97}
-        assert store.snapshot().note("other") is None
+        assert store.snapshot().read_value("recall") == {"recall@10": 0.97}
+        assert store.snapshot().read_value("other") is None
         assert store.verify() == []
 
 
@@ -97,7 +97,7 @@ def test_arrays_of_an_engine_travel_with_their_items(store: Store) -> None:
     store.remove(["1"])
     store.compact()
     (view,) = store.snapshot().views("image")
-    np.testing.assert_array_equal(view.arrays["sketch"][:, 0], [0, 2, 3, 4, 5])
+    np.testing.assert_array_equal(view.segment.arrays["sketch"][:, 0], [0, 2, 3, 4, 5])
     assert view.live.all()
 
 
@@ -121,7 +121,7 @@ def test_what_is_attached_to_a_segment_goes_with_it(store: Store) -> None:
         content[64] ^= 1
         path.write_bytes(content)
         assert [found.segment for found in opened.verify()] == [path.name]
-        assert opened.snapshot().among(opened.verify()[0]) == []
+        assert opened.snapshot().damaged_ids(opened.verify()[0]) == []
         path.write_bytes(b"")
         assert [found.segment for found in opened.verify()] == [path.name]
         with pytest.raises(SearchError, match="damaged"):
@@ -156,7 +156,7 @@ def test_compacting_gives_back_the_space_and_changes_nothing_else(store: Store, 
     ]
     assert {item.id for item in old.every("image")} == set(before)
     assert old.vectors("image", [1])[0, 0, 0] == 2
-    assert [item.id for item in store.snapshot().with_words("from 50", "image")] == ["51", "53", "55", "57", "59"]
+    assert [item.id for item in store.snapshot().search_words("50", "image")] == ["51", "53", "55", "57", "59"]
     assert store.compact()[:2] == (0, 0)
     assert store.verify() == []
 
@@ -176,7 +176,7 @@ def test_compacting_keeps_segments_within_their_size(store: Store, monkeypatch: 
     for i in range(12):
         store.add(batch({str(i): i}))
     size = store.snapshot().views("image")[0].segment.bytes
-    monkeypatch.setattr(compaction, "SEGMENT_BYTES", 5 * size)
+    monkeypatch.setattr(writer, "SEGMENT_BYTES", 5 * size)
     store.compact()
     assert [view.rows for view in store.snapshot().views("image")] == [5, 5, 2]
     assert contents(store) == {str(i): i for i in range(12)}
@@ -322,20 +322,21 @@ def test_words_find_captions_and_ids(tmp_path: Path, monkeypatch: pytest.MonkeyP
         store.add(Batch("image", [Entry(f"pic{i}", caption=c) for i, c in enumerate(captions)], sets(range(5))))
         store.add(batch({"t": 1}, "text", caption="dog"))
 
-        def found(text: str) -> set[str]:
-            return {item.id for item in store.snapshot().with_words(text, "image")}
+        def found(text: str, where: str | None = None) -> list[str]:
+            return [item.id for item in store.snapshot().search_words(text, "image", where=where)]
 
         assert store.stats().words is full_text
-        assert found("DOG beach") == {"pic0"}
-        assert found("dog") == ({"pic0"} if full_text else {"pic0", "pic1"})
-        assert found('"cat" OR (') == {"pic2"}
-        assert found("pic4") == {"pic4"}
+        assert found("DOG beach")[0] == "pic0"  # both words are better than one
+        assert set(found("beach dogs")) == {"pic0", "pic1"}
+        assert set(found("dog")) == ({"pic0"} if full_text else {"pic0", "pic1"})
+        assert found('"cat" (*') == ["pic2"]
+        assert found("pic4") == ["pic4"]
+        assert found("beach pic1 pic4", "id != 'pic1' and caption is not null") == ["pic0"]
         store.remove(["pic0"])
         assert "pic0" not in found("dog")
         store.add(batch({"pic1": 1}, caption="a cat"))
-        assert found("cat") == {"pic1", "pic2"}
-        with pytest.raises(InputError, match="at least one word"):
-            found("*()")
+        assert set(found("cat")) == {"pic1", "pic2"}
+        assert found("*()") == []
 
 
 def test_an_index_with_full_text_is_read_but_not_changed_without_the_module(
@@ -346,7 +347,7 @@ def test_an_index_with_full_text_is_read_but_not_changed_without_the_module(
     monkeypatch.setattr(schema, "has_words_module", lambda connection: False)
     with Store.open(store.folder) as reader:
         assert not reader.stats().words
-        assert [item.id for item in reader.snapshot().with_words("dog", "image")] == ["a"]
+        assert [item.id for item in reader.snapshot().search_words("dog", "image")] == ["a"]
     with pytest.raises(SearchError, match="lacks FTS5"):
         Store.open(store.folder, write=True)
     monkeypatch.undo()
@@ -419,7 +420,7 @@ def test_a_snapshot_does_not_change(store: Store) -> None:
     store.compact()
     store.close()
     assert {item.id for item in old.every()} == {"a", "b"}
-    assert old.ids("image", [0, 1]) == ["a", "b"]
+    assert [item.id for item in old.items("image", [0, 1])] == ["a", "b"]
     assert old.vectors("image", [0, 1])[:, 0, 0].tolist() == [2, 3]
     assert old.mask("image", "id = 'b'").tolist() == [False, True]
     assert old.verify() == []
@@ -572,7 +573,7 @@ def test_a_copied_index_works(store: Store, tmp_path: Path) -> None:
 def test_words_module_is_there() -> None:
     """The Python of the tests has full-text search, or the tests above would prove little."""
     assert schema.has_words_module(sqlite3.connect(":memory:"))
-    assert fulltext._WORD.findall("it's a dog-house, ünï") == ["it", "s", "a", "dog", "house", "ünï"]
+    assert item_tables._WORD.findall("it's a dog-house, ünï") == ["it", "s", "a", "dog", "house", "ünï"]
 
 
 def test_a_large_index_opens_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -585,6 +586,6 @@ def test_a_large_index_opens_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with Store.open(tmp_path) as store:
         snapshot = store.snapshot()
         assert snapshot.mask("image").sum() == n - n // 50
-        assert snapshot.ids("image", [1, n - 1]) == ["item 1", f"item {n - 1}"]
+        assert [item.id for item in snapshot.items("image", [1, n - 1])] == ["item 1", f"item {n - 1}"]
         assert snapshot.stats().items == n - n // 50
     assert time.thread_time() - started < 1

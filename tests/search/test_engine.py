@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polysem.errors import ConfigError, InputError, NonFiniteError
-from polysem.search.engine import Engine, Plan, batch, native, search_many
+from polysem.search.engine import Engine, SketchPlan, native, pruning, search_engines
 from polysem.search.engine import engine as engine_module
 from search.engine_support import SETTING, SMOOTH, WAYS, assert_is_the_truth, sets, unit
 
@@ -58,7 +58,9 @@ def assert_identical(answers):
 @pytest.mark.parametrize("decay", [0.0, 0.7])
 def test_every_path_gives_the_truth(config, decay, monkeypatch):
     vectors, queries = sets(350, decay=decay), sets(2, decay=decay, seed=1)
-    answers = every_answer(vectors, queries, config, 10, [Plan(), Plan((8,)), Plan((8, 16))], monkeypatch)
+    answers = every_answer(
+        vectors, queries, config, 10, [SketchPlan(), SketchPlan((8,)), SketchPlan((8, 16))], monkeypatch
+    )
     assert_identical(answers)
     for hits, query in zip(answers[0], queries, strict=True):
         assert_is_the_truth(hits, query, vectors, config, 10)
@@ -70,7 +72,7 @@ def test_every_path_gives_the_truth(config, decay, monkeypatch):
 )
 def test_any_sizes(N, K, L, D, monkeypatch):
     vectors, queries = sets(N, K, D), sets(5, L, D, seed=1)
-    plans = [Plan(), *([Plan((8,))] if D >= 8 else [])]
+    plans = [SketchPlan(), *([SketchPlan((8,))] if D >= 8 else [])]
     answers = every_answer(vectors, queries, SMOOTH, 10, plans, monkeypatch)
     assert_identical(answers)
     for hits, query in zip(answers[0], queries, strict=True):
@@ -105,14 +107,14 @@ def test_adversarial_data(seed, N, K, L, D, k, kind, config, half):
     vectors = np.ascontiguousarray(vectors.astype(np.float16 if half else np.float32))
     query = unit(vectors[rng.integers(N)].astype(np.float64)[rng.integers(0, K, L)])
     with pytest.MonkeyPatch.context() as monkeypatch:
-        answers = every_answer(vectors, query[None], config, k, [Plan((8,)), Plan()], monkeypatch)
+        answers = every_answer(vectors, query[None], config, k, [SketchPlan((8,)), SketchPlan()], monkeypatch)
     assert_identical(answers)
     assert_is_the_truth(answers[0][0], query, vectors, config, k)
 
 
 def test_equal_scores_come_in_ascending_position(way):
     vectors = np.repeat(sets(3), [40, 30, 30], axis=0)[np.random.default_rng(0).permutation(100)]
-    hits = Engine.build(vectors, SMOOTH, plan=Plan((8,))).search(vectors[0], 25)
+    hits = Engine.build(vectors, SMOOTH, plan=SketchPlan((8,))).search(vectors[0], 25)
     same = np.flatnonzero((vectors == vectors[0]).all((1, 2)))
     assert hits.positions.tolist() == same[:25].tolist()
     assert len(set(hits.scores.tolist())) == 1
@@ -134,7 +136,7 @@ def test_the_score_is_the_similarity_s_own(way):
 def test_cosine_of_single_vectors(way):
     config = {"name": "cosine"}
     vectors, query = sets(300, 1, dtype=np.float16), sets(1, 1, seed=1)[0]
-    hits = Engine.build(vectors, config, plan=Plan((8,))).search(query, 10)
+    hits = Engine.build(vectors, config, plan=SketchPlan((8,))).search(query, 10)
     assert_is_the_truth(hits, query, vectors, config, 10)
     with pytest.raises(InputError, match="single vectors"):
         Engine.build(sets(5), config)
@@ -144,7 +146,7 @@ def test_cosine_of_single_vectors(way):
 def test_only_allowed_items_are_found(way, share):
     vectors, query = sets(500), sets(1, seed=1)[0]
     allowed = np.random.default_rng(0).random(500) < share
-    for plan in (Plan(), Plan((8, 16))):
+    for plan in (SketchPlan(), SketchPlan((8, 16))):
         hits = Engine.build(vectors, SMOOTH, plan=plan).search(query, 5, allowed)
         assert hits.scored <= allowed.sum()
         assert_is_the_truth(hits, query, vectors, SMOOTH, 5, allowed)
@@ -154,7 +156,7 @@ def test_only_allowed_items_are_found(way, share):
 def test_only_allowed_items_are_found_by_a_batch(way, share):
     vectors, queries = sets(500), sets(20, seed=1)
     allowed = np.random.default_rng(0).random(500) < share
-    for plan in (Plan(), Plan((8, 16))):
+    for plan in (SketchPlan(), SketchPlan((8, 16))):
         engine = Engine.build(vectors, SMOOTH, plan=plan)
         found = engine.search_batch(queries, 5, allowed)
         assert all(hits.scored <= allowed.sum() for hits in found)
@@ -166,7 +168,7 @@ def test_only_allowed_items_are_found_by_a_batch(way, share):
 def test_more_near_ties_than_a_batch_has_room_for(way):
     rng = np.random.default_rng(0)
     vectors = unit(sets(1) + 1e-5 * rng.standard_normal((700, 4, 24)))
-    for plan in (Plan(), Plan((8,))):
+    for plan in (SketchPlan(), SketchPlan((8,))):
         engine = Engine.build(vectors, SMOOTH, plan=plan)
         queries = sets(1).repeat(3, axis=0)
         assert_identical([engine.search_batch(queries, 3), [engine.search(query, 3, brute=True) for query in queries]])
@@ -174,21 +176,21 @@ def test_more_near_ties_than_a_batch_has_room_for(way):
 
 def test_segments_together_answer_as_one(way):
     vectors, queries = sets(1500), sets(4, seed=1)
-    whole = Engine.build(vectors, SMOOTH, plan=Plan())
-    first = Engine.build(vectors[:700], SMOOTH, plan=Plan((8, 16)))
+    whole = Engine.build(vectors, SMOOTH, plan=SketchPlan())
+    first = Engine.build(vectors[:700], SMOOTH, plan=SketchPlan((8, 16)))
     later = Engine.build(vectors[700:1490], SMOOTH, like=first)
     parts = [first, later, Engine.build(vectors[1490:], SMOOTH), Engine.build(vectors[:0], SMOOTH)]
     allowed = np.random.default_rng(0).random(1500) < 0.7
     for query in queries:
         for mask in (None, allowed):
-            assert_identical([[whole.search(query, 10, mask)], [search_many(parts, query, 10, mask)]])
+            assert_identical([[whole.search(query, 10, mask)], [search_engines(parts, query, 10, mask)]])
 
 
 def test_an_engine_comes_back_from_its_state(way):
     import json
 
     vectors, queries = sets(600), sets(3, seed=1)
-    engine = Engine.build(vectors, SMOOTH, plan=Plan((8, 16), 0.5, (0.1, 0.01)))
+    engine = Engine.build(vectors, SMOOTH, plan=SketchPlan((8, 16), 0.5, (0.1, 0.01)))
     described, arrays = engine.state()
     again = Engine.restore(vectors, json.loads(json.dumps(described)), arrays)
     assert again.plan == engine.plan
@@ -203,7 +205,7 @@ def test_an_engine_comes_back_from_its_state(way):
 def test_a_memory_map_is_searched_in_place(way, tmp_path):
     np.save(tmp_path / "vectors.npy", sets(300))
     vectors = np.load(tmp_path / "vectors.npy", mmap_mode="r")
-    engine = Engine.build(vectors, SMOOTH, plan=Plan((8,)))
+    engine = Engine.build(vectors, SMOOTH, plan=SketchPlan((8,)))
     assert np.shares_memory(engine.vectors, vectors)
     assert_is_the_truth(engine.search(vectors[5], 3), vectors[5], vectors, SMOOTH, 3)
 
@@ -218,7 +220,7 @@ def test_two_threads_change_nothing(way):
     import torch
 
     vectors, queries = sets(6000, 4, 64), sets(3, 4, 64, seed=1)
-    engine = Engine.build(vectors, SMOOTH, plan=Plan((16,)))
+    engine = Engine.build(vectors, SMOOTH, plan=SketchPlan((16,)))
     alone = engine.search_batch(queries, 10), [engine.search(q, 10, brute=True) for q in queries]
     torch.set_num_threads(2)
     try:
@@ -233,7 +235,7 @@ def test_more_queries_than_items_are_shared_out_by_queries(way):
     import torch
 
     vectors, queries = sets(101, 4, 512), sets(1100, 4, 512, seed=1)
-    engine = Engine.build(vectors, SMOOTH, plan=Plan())
+    engine = Engine.build(vectors, SMOOTH, plan=SketchPlan())
     alone = engine.search_batch(queries, 7)
     torch.set_num_threads(2)
     try:
@@ -245,7 +247,7 @@ def test_more_queries_than_items_are_shared_out_by_queries(way):
     assert_identical([[alone[q] for q in some], [engine.search(queries[q], 7, brute=True) for q in some]])
 
 
-@pytest.mark.parametrize("plan", [Plan(), Plan((8,))], ids=["scored", "bounded"])
+@pytest.mark.parametrize("plan", [SketchPlan(), SketchPlan((8,))], ids=["scored", "bounded"])
 def test_a_batch_in_which_some_queries_have_more_ties_than_there_is_room_for(way, plan):
     twins = np.repeat(sets(1), 300, axis=0)
     vectors = np.concatenate([sets(200, seed=1), twins])
@@ -258,10 +260,10 @@ def test_a_batch_in_which_some_queries_have_more_ties_than_there_is_room_for(way
 
 
 def test_a_batch_too_large_for_one_part_of_the_decision(way, monkeypatch):
-    monkeypatch.setattr(batch, "_PRODUCTS", 1)
+    monkeypatch.setattr(pruning, "_PRODUCTS", 1)
     vectors, queries = sets(90), sets(4, seed=1)
     allowed = np.arange(90) % 3 > 0
-    engine = Engine.build(vectors, SMOOTH, plan=Plan())
+    engine = Engine.build(vectors, SMOOTH, plan=SketchPlan())
     for hits, query in zip(engine.search_batch(queries, 100, allowed), queries, strict=True):
         assert_is_the_truth(hits, query, vectors, SMOOTH, 100, allowed)
 

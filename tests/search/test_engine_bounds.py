@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from polysem.errors import NonFiniteError
-from polysem.search.engine import Engine, Plan, exact, native, plan, scan
-from polysem.search.engine.checks import unevenness
-from polysem.search.engine.scan_data import Level, Probe
+from polysem.search.engine import Engine, SketchPlan, exact, native, scan, sketch
+from polysem.search.engine.checks import max_norm_error
+from polysem.search.engine.scan_data import ScanItems, ScanQueries
 from polysem.search.engine.scoring import FIXED_ONE, Scoring
-from polysem.search.engine.sketch import learn_rotation, probes, sketch
+from polysem.search.engine.sketch import build_sketches, learn_rotation, measure_plan, project_queries
 from search.engine_support import SETTING, SMOOTH, WAYS, sets, unit
 
 CONFIGS = [SMOOTH, {"name": "smooth_chamfer", "alpha": 0.01}, {"name": "smooth_chamfer", "alpha": 1e4},
@@ -25,7 +25,7 @@ def way(request, monkeypatch):
 
 
 def truth(vectors, query, scoring):
-    return scoring.exact(exact.in_order(vectors, query))
+    return scoring.exact(exact.inner_products(vectors, query))
 
 
 def difficult(D):
@@ -51,11 +51,13 @@ def test_the_slack_covers_what_a_scan_loses(way, config, dtype):
         vectors = difficult(D).astype(dtype)
         queries = difficult(D)[::9]
         slack = scoring.slack(4, 4, D, 0.001)
-        batch = scan.many(Level(vectors), Probe(queries), scoring)
-        batch_slack = scoring.slack(4, 4, D, 0.001, fixed=scan.fixed_sides(Level(vectors), many=True))
+        batch = scan.scan_batch(ScanItems(vectors), ScanQueries(queries), scoring)
+        batch_slack = scoring.slack(4, 4, D, 0.001, fixed=scan.count_fixed_sides(ScanItems(vectors), many=True))
         for query, others in zip(queries, batch, strict=True):
             expected = truth(vectors, query, scoring)
-            assert np.abs(scan.one(Level(vectors), Probe(query[None]), scoring) - expected).max() < slack
+            assert (
+                np.abs(scan.scan_query(ScanItems(vectors), ScanQueries(query[None]), scoring) - expected).max() < slack
+            )
             assert np.abs(others - expected).max() < batch_slack
 
 
@@ -66,14 +68,14 @@ def test_bounds_are_never_below_the_score(way, config):
         vectors, queries = difficult(D), difficult(D)[::9]
         rotation = learn_rotation(vectors, np.random.default_rng(0))
         prefixes = sorted({8, D // 16 * 8 or 8, D})
-        forms = probes(queries, rotation, prefixes, 1.00001)
-        for level, form in zip(sketch(vectors, rotation, prefixes), forms, strict=True):
-            slack = scoring.slack(4, 4, level.width, 0.0, fixed=scan.fixed_sides(level, many=False))
-            batch_slack = scoring.slack(4, 4, level.width, 0.0, fixed=scan.fixed_sides(level, many=True))
-            batch = scan.many(level, form, scoring)
+        forms = project_queries(queries, rotation, prefixes, 1.00001)
+        for level, form in zip(build_sketches(vectors, rotation, prefixes), forms, strict=True):
+            slack = scoring.slack(4, 4, level.width, 0.0, fixed=scan.count_fixed_sides(level, many=False))
+            batch_slack = scoring.slack(4, 4, level.width, 0.0, fixed=scan.count_fixed_sides(level, many=True))
+            batch = scan.scan_batch(level, form, scoring)
             for q, query in enumerate(queries):
                 expected = truth(vectors, query, scoring)
-                assert (scan.one(level, form.one(q), scoring) + slack >= expected).all()
+                assert (scan.scan_query(level, form.select(q), scoring) + slack >= expected).all()
                 assert (batch[q] + batch_slack >= expected).all()
 
 
@@ -84,9 +86,9 @@ def test_sixteen_bits_hold_the_worst_that_unit_vectors_can_do(way):
         one = np.eye(D, dtype=np.float32)[:1] * np.float32(1.0099)
         halves = np.full((1, D), (np.floor(FIXED_ONE / D**0.5) + 0.5) / FIXED_ONE, np.float32)
         vectors = np.stack([one, -one, halves, -halves])
-        found = scan.many(Level(vectors), Probe(vectors), scoring)
+        found = scan.scan_batch(ScanItems(vectors), ScanQueries(vectors), scoring)
         expected = np.einsum("qld,nkd->qn", vectors.astype(float), vectors.astype(float))
-        slack = scoring.slack(1, 1, D, 0.01, fixed=scan.fixed_sides(Level(vectors), many=True))
+        slack = scoring.slack(1, 1, D, 0.01, fixed=scan.count_fixed_sides(ScanItems(vectors), many=True))
         assert np.abs(found - expected).max() < slack
 
 
@@ -102,26 +104,26 @@ def test_large_numbers_beside_small_ones(way, K, L, D):
     # What is alike in dimensions a sixteenth apart is one large number once it is spread.
     vectors[180:200, 0, :: max(1, D // 16)], queries[40:60, -1, 1 :: max(1, D // 16)] = 30, -30
     vectors, queries = ((x / np.linalg.norm(x, axis=-1, keepdims=True)).astype(np.float32) for x in (vectors, queries))
-    found = scan.many(Level(vectors), Probe(queries), scoring)
+    found = scan.scan_batch(ScanItems(vectors), ScanQueries(queries), scoring)
     expected = np.einsum("qld,nkd->qnlk", queries.astype(float), vectors.astype(float)).max((2, 3))
-    slack = scoring.slack(K, L, D, 0.001, fixed=scan.fixed_sides(Level(vectors), many=True))
+    slack = scoring.slack(K, L, D, 0.001, fixed=scan.count_fixed_sides(ScanItems(vectors), many=True))
     assert np.abs(found - expected).max() < slack
 
 
 def test_bounds_hold_for_every_pair_of_vectors(way):
     vectors, queries = difficult(48)[:, :1], difficult(48)[::5, :1]
     rotation = learn_rotation(vectors, np.random.default_rng(0))
-    (level,) = sketch(vectors, rotation, [16])
+    (level,) = build_sketches(vectors, rotation, [16])
     scoring = Scoring.of({"name": "mil"})
-    (form,) = probes(queries, rotation, [16], 1.00001)
-    bounds = scan.many(level, form, scoring)
+    (form,) = project_queries(queries, rotation, [16], 1.00001)
+    bounds = scan.scan_batch(level, form, scoring)
     products = queries[:, 0].astype(float) @ vectors[:, 0].astype(float).T
-    assert (bounds + scoring.slack(1, 1, 16, 0.0, fixed=scan.fixed_sides(level, many=True)) >= products).all()
+    assert (bounds + scoring.slack(1, 1, 16, 0.0, fixed=scan.count_fixed_sides(level, many=True)) >= products).all()
     assert bounds.max() < 1.0001
 
 
 def test_a_rotation_may_come_from_other_vectors():
-    engine = Engine.build(sets(2000, decay=1.0), SMOOTH, plan=Plan((8,)))
+    engine = Engine.build(sets(2000, decay=1.0), SMOOTH, plan=SketchPlan((8,)))
     others = sets(2000, decay=0.0, seed=5)[:, :, ::-1].copy()
     foreign = Engine.build(others, SMOOTH, like=engine)
     for query in sets(5, decay=0.0, seed=6):
@@ -145,19 +147,19 @@ def test_no_dimension_of_a_flat_spectrum_is_left_out(way):
 
 
 def test_without_a_sketch_everything_is_scored(way):
-    engine = Engine.build(sets(3000, 2), SMOOTH, plan=Plan())
+    engine = Engine.build(sets(3000, 2), SMOOTH, plan=SketchPlan())
     assert engine.search(sets(1, 2)[0], 5).scored == 3000
 
 
 def test_few_items_are_scanned_plainly():
-    assert Engine.build(sets(plan.FEWEST - 1), SMOOTH).plan == Plan()
+    assert Engine.build(sets(sketch.MIN_ITEMS - 1), SMOOTH).plan == SketchPlan()
 
 
 def test_useless_bounds_are_tried_ever_more_seldom(way, monkeypatch):
     vectors = unit(np.random.default_rng(0).standard_normal((2100, 2, 64)))
-    engine = Engine.build(vectors, SMOOTH, plan=Plan((8,)))
-    tried, plain = [], Engine.learn
-    monkeypatch.setattr(Engine, "learn", lambda self, *found: (tried.append(found), plain(self, *found)))
+    engine = Engine.build(vectors, SMOOTH, plan=SketchPlan((8,)))
+    tried, plain = [], Engine.record_pruning
+    monkeypatch.setattr(Engine, "record_pruning", lambda self, *found: (tried.append(found), plain(self, *found)))
     for query in unit(np.random.default_rng(1).standard_normal((100, 2, 64))):
         engine.search(query, 10)
     assert 2 <= len(tried) <= 10
@@ -172,9 +174,9 @@ def test_native_products_equal_numpy_s_to_the_last_bit():
             vectors, query = sets(50, 3, D, dtype=dtype), sets(1, 5, D, seed=1)[0]
             rows = np.arange(50)[::-1].copy()
             found = np.empty((50, 3, 5))
-            loops = native.Native(library, Level(vectors), Probe(query[None]), Scoring.of(SMOOTH))
+            loops = native.Native(library, ScanItems(vectors), ScanQueries(query[None]), Scoring.of(SMOOTH))
             loops.products(rows, np.array([0, 50]), 0, 1, found)
-            assert (found == exact.in_order(vectors[rows], query)).all()
+            assert (found == exact.inner_products(vectors[rows], query)).all()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
@@ -182,10 +184,10 @@ def test_native_products_equal_numpy_s_to_the_last_bit():
 def test_norms_are_measured(way, dtype, D):
     vectors = (sets(40, 3, D) * np.linspace(0.995, 1.004, 40)[:, None, None]).astype(dtype)
     expected = np.abs(np.linalg.norm(vectors.astype(float), axis=-1) - 1).max()
-    assert abs(unevenness(vectors, "item") - expected) < 1e-12
+    assert abs(max_norm_error(vectors, "item") - expected) < 1e-12
     vectors[33, 1, -1] = np.inf
     with pytest.raises(NonFiniteError, match="Vector 1 of item 33"):
-        unevenness(vectors, "item")
+        max_norm_error(vectors, "item")
 
 
 def test_a_pair_s_score_does_not_depend_on_its_company():
@@ -206,17 +208,17 @@ def test_sixteen_bits_mean_the_same_in_python_and_natively():
 
 def test_a_plan_is_measured_with_the_queries_that_will_be_asked(monkeypatch):
     """Queries whose weight lies in the last dimensions, which short sketches leave out."""
-    monkeypatch.setattr(plan, "_seconds", lambda _: 1.0)
-    monkeypatch.setattr(plan, "_WORTHWHILE", np.inf)
-    monkeypatch.setattr(plan, "_PREFIXES", (32,))
+    monkeypatch.setattr(sketch, "_seconds", lambda _: 1.0)
+    monkeypatch.setattr(sketch, "_WORTHWHILE", np.inf)
+    monkeypatch.setattr(sketch, "_PREFIXES", (32,))
     vectors = sets(3000, 4, 64, decay=1.2)
     asked = unit(np.random.default_rng(1).standard_normal((8, 2, 64)) * np.arange(1, 65) ** 1.2)
     scoring, rotation = Scoring.of(SMOOTH), learn_rotation(vectors, np.random.default_rng(0))
     kept = []
     for given in (None, asked):
-        found = plan.measure(vectors, rotation, scoring, np.random.default_rng(0), given)
+        found = measure_plan(vectors, rotation, scoring, np.random.default_rng(0), given)
         kept.append(found.kept[0])
     assert kept[1] > 2 * kept[0]
-    engine = Engine.build(vectors, SMOOTH, asked=asked)
+    engine = Engine.build(vectors, SMOOTH, queries=asked)
     mine, plain = engine.search(asked[0], 10), engine.search(asked[0], 10, brute=True)
     assert (mine.positions == plain.positions).all()

@@ -103,7 +103,7 @@ def test_a_segment_that_cannot_be_read_is_named_and_the_others_work(store: Store
         now = opened.snapshot()
         assert [(found.segment, found.rows) for found in now.damaged] == [("segment-000002.seg", None)]
         assert opened.verify() == now.damaged
-        assert now.among(now.damaged[0]) == ["a1", "b1"]
+        assert now.damaged_ids(now.damaged[0]) == ["a1", "b1"]
         assert contents(opened) == OTHERS
         assert [item.position for item in now.find(["a1"])] == [-1]
         assert now.mask("image").tolist() == [True] * 4
@@ -123,7 +123,7 @@ def test_a_flipped_bit_is_found_and_never_copied(store: Store) -> None:
     with Store.open(store.folder, write=True) as opened:
         (found,) = opened.verify()
         assert str(found) == "segment-000002.seg, rows 0 to 1: the checksum of 'vectors' differs"
-        assert opened.snapshot().among(found) == ["a1", "b1"]
+        assert opened.snapshot().damaged_ids(found) == ["a1", "b1"]
         done = opened.compact()
         assert (done.rewritten, done.damaged) == (2, [found])  # the other two
         assert opened.verify() == [found]
@@ -376,7 +376,7 @@ def test_merging_that_fails_does_not_undo_an_addition(tmp_path: Path, monkeypatc
         for i in range(15):
             store.add(batch({str(i): i}))
         with monkeypatch.context() as patch:
-            patch.setattr(writer, "gathered", lambda group: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+            patch.setattr(writer, "live_columns", lambda group: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
             store.add(batch({"15": 15}))
         assert contents(store) == {str(i): i for i in range(16)}
         assert len(list(tmp_path.glob("segment*"))) == 16

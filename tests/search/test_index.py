@@ -15,9 +15,10 @@ from PIL import Image
 
 from polysem.errors import InputError, UnknownNameError
 from polysem.models import Model
-from polysem.search import Batch, Entry, FilterError, Index, Manifest, SearchError, folding
+from polysem.search import Batch, Entry, FilterError, Index, Manifest, SearchError, query
 from polysem.search.encoder import manifest_of
-from polysem.search.ingest import Reader
+from polysem.search.ingest import CollectionReader
+from polysem.search.local.reader import LocalReader
 from search.photos import CAPTIONS, COLOURS, make_photos, save, tiny_model
 
 SIMILARITIES = [
@@ -161,9 +162,11 @@ def test_a_folder_that_was_moved_keeps_its_vectors(tmp_path, model, monkeypatch)
         photos.rename(tmp_path / "elsewhere")
         save(tmp_path / "elsewhere" / "red.png", (10, 10, 10), np.random.default_rng(1))
         encoded = []
-        real = Reader._items
+        real = CollectionReader._items
         monkeypatch.setattr(
-            Reader, "_items", lambda self, items: encoded.extend(item.id for item in items) or real(self, items)
+            CollectionReader,
+            "_items",
+            lambda self, items: encoded.extend(item.id for item in items) or real(self, items),
         )
         monkeypatch.setattr(Model, "encode_texts", None)
         report = index.add(tmp_path / "elsewhere")
@@ -199,11 +202,11 @@ def test_damaged_vectors_are_not_carried_over(tmp_path, model):
         before = index.vectors("image", ["red.png"])
     segment = tmp_path / "index" / "segment-000001.seg"
     with Index.open(tmp_path / "index") as reader:
-        assert set(reader._backend.sound("image", ["red.png", "nobody"])) == {"red.png"}
+        assert set(reader._backend.intact_vectors("image", ["red.png", "nobody"])) == {"red.png"}
         content = bytearray(segment.read_bytes())
         content[70] ^= 1  # a low bit: nothing but the checksum knows
         segment.write_bytes(content)
-        assert reader._backend.sound("image", ["red.png"]) == {}
+        assert reader._backend.intact_vectors("image", ["red.png"]) == {}
     photos.rename(tmp_path / "elsewhere")
     with Index.open(tmp_path / "index", write=True, model=model) as index:
         report = index.add(tmp_path / "elsewhere")
@@ -368,14 +371,16 @@ def test_folding_goes_on_until_there_are_enough(tmp_path, model, mode):
 
 
 def test_folding_ends_in_an_index_of_copies_and_says_so(tmp_path, model, monkeypatch):
-    monkeypatch.setattr(folding, "MOST", 64)
+    monkeypatch.setattr(query, "MOST", 64)
     items = np.repeat(vectors(5), 100, axis=0)
     asked = []
     with Index.create(tmp_path / "index", model) as index:
         index.add(Batch("image", entries(500), items))
-        real = index._backend.search
+        real = LocalReader.search
         monkeypatch.setattr(
-            index._backend, "search", lambda side, query, k, **more: asked.append(k) or real(side, query, k, **more)
+            LocalReader,
+            "search",
+            lambda self, side, query, k, **more: asked.append(k) or real(self, side, query, k, **more),
         )
         found = index.search(vectors=items[0], k=3, dedupe=0.999)
         assert asked == [12, 24, 48, 64]

@@ -17,10 +17,10 @@ import pytest
 
 from polysem.search import Batch, Entry, Index, Manifest, SearchError
 from polysem.search.backend import Ranked
-from polysem.search.engine import Plan, engine
+from polysem.search.engine import SketchPlan, engine
 from polysem.search.filters import parse
-from polysem.search.local import LocalBackend, build_accelerators, candidates, filter_cache, segment_searcher
-from polysem.search.local.candidates import Means
+from polysem.search.local import LocalBackend, segment_searcher, side_searcher
+from polysem.search.local.segment_searcher import MeanIndex
 from polysem.search.store import Snapshot
 from search.filter_support import random_filter, random_item
 from waiting import LONG, finish, wait_until
@@ -64,10 +64,9 @@ def plainly(sets: np.ndarray, query: np.ndarray) -> np.ndarray:
 @pytest.fixture
 def small_thresholds(monkeypatch):
     """Segments count as large from a few hundred rows on, and bounds as worth their while."""
-    monkeypatch.setattr(engine, "measure", lambda *_: Plan((8, 24), 0.5, (0.2, 0.1)))
-    monkeypatch.setattr(segment_searcher, "SKETCHED", 512)
-    monkeypatch.setattr(segment_searcher, "FEW", 600)
-    monkeypatch.setattr(candidates, "FEW", 600)
+    monkeypatch.setattr(engine, "measure_plan", lambda *_: SketchPlan((8, 24), 0.5, (0.2, 0.1)))
+    monkeypatch.setattr(segment_searcher, "MIN_SKETCHED", 512)
+    monkeypatch.setattr(segment_searcher, "MIN_ATTACHED", 600)
 
 
 @pytest.fixture
@@ -76,7 +75,7 @@ def filled(tmp_path, small_thresholds):
         each.add(batch(3000))
         each.add(batch(700, seed=1, name="later"))
         each.add(batch(40, seed=2, name="few"))
-        each.settle()
+        each.optimize()
         yield each
 
 
@@ -122,7 +121,7 @@ def test_the_fast_mode_finds_nearly_all_and_scores_exactly(filled):
 
 @pytest.mark.parametrize("where", ["year = 2003", "label = 'even' and year >= 2010", "id = 'few 3'", "year = 1900"])
 def test_the_fast_mode_gives_only_what_passes_a_filter(filled, where):
-    with filled._reading() as (snapshot, _):
+    with filled._reading() as (snapshot, *_):
         allowed = {item.id for item in snapshot.every("image", where)}
     for query in QUERIES[:4]:
         found = filled.search("image", query, 10, where=parse(where), mode="fast")
@@ -146,7 +145,7 @@ def test_removed_items_are_not_found(filled):
         assert len(found.items) == 20
         assert not set(gone) & {item.id for item in found.items}
     filled.compact()
-    filled.settle()
+    filled.optimize()
     for mode in ("exact", "fast"):
         assert not set(gone) & {item.id for item in filled.search("image", QUERIES[0], 20, mode=mode).items}
     assert filled.count("image") == len(IDS) - 5
@@ -158,7 +157,7 @@ def test_what_was_not_prepared_yet_is_searched_all_the_same(tmp_path, small_thre
         with LocalBackend.open(tmp_path / "index") as reader:
             before = [reader.search("image", query, 10) for query in QUERIES]
             assert all(found.scored == 3000 for found in before)
-            writer.settle()
+            writer.optimize()
             after = [reader.search("image", query, 10) for query in QUERIES]
             assert any(found.scored < 3000 for found in after)  # it noticed
             for one, other in zip(before, after, strict=True):
@@ -183,7 +182,7 @@ def test_damaged_preparations_are_made_again(filled, name, how):
             found = again.search("image", QUERIES[0], 10, mode=mode)
             if mode == "exact":
                 assert [item.id for item in found.items] == [item.id for item in expected.items]
-        again.settle()
+        again.optimize()
         assert len(list(folder.glob(f"*.{name}.seg"))) == 2
         assert again.verify() == []
 
@@ -208,17 +207,17 @@ def test_one_item_at_a_time_costs_what_it_is(tmp_path, small_thresholds, monkeyp
     """Adding to a large index neither studies nor sketches again what is there."""
     with LocalBackend.create(tmp_path / "index", manifest()) as each:
         each.add(batch(3000))
-        each.settle()
+        each.optimize()
         built = []
-        real = build_accelerators.Engine.build
+        real = segment_searcher.Engine.build
         monkeypatch.setattr(
-            build_accelerators.Engine,
+            segment_searcher.Engine,
             "build",
             lambda vectors, *a, **b: built.append(len(vectors)) or real(vectors, *a, **b),
         )
         for i in range(20):
             each.add(batch(1, seed=i, name=f"one {i}"))
-            each.settle()
+            each.optimize()
             each.search("image", QUERIES[0], 5)
         assert sum(built) < 400
         assert 3000 not in built
@@ -262,7 +261,7 @@ def test_threads_search_while_one_adds(filled):
         filled.remove([f"item {i}"])
         wait_until(partial(all_went_on, list(looked)), "both search on")
     filled.compact()
-    filled.settle()
+    filled.optimize()
     done.set()
     finish(*threads)
     assert wrong == []
@@ -285,9 +284,9 @@ def test_the_audit_is_kept_and_shown(filled):
 
 
 def test_an_audit_that_finds_less_says_so(filled, monkeypatch):
-    real = Means.candidates
+    real = MeanIndex.search
     monkeypatch.setattr(
-        Means, "candidates", lambda self, query, count, allowed=None: real(self, -query, count, allowed)
+        MeanIndex, "search", lambda self, query, count, allowed=None: real(self, -query, count, allowed)
     )
     with Index("here", filled) as index:
         assert index.verify(sample=10).audit["recall"]["image to image"]["recall10"] < 0.5
@@ -300,16 +299,16 @@ def test_masks_are_kept_for_a_few_filters(filled, monkeypatch):
     assert len(asked) == 1
     for year in range(100):
         filled.count("image", parse(f"year = {year}"))
-    with filled._reading() as (_, galleries):
-        assert len(galleries["image"]._masks) <= filter_cache.KEPT
-        assert len(filled._passing["image"]._found) <= filter_cache.KEPT
+    with filled._reading() as (_, sides, _):
+        assert len(sides["image"]._masks) <= side_searcher.KEPT_FILTERS
+        assert len(filled._filters["image"]._bits) <= side_searcher.KEPT_FILTERS
 
 
 def asked_of_the_database(monkeypatch) -> list[set[int]]:
     """The segments that are looked through for a filter, from now on."""
-    asked, real = [], Snapshot.passing
+    asked, real = [], Snapshot.filter_rows
     monkeypatch.setattr(
-        Snapshot, "passing", lambda self, side, where, among: asked.append(among) or real(self, side, where, among)
+        Snapshot, "filter_rows", lambda self, side, where, among: asked.append(among) or real(self, side, where, among)
     )
     return asked
 
@@ -319,7 +318,7 @@ def test_after_a_change_a_filter_reads_what_is_new_and_nothing_else(filled, monk
     where = parse("year in (2003, 2004) and label = 'even'")
     before = filled.count("image", where)
     filled.add(batch(40, seed=5, name="late"))
-    with filled._reading() as (snapshot, _):
+    with filled._reading() as (snapshot, *_):
         newest = max(snapshot.segments)
     assert filled.count("image", where) == before + 2
     assert asked[1:] == [{newest}]
@@ -348,11 +347,11 @@ def test_filters_that_are_carried_on_are_those_asked_anew(tmp_path, monkeypatch)
                 index.compact()
             with LocalBackend.open(tmp_path) as fresh:
                 for where in filters:
-                    found = index.matching("image", where)
-                    with index._reading() as (snapshot, galleries):
-                        mask = galleries["image"].mask(where)
+                    found = index.matching_ids("image", where)
+                    with index._reading() as (snapshot, sides, _):
+                        mask = sides["image"].mask(where)
                         rows = np.arange(snapshot.rows("image")) if mask is None else np.flatnonzero(mask)
-                        assert snapshot.ids("image", rows) == found
+                        assert [item.id for item in snapshot.items("image", rows)] == found
                     assert fresh.count("image", where) == len(found)
                     passed += bool(found)
         assert passed > 50
@@ -363,16 +362,16 @@ def test_an_idle_reader_lets_the_log_of_a_writer_be_emptied(filled):
     with LocalBackend.open(folder) as reader:
         before = reader.search("image", QUERIES[0], 3, where=parse("year > 2003"))
         connection = sqlite3.connect(folder / "index.sqlite")
-        filled.write_note("large", "x" * 2**20)
+        filled.write_value("large", "x" * 2**20)
         connection.execute("PRAGMA busy_timeout = 0")
         with reader._reading():  # within a call it must not be
-            filled.write_note("large", "y" * 2**20)
+            filled.write_value("large", "y" * 2**20)
             assert connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 1
         assert connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0)
         connection.close()
         assert (folder / "index.sqlite-wal").stat().st_size == 0
         for number in range(20):
-            filled.write_note("large", f"{number}" * 2**19)
+            filled.write_value("large", f"{number}" * 2**19)
         assert (folder / "index.sqlite-wal").stat().st_size < 2**23  # a few of them, not all
         after = reader.search("image", QUERIES[0], 3, where=parse("year > 2003"))
         assert [item.id for item in after.items] == [item.id for item in before.items]
@@ -381,12 +380,12 @@ def test_an_idle_reader_lets_the_log_of_a_writer_be_emptied(filled):
 def test_a_reader_sees_one_moment_within_a_call(filled):
     with LocalBackend.open(Path(filled._store.folder)) as reader:
         count = reader.count("image")
-        with reader._reading() as (snapshot, _):
+        with reader._reading() as (snapshot, *_):
             filled.remove(["item 1"])
             filled.add(batch(3, name="brand new"))
             assert len(snapshot.find(["item 1", "brand new 1"])) == 1
             assert len(list(snapshot.every("image"))) == count
-            with reader._reading() as (newer, _):
+            with reader._reading() as (newer, *_):
                 assert newer is not snapshot
                 assert len(list(newer.every("image"))) == count + 2
             assert len(list(snapshot.every("image"))) == count
@@ -413,9 +412,9 @@ def test_opening_a_prepared_index_reads_no_vectors(filled, monkeypatch):
         raise AssertionError("vectors were read")
 
     monkeypatch.setattr(segment_searcher.Engine, "build", must_not)
-    monkeypatch.setattr(segment_searcher.Means, "build", must_not)
-    monkeypatch.setattr(segment_searcher, "FEW", 10**9)
-    with LocalBackend.open(folder) as again, again._reading() as (_, galleries):
-        parts = [each for each in galleries["image"]._parts if len(each.vectors) > 100]
+    monkeypatch.setattr(segment_searcher.MeanIndex, "build", must_not)
+    monkeypatch.setattr(segment_searcher, "MIN_ATTACHED", 10**9)
+    with LocalBackend.open(folder) as again, again._reading() as (_, sides, _):
+        parts = [each for each in sides["image"].segments if len(each.vectors) > 100]
         assert len(parts) == 2
         assert all(each.engine is not None and each.means is not None for each in parts)

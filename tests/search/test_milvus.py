@@ -19,9 +19,8 @@ import pytest
 from polysem.errors import InputError
 from polysem.search.filters import Compare, Field, matches, parse
 from polysem.search.milvus import Address, MilvusBackend, rows
-from polysem.search.milvus.connection import Connection
-from polysem.search.milvus.expressions import certain, complement, possible
-from polysem.search.milvus.filter_fields import describe
+from polysem.search.milvus.connection import MilvusConnection
+from polysem.search.milvus.expressions import certain, complement, describe, possible
 from polysem.search.store import Batch, Entry, Manifest, SearchError
 from search.backend_checks import DIM, SAME, SETS, BackendChecks, batch, manifest, numbered
 from search.engine_support import sets
@@ -172,7 +171,7 @@ def pages_hold_everything(index: MilvusBackend) -> None:
     vectors = np.tile(sets(23, SETS["image"], DIM), (50, 1, 1))
     entries = [Entry(str(n), metadata={"n": n}) for n in range(count)]
     index.add(Batch("image", entries[:900], vectors[:900]))
-    index.settle()  # a page is made of what was sealed and of what is new
+    index.optimize()  # a page is made of what was sealed and of what is new
     index.add(Batch("image", entries[900:], vectors[900:]))
     assert index.count("image") == count
     assert sorted(map(int, index.sample("image", 5000, seed=1))) == list(range(count))
@@ -190,7 +189,7 @@ def test_thousands_of_items_come_in_pages(lite: MilvusPlace) -> None:
 
 def test_sets_larger_than_a_field_are_split(lite: MilvusPlace) -> None:
     wide = manifest(sets={"image": 4}, dim=4096)
-    assert rows.parts_of(wide) == 2
+    assert rows.count_parts(wide) == 2
     index = lite.new(wide)
     vectors = sets(3, 4, 4096)
     index.add(Batch("image", [Entry(each) for each in "abc"], vectors))
@@ -204,14 +203,16 @@ def test_damage_is_found_and_named(lite: MilvusPlace) -> None:
     index = lite.empty(manifest())
     given, _ = numbered(6)
     index.add(given)
-    own = list(rows.rows(given, rows.checked_entries(given), manifest(), 0))
+    own = list(rows.encode_rows(given, rows.encode_entries(given), manifest(), 0))
     own[1]["set_0"] = own[2]["set_0"]
     own[2]["set_0"] = "no base64"
     own[3]["facts"] = own[3]["facts"][1:]
     own[4]["mean"] = -own[4]["mean"]
     own[5]["item"] = "{"
     index._collection.write("image", own[1:])
-    damaged = {index.among(damage)[0] if index.among(damage) else "?": damage.why for damage in index.verify()}
+    damaged = {
+        index.damaged_ids(damage)[0] if index.damaged_ids(damage) else "?": damage.why for damage in index.verify()
+    }
     assert set(damaged) == {"i1", "i2", "i3", "i4", "?"}
     assert "vectors of item 'i1' have changed" in damaged["i1"]
     assert "what filters ask" in damaged["i3"]
@@ -221,7 +222,7 @@ def test_a_set_that_cannot_be_read_is_left_out_and_counted(lite: MilvusPlace) ->
     index = lite.empty(manifest())
     given, _ = numbered(4)
     index.add(given)
-    own = list(rows.rows(given, rows.checked_entries(given), manifest(), 0))
+    own = list(rows.encode_rows(given, rows.encode_entries(given), manifest(), 0))
     own[2]["set_0"] = "no base64"
     own[3]["item"] = "{"
     index._collection.write("image", own[2:])
@@ -243,10 +244,10 @@ def test_what_milvus_cannot_hold_is_refused_by_name(lite: MilvusPlace) -> None:
         with pytest.raises(InputError, match=message):
             index.add(batch(["fine"]), Batch("image", [entry], SAME[None]))
     assert index.count("image") == 0
-    with pytest.raises(InputError, match="note 'long'"):
-        index.write_note("long", np.random.default_rng(0).random(20_000).tolist())
+    with pytest.raises(InputError, match="value 'long'"):
+        index.write_value("long", np.random.default_rng(0).random(20_000).tolist())
     with pytest.raises(InputError, match="choose another name"):
-        index.write_note("manifest", {})
+        index.write_value("manifest", {})
 
 
 def test_an_interrupted_add_is_completed_by_the_next(lite: MilvusPlace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,7 +292,7 @@ def test_an_index_is_made_once_and_found_again(lite: MilvusPlace) -> None:
 def test_an_interrupted_creation_is_begun_again(lite: MilvusPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"{lite.prefix}/interrupted"
     with monkeypatch.context() as patched:
-        patched.setattr("polysem.search.milvus.key_values.Notes.write", lambda *_: 1 / 0)
+        patched.setattr("polysem.search.milvus.collection.MilvusCollection.write_value", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             MilvusBackend.create(url, manifest())
     with pytest.raises(SearchError, match="interrupted"):
@@ -301,7 +302,7 @@ def test_an_interrupted_creation_is_begun_again(lite: MilvusPlace, monkeypatch: 
 
 
 def test_a_collection_of_another_program_is_left_alone(lite: MilvusPlace) -> None:
-    connection = Connection(Address.parse(f"{lite.prefix}/foreign"), create=True)
+    connection = MilvusConnection(Address.parse(f"{lite.prefix}/foreign"), create=True)
     connection.call("create_collection", "foreign", dimension=4)
     for act in (lambda url: MilvusBackend.create(url, manifest()), MilvusBackend.open):
         with pytest.raises(SearchError, match="no index of polysem"):

@@ -303,7 +303,7 @@ def test_items_with_and_without_frames_share_a_batch(tmp_path: Path) -> None:
         ([None, unit(2, 8)], "are sets"),
         ([None, np.zeros((0, 2, 8), np.float32)], "are sets"),
         ([None, np.full((3, 2, 8), np.nan, np.float32)], "NaN"),
-        ([None, 100 * unit(3, 2, 8)], "no unit vector"),
+        ([None, 100 * unit(3, 2, 8)], "not unit vectors"),
     ],
 )
 def test_frames_that_are_none_are_refused_and_nothing_is_added(

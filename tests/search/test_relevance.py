@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from polysem.errors import InputError, NonFiniteError
-from polysem.search.bumps import valley
-from polysem.search.relevance import FEW, FEWEST, Cut, relevant
+from polysem.search.relevance import FEW, FEWEST, Cut, find_valley, relevant
 
 
 def scores(size, right, raised, *, seed=0):
@@ -154,7 +153,7 @@ def test_bad_shapes_and_orders_are_refused():
 def test_the_valley_lies_between_two_bumps_and_one_bump_has_none():
     rng = np.random.default_rng(0)
     one, other = rng.standard_normal(4000), 6 + rng.standard_normal(2000)
-    assert 2.5 < valley(np.append(one, other)) < 4
-    assert valley(one) is None
-    assert valley(np.append(one, 6.0)) is None  # one item is no bump
-    assert valley(np.full(100, 0.5)) is None
+    assert 2.5 < find_valley(np.append(one, other)) < 4
+    assert find_valley(one) is None
+    assert find_valley(np.append(one, 6.0)) is None  # one item is no bump
+    assert find_valley(np.full(100, 0.5)) is None

@@ -1,9 +1,8 @@
-"""Search: an index of sets that is exact, crash-safe and incremental; `Index` is the way in."""
+"""Search: an index of sets that is exact, crash-safe and incremental; start with `Index`."""
 
 from polysem.search.filters import FilterError
 from polysem.search.index import Index
-from polysem.search.reports import AddReport, IndexStats, Verified
-from polysem.search.results import Result, Results
+from polysem.search.results import AddReport, IndexStats, SearchResult, SearchResults, Verified
 from polysem.search.store import Batch, Entry, IndexBusyError, Manifest, SearchError
 
 __all__ = [
@@ -15,8 +14,8 @@ __all__ = [
     "IndexBusyError",
     "IndexStats",
     "Manifest",
-    "Result",
-    "Results",
     "SearchError",
+    "SearchResult",
+    "SearchResults",
     "Verified",
 ]

@@ -1,7 +1,7 @@
-"""Ids that two different pictures lay claim to: `1.jpg` of one folder must not silently take the place of another's.
+"""Ids of files: conflicts between two files with one id, and single files under the ids they are indexed with.
 
-Adding an id again replaces its item. That is meant where the same file has changed, or has moved: the file that the
-index knows is gone, or has the same content. It is not meant where both files are there and differ.
+Adding an id again replaces its item. That is right where the same file has changed or moved: the indexed file is gone,
+or has the same content. Where both files exist and differ, as `1.jpg` of two folders, it is a conflict.
 """
 
 from __future__ import annotations
@@ -10,10 +10,14 @@ import filecmp
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
-from polysem.data.collection import Collection
+from polysem.data.collection import Collection, Item, Media
+from polysem.data.video import VideoMetadata, is_video
 from polysem.errors import InputError
+from polysem.search.backend import IndexReader
+from polysem.search.filters import And, Compare, Field, In
 from polysem.search.store.entries import is_unicode
 
 _BLOCK = 1 << 13
@@ -23,7 +27,7 @@ Paths = Callable[[Iterable[str]], dict[str, str | None]]
 
 
 class Clash(NamedTuple):
-    """there: the file that has the id, in the index or earlier in the same call. given: another file with that id."""
+    """A conflict. there: the file that has the id, indexed or earlier in the same call. given: another file with it."""
 
     id: str
     there: str
@@ -31,17 +35,17 @@ class Clash(NamedTuple):
     source: str
 
 
-def clashes(collections: Sequence[Collection], known: Paths) -> Iterator[Clash]:
-    """Every item that would replace a different picture. Features have the ids of their data set, and may."""
+def find_conflicts(collections: Sequence[Collection], known: Paths) -> Iterator[Clash]:
+    """Every item that would replace a different file. Features have the ids of their data set, and may."""
     taken: dict[str, str] = {}
     for collection in collections:
         given = {item.id: str(item.media.path.absolute()) for item in collection if not item.media.is_features}
         ids = [key for key in given if is_unicode(key)]
         for start in range(0, len(ids), _BLOCK):
             some = ids[start : start + _BLOCK]
-            held = known(some)
+            indexed = known(some)
             for key in some:
-                for there in (taken.get(key), held.get(key)):
+                for there in (taken.get(key), indexed.get(key)):
                     if there is not None and _differ(there, given[key]):
                         yield Clash(key, there, given[key], collection.name)
                         break
@@ -49,20 +53,21 @@ def clashes(collections: Sequence[Collection], known: Paths) -> Iterator[Clash]:
             taken |= given
 
 
-def refuse(found: Iterable[Clash]) -> None:
+def refuse_conflicts(found: Iterable[Clash]) -> None:
     """Raise if there are any, with what to do about it."""
-    clash = list(found)
-    if clash:
-        key, there, given, source = clash[0]
-        many = f"{len(clash):,} items of {source} have ids" if len(clash) > 1 else f"An item of {source} has an id"
+    if conflicts := list(found):
+        key, there, given, source = conflicts[0]
+        many = (
+            f"{len(conflicts):,} items of {source} have ids" if len(conflicts) > 1 else f"An item of {source} has an id"
+        )
         raise InputError(
-            f"{many} that other pictures have, e.g. {key!r:.80} is {there}, not {given}. Nothing was added. "
+            f"{many} that other files have, e.g. {key!r:.80} is {there}, not {given}. Nothing was added. "
             f"Add {source} by itself with `--prefix {source}/`, which is put before its ids (then and whenever it is "
             "brought up to date), or give --replace if its items are to take the place of the others."
         )
 
 
-def prefixed(collection: Collection, prefix: str) -> Collection:
+def add_prefix(collection: Collection, prefix: str) -> Collection:
     """The collection with something before each id."""
     items = [replace(item, id=prefix + item.id) for item in collection]
     return replace(collection, items=items)
@@ -75,3 +80,40 @@ def _differ(there: str, given: str) -> bool:
         return not os.path.samefile(there, given) and not filecmp.cmp(there, given, shallow=False)
     except OSError:  # reading it to encode it says what is wrong
         return False
+
+
+def collect_files(index: IndexReader, paths: Iterable[str | Path]) -> Collection:
+    """See `Index.pictures`."""
+    once: dict[str, Path] = {}
+    for path in paths:
+        once.setdefault(os.path.abspath(path), Path(path))
+    kind = "video" if once and all(map(is_video, once.values())) else "image"
+    return Collection("pictures", kind, [_as_item(index, path) for path in once.values()])
+
+
+def _as_item(index: IndexReader, path: Path) -> Item:
+    media, name, whole = Media(path.parent, path.name), path.as_posix(), Path(os.path.abspath(path))
+    facts = VideoMetadata(path) if is_video(path) else {}
+    if not is_unicode(str(whole)):  # it cannot be indexed; adding it says why
+        return Item(name, media, metadata=facts)
+    # As it was added: with the ".." of a collection's path, or without.
+    written = In(Field(("path",), built_in=True), (str(path.absolute()), str(whole)))
+    same = And((written, Compare(Field(("side",), built_in=True), "=", "image")))
+    known = index.find(index.sample("image", 1, where=same), "image")
+    if not known:
+        taken = bool(index.find([name], "image"))
+        return Item(whole.as_posix() if taken else name, media, metadata=facts)
+    (item,) = known
+    if item.path is not None:
+        media = Media(Path(item.path).parent, Path(item.path).name)
+    texts = sorted(index.find(index.caption_ids([item.id]), "text"), key=lambda text: _caption_number(text.id))
+    captions = tuple(text.caption for text in texts if text.caption is not None)
+    if not captions and item.caption is not None:
+        captions = (item.caption,)
+    return Item(item.id, media, captions, tuple(item.labels), metadata={**item.metadata, **facts})
+
+
+def _caption_number(caption: str) -> tuple[int, str]:
+    """What orders id#0, id#1, … id#10."""
+    number = caption.rpartition("#")[2]
+    return int(number) if number.isdecimal() else 0, caption

@@ -1,9 +1,9 @@
-"""The index: sets of images and texts that can be added, removed and searched, in whatever place they are kept."""
+"""The index: sets of images and texts that can be added, removed and searched, in a folder or in Milvus."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -15,39 +15,41 @@ from PIL import Image
 
 from polysem.data.collection import Collection
 from polysem.data.readers import open_collection
-from polysem.errors import InputError, PolysemError, kind, unknown
+from polysem.errors import InputError, PolysemError, kind
 from polysem.models import Model, load
 from polysem.models.video import has_frames
-from polysem.search import audit, duplicates, folding, moments, open_index
-from polysem.search import id_conflicts as clashes
-from polysem.search.backend import CANDIDATES, Backend, Mode, Ranked
+from polysem.progress import Progress
+from polysem.search import audit, duplicates, id_conflicts, open_index
+from polysem.search.backend import CANDIDATES, Backend, IndexReader, Mode
 from polysem.search.encoder import QueryEncoder, manifest_of
-from polysem.search.filters import Filter, matches, parse
-from polysem.search.ingest import Reader
-from polysem.search.relevance import relevant as judge
-from polysem.search.reports import AddReport, IndexStats, Verified
-from polysem.search.results import Results
-from polysem.search.single_files import pictures
+from polysem.search.filters import Filter, parse
+from polysem.search.ingest import CollectionReader
+from polysem.search.query import QueryOptions, first_depth, run, target_side
+from polysem.search.results import AddReport, IndexStats, SearchResults, Verified
 from polysem.search.store import Batch, Compacted, Item, Manifest, Side
-from polysem.search.store.entries import SIDES, is_unicode
-from polysem.search.store.manifest import Dtype
+from polysem.search.store.entries import SIDES, Dtype, is_unicode
 
-Progress = Callable[[str, int, int], None]
-"""Stage, done, of."""
-BACKGROUND = 2000
-"""Items drawn at random that a query is compared with to learn what an irrelevant score is."""
 _CREDITS = "credits"
-"""The name of the note that says whom to name where items are shown."""
+"""The name of the stored value that says whom to name where items are shown."""
+_NO_FRAMES = (
+    "Milvus stores no frames of videos: they are found without the moment. For that, keep the index in a folder."
+)
 
 
 class Index:
-    """An index of sets.
-
-        with Index.create("my-index", model="runs/dive") as index:
-            index.add("photos")
-        results = Index.open("my-index").search("a dog on a beach", k=5)
+    """An index of sets: crash-safe, incremental, and searched exactly.
 
     Any number of processes may read an index while one writes. Several threads may search one `Index`.
+    With a model: `Index.create("my-index", model="runs/dive").add("photos")`; with vectors made elsewhere:
+
+    Example:
+        >>> import numpy as np, tempfile
+        >>> from polysem.search import Batch, Entry, Index, Manifest
+        >>> manifest = Manifest("my vectors", sets={"image": 1}, dim=2, similarity={"name": "cosine"})
+        >>> with Index.create(tempfile.mkdtemp(), manifest) as index:
+        ...     report = index.add(Batch("image", [Entry("sun"), Entry("moon")], np.float32([[[1, 0]], [[0, 1]]])))
+        ...     report.new, index.search(vectors=np.float32([[0.6, 0.8]]), k=1).ids
+        (2, ['moon'])
     """
 
     def __init__(self, place: str | Path, backend: Backend, model: Model | str | Path | None = None) -> None:
@@ -64,25 +66,45 @@ class Index:
         store: str | None = None,
         dtype: Dtype = "float32",
     ) -> Self:
-        """Make an empty index and open it for writing.
+        """Create an empty index and open it for writing.
 
-        model: a model or its folder; or a `Manifest`, for vectors made elsewhere. store: an address such as
-        milvus+http://localhost:19530/photos to keep it there; `place` is then a folder that points to it.
-        dtype: float16 takes half the space, and scores are those of the rounded vectors.
+        Args:
+            place: the folder.
+            model: a model or its folder; or a `Manifest`, for vectors made elsewhere.
+            store: an address such as milvus+http://localhost:19530/photos to keep it there; `place` then points to it.
+            dtype: float16 takes half the space, and scores are those of the rounded vectors.
+
+        Example:
+            >>> import tempfile
+            >>> manifest = Manifest("my vectors", sets={"image": 4, "text": 4}, dim=256, similarity={"name": "chamfer"})
+            >>> Index.create(tempfile.mkdtemp(), manifest, dtype="float16").stats().items
+            0
         """
         if isinstance(model, Manifest):
             return cls(place, open_index.create(place, model, store))
-        made = load(model) if isinstance(model, (str, Path)) else model
-        if not isinstance(made, Model):
+        loaded = load(model) if isinstance(model, (str, Path)) else model
+        if not isinstance(loaded, Model):
             raise InputError(f"Index.create() takes a model, its folder or a Manifest, got {kind(model)}.")
-        source = _source(model) if isinstance(model, (str, Path)) else ""
-        return cls(place, open_index.create(place, manifest_of(made, source, dtype), store), made)
+        source = _absolute(model) if isinstance(model, (str, Path)) else ""
+        return cls(place, open_index.create(place, manifest_of(loaded, source, dtype), store), loaded)
 
     @classmethod
     def open(cls, place: str | Path, *, write: bool = False, model: Model | str | Path | None = None) -> Self:
-        """Open an index. model: where its model is now, or the loaded model; by default where it was at the time.
+        """Open an index.
 
         The model is loaded when a query first needs it, and refused if it is not the one that made the index.
+
+        Args:
+            place: the folder, or the address of an index in Milvus.
+            write: whether it may be changed; one process at a time.
+            model: the model or its folder; by default the folder it was in when the index was created.
+
+        Example:
+            >>> import tempfile
+            >>> folder = tempfile.mkdtemp()
+            >>> Index.create(folder, Manifest("my vectors", sets={"image": 1}, dim=8)).close()
+            >>> Index.open(folder).manifest.dim
+            8
         """
         return cls(place, open_index.open_(place, write), model)
 
@@ -103,70 +125,85 @@ class Index:
         replacing: bool = True,
         progress: Progress | None = None,
     ) -> AddReport:
-        """Add a collection, or whatever `polysem data check` can read, or a `Batch` of vectors made elsewhere.
+        """Add a collection, or what `polysem data check` can read, or a `Batch` of vectors made elsewhere.
 
-        Pictures go to the side "image"; with `captions` their captions go to the side "text", as id#0, id#1 and so on.
-        An id that is there is replaced if it has changed, else left as it is; if only its place has changed, or what is
-        said of it, it keeps its vectors. Captions that its item no longer has are removed, unless it comes without any.
-        Items that cannot be kept are left out and named in the report.
-        prefix: put before the ids of the items. replacing: a picture may take the id of a different one whose file is
-        still there, as 1.jpg of another folder, and the report names it; if not, nothing is added and an error says so.
-        What is added is committed chunk by chunk: an interrupted call can be repeated, and goes on from there.
+        Images go to the side "image"; with `captions` their captions go to the side "text", as id#0, id#1 and so on.
+        An id that is indexed is replaced if its content has changed; if only its path, labels or metadata have, it
+        keeps its vectors. Captions that its item no longer has are removed, unless it comes without any.
+        Items that cannot be stored are skipped and named in the report.
+        It commits chunk by chunk: an interrupted call can be repeated, and goes on from there.
+
+        Args:
+            source: what to add.
+            captions: whether to add captions as texts.
+            features: a store of image features made earlier, instead of encoding.
+            text_features: the same for captions.
+            prefix: put before the ids of the items.
+            replacing: whether an item may take the id of a different file that still exists, as 1.jpg of another
+                folder (the report names it); if not, nothing is added and an error says so.
+            progress: called with the stage, how many are done, and of how many.
+
+        Example:
+            >>> import numpy as np, tempfile
+            >>> index = Index.create(tempfile.mkdtemp(), Manifest("mine", {"text": 1}, 2, {"name": "cosine"}))
+            >>> batch = Batch("text", [Entry("a", caption="a dog", labels=["animal"])], np.float32([[[1, 0]]]))
+            >>> index.add(batch).new, index.add(batch).replaced
+            (1, 1)
         """
         if isinstance(source, Batch):
             added = self._backend.add(source)
-            self._backend.settle(progress)
+            self._backend.optimize(progress)
             return AddReport(added.new, added.replaced, 0, 0)
         collection = source if isinstance(source, Collection) else open_collection(source)
         if prefix:
             if features is not None or text_features is not None:
                 raise InputError(f"Stores of features know items by their own ids: leave out the prefix {prefix!r}.")
-            collection = clashes.prefixed(collection, prefix)
-        clashing = list(self.clashes(collection))
+            collection = id_conflicts.add_prefix(collection, prefix)
+        conflicts = list(self.clashes(collection))
         if not replacing:
-            clashes.refuse(clashing)
-        reader = Reader(self.model, features, text_features, frames=self._backend.keeps_frames)
+            id_conflicts.refuse_conflicts(conflicts)
+        reader = CollectionReader(self.model, features, text_features, frames=self._backend.keeps_frames)
         new = replaced = unchanged = removed = reused = done = 0
         skipped = list(collection.skipped)
-        named = self._backend.note(_CREDITS) or []
-        if collection.credit and collection.credit not in named:
-            self._backend.write_note(_CREDITS, [*named, collection.credit])
-        for read in reader.read(collection, self._backend, captions):
-            added = self._backend.add(*read.batches)
-            stale = set(self._backend.captions_of(read.captions)) - set().union(*read.captions.values())
+        credited = self._backend.read_value(_CREDITS) or []
+        if collection.credit and collection.credit not in credited:
+            self._backend.write_value(_CREDITS, [*credited, collection.credit])
+        for chunk in reader.read(collection, self._backend, captions):
+            added = self._backend.add(*chunk.batches)
+            stale = set(self._backend.caption_ids(chunk.captions)) - set().union(*chunk.captions.values())
             removed += self._backend.remove(stale, "text") if stale else 0
             new, replaced = new + added.new, replaced + added.replaced
-            unchanged, reused, done = unchanged + read.unchanged, reused + read.reused, done + read.items
-            skipped += read.skipped
+            unchanged, reused, done = unchanged + chunk.unchanged, reused + chunk.reused, done + chunk.items
+            skipped += chunk.skipped
             if progress is not None:
                 progress("indexing", done, len(collection))
-        self._backend.settle(progress)
-        remark = moments.REMARK if has_frames(self.model.image) and not self._backend.keeps_frames else ""
-        return AddReport(new, replaced, unchanged, removed, skipped, remark, reused, clashing)
+        self._backend.optimize(progress)
+        remark = _NO_FRAMES if has_frames(self.model.image) and not self._backend.keeps_frames else ""
+        return AddReport(new, replaced, unchanged, removed, skipped, remark, reused, conflicts)
 
-    def clashes(self, *collections: Collection) -> Iterator[clashes.Clash]:
-        """Items that would take the id of a different picture, of the index or of a collection before."""
-        return clashes.clashes(collections, lambda ids: self._backend.paths(ids, "image"))
+    def clashes(self, *collections: Collection) -> Iterator[id_conflicts.Clash]:
+        """Items that would take the id of a different file, of the index or of an earlier collection."""
+        return id_conflicts.find_conflicts(collections, lambda ids: self._backend.paths(ids, "image"))
 
     def remove(self, ids: Iterable[str], side: Side | None = None) -> int:
         """Remove items by id, on one side or both, and the captions that came with an image; how many there were."""
         if isinstance(ids, str):
             raise InputError(f"Give a list of ids, got the text {ids!r}.")
-        wanted = [key for key in ids if is_unicode(key)]
-        return self._backend.remove(wanted, side, texts=() if side == "text" else self._backend.captions_of(wanted))
+        valid = [key for key in ids if is_unicode(key)]
+        return self._backend.remove(valid, side, texts=() if side == "text" else self._backend.caption_ids(valid))
 
     def remove_where(self, where: str | Filter) -> int:
         """Remove every item that passes the filter, and the captions that came with an image."""
         condition = parse(where) if isinstance(where, str) else where
-        found = {side: self._backend.matching(side, condition) for side in SIDES if side in self.manifest.sets}
-        images, texts = found.get("image", []), found.get("text", [])
-        return self._backend.remove(images, "image", texts={*texts, *self._backend.captions_of(images)})
+        ids = {side: self._backend.matching_ids(side, condition) for side in SIDES if side in self.manifest.sets}
+        images, texts = ids.get("image", []), ids.get("text", [])
+        return self._backend.remove(images, "image", texts={*texts, *self._backend.caption_ids(images)})
 
     def compact(self, progress: Progress | None = None) -> Compacted:
-        """Give back the space of removed items and merge small segments."""
-        done = self._backend.compact()
-        self._backend.settle(progress)
-        return done
+        """Free the space of removed items and merge small segments."""
+        report = self._backend.compact()
+        self._backend.optimize(progress)
+        return report
 
     # -------------------------------------------------------------------------------------------------- searching
 
@@ -184,140 +221,164 @@ class Index:
         candidates: int = CANDIDATES,
         relevant: bool | Literal["mark"] = False,
         dedupe: bool | float = False,
-    ) -> Results:
-        """The k best items for one query: a text, a picture or video, an item of the index by its id, or a set (L, D).
+        hybrid: bool = False,
+    ) -> SearchResults:
+        """The k best items for one query: a text, an image or video, an item of the index by its id, or a set (L, D).
 
-        find: "image" or "text"; by default images, where there are any. where: a filter, e.g. "label = 'dog' and year >
-        2020". mode: "exact", or "fast" for the exact order of the `candidates` whose set means are closest.
-        relevant: leave out what the query's own score distribution says is irrelevant, or "mark" it.
-        dedupe: fold near-duplicates into the best of them; a number is the cosine from which items count as such.
-        A result that is a video has the `moment` of it that matches the query best.
+        All of a search reads one snapshot: what is committed meanwhile does not show. A result that is a video has the
+        `moment` of it that matches the query best.
+
+        Args:
+            query: the text.
+            image: a file or an image.
+            item: the id of an item, which is left out of the results.
+            vectors: the query's unit vectors.
+            find: "image" or "text"; by default images, where there are any.
+            k: how many results.
+            where: a filter, e.g. "label = 'dog' and year > 2020".
+            mode: "exact", or "fast" for the exact order of the `candidates` whose set means are closest.
+            candidates: how many items the fast mode scores exactly.
+            relevant: leave out what the query's own score distribution says is irrelevant, or "mark" it.
+            dedupe: fold near-duplicates into the best of them; a number is the cosine from which items count as such.
+            hybrid: rank by vectors and by the words of captions and ids (reciprocal-rank fusion). Needs a text query
+                and an index in a folder; scores are then those of the fusion.
+
+        Example:
+            >>> import numpy as np, tempfile
+            >>> index = Index.create(tempfile.mkdtemp(), Manifest("mine", {"image": 1}, 2, {"name": "cosine"}))
+            >>> entries = [Entry("a", metadata={"year": 1999}), Entry("b", metadata={"year": 2024})]
+            >>> _ = index.add(Batch("image", entries, np.float32([[[1, 0]], [[0.8, 0.6]]])))
+            >>> index.search(vectors=np.float32([[1, 0]])).ids
+            ['a', 'b']
+            >>> index.search(item="a", where="year > 2000")[0].score.__round__(2)
+            0.8
         """
-        if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
-            raise InputError(f"k must be at least 1 and a whole number, got {k!r}.")
-        if candidates < 1:
-            raise InputError(f"candidates must be at least 1, got {candidates!r}.")
-        if mode is not None and mode not in self._backend.modes:
-            raise unknown("mode of search", mode, self._backend.modes)
-        condition = parse(where) if isinstance(where, str) else where
-        sought, excluded = self._sought(query, image, item, vectors)
-        start = time.perf_counter()
-        side = self._target(find)
-        of = self._backend.count(side, condition)
-        alone = self._among(excluded, side, condition)
-
-        def look(count: int) -> Ranked:
-            return self._backend.search(side, sought, count, where=condition, mode=mode, candidates=candidates)
-
-        if dedupe:
-            threshold = duplicates.THRESHOLD if dedupe is True else dedupe
-            seen = folding.folded(look, k, of, excluded, alone, threshold)
-        else:
-            seen = folding.plain(look, min(k + alone, max(of, 1)), excluded)
-        found = [replace(result, rank=rank) for rank, result in enumerate(seen.results[:k], start=1)]
-        cut = None
-        if relevant:
-            background = self._backend.background(side, sought, BACKGROUND, where=condition)
-            cut = judge(np.array([result.score for result in found]), background, of)
-            found = [replace(result, relevant=result.rank <= cut.count) for result in found]
-            found = found if relevant == "mark" else found[: cut.count]
-        found = moments.with_moments(self._backend, side, found, sought)
-        used, seconds = mode or self._backend.modes[0], time.perf_counter() - start
-        scored, unreadable = min(seen.scored, of - alone), seen.ranked.unreadable
-        return Results(found, used, side, scored, of - alone, seconds, unreadable, cut, seen.stopped)
-
-    def _sought(
-        self,
-        query: str | None,
-        image: str | Path | Image.Image | None,
-        item: str | None,
-        vectors: NDArray[Any] | None,
-    ) -> tuple[NDArray[Any], tuple[Side, str] | None]:
-        """The query's set, and the item that it is, if it is one."""
         given = [value for value in (query, image, item, vectors) if value is not None]
         if len(given) != 1:
             raise InputError(f"Search for one thing: a text, an image, an item or vectors; got {len(given)} of these.")
+        if hybrid and query is None:
+            raise InputError("Hybrid search compares words: give a text as the query, or leave out hybrid.")
+        options = self._options(find, k, where, mode, candidates, relevant, dedupe, query if hybrid else None)
         if query is not None:
-            return self._encoder.text(query), None
-        if image is not None:
-            return self._encoder.image(image), None
-        if item is not None:
-            known = self._backend.find([item]) if not isinstance(item, str) or is_unicode(item) else []
-            if not known:
-                raise InputError(f"The index holds no item {item!r}. Ids are the ones it was added with.")
-            side = known[0].side
-            return self._backend.vectors(side, [item])[0], (side, item)
-        return np.asarray(vectors), None
+            encoded = self._encoder.text(query)
+        elif image is not None:
+            encoded = self._encoder.image(image)
+        else:
+            encoded = np.asarray(vectors)
+        with self._backend.snapshot() as now:
+            if item is not None:
+                side = _side_of(now, item)
+                options, encoded = replace(options, item=(side, item)), now.vectors(side, [item])[0]
+            return run(now, encoded, options)
 
-    def _target(self, find: Side | None) -> Side:
-        if find is not None:
-            if find not in SIDES:
-                raise unknown("side of an index", find, SIDES)
-            return find
-        held = [side for side in SIDES if side in self.manifest.sets]
-        return next((side for side in held if self._backend.holds(side)), held[0])
+    def search_many(
+        self,
+        queries: Sequence[str] | NDArray[Any],
+        *,
+        find: Side | None = None,
+        k: int = 10,
+        where: str | Filter | None = None,
+        mode: Mode | None = None,
+        candidates: int = CANDIDATES,
+        relevant: bool | Literal["mark"] = False,
+        dedupe: bool | float = False,
+    ) -> list[SearchResults]:
+        """`search` for many queries on one snapshot: texts, or sets (Q, L, D).
 
-    def _among(self, item: tuple[Side, str] | None, side: Side, where: Filter | None) -> int:
-        """1 if the item is one of those that are searched, else 0."""
-        if item is None or item[0] != side:
-            return 0
-        return sum(
-            where is None or matches(where, {**each._asdict(), "label": list(each.labels)})
-            for each in self._backend.find([item[1]], side)
-        )
+        In exact mode on a folder the queries share the work of reading the items. For sets the items and scores are
+        those of `search`, bit for bit; texts are encoded in batches, which may change their vectors by rounding. The
+        seconds of a result are its share of the batch's.
 
-    # ------------------------------------------------------------------------------------------------- looking at
+        Args:
+            queries: the texts or sets; the other arguments are those of `search`.
+
+        Example:
+            >>> import numpy as np, tempfile
+            >>> index = Index.create(tempfile.mkdtemp(), Manifest("mine", {"image": 1}, 2, {"name": "cosine"}))
+            >>> _ = index.add(Batch("image", [Entry("a"), Entry("b")], np.float32([[[1, 0]], [[0, 1]]])))
+            >>> [results.ids for results in index.search_many(np.float32([[[1, 0]], [[0, 1]]]), k=1)]
+            [['a'], ['b']]
+        """
+        if isinstance(queries, str):
+            raise InputError(f"search_many() takes a list of texts or an array (Q, L, D), got the text {queries!r}.")
+        options = self._options(find, k, where, mode, candidates, relevant, dedupe)
+        encoded = queries if isinstance(queries, np.ndarray) else self._encoder.texts(queries)
+        if not len(encoded):
+            return []
+        with self._backend.snapshot() as now:
+            if (options.mode or now.modes[0]) != "exact":
+                return [run(now, each, options) for each in encoded]
+            start, side = time.perf_counter(), target_side(now, find)
+            depth = first_depth(options, now.count(side, options.where))
+            ranked = now.search_batch(side, encoded, depth, where=options.where)
+            seconds = (time.perf_counter() - start) / len(ranked)
+            results = [run(now, each, options, first) for each, first in zip(encoded, ranked, strict=True)]
+            return [replace(each, seconds=each.seconds + seconds) for each in results]
+
+    def _options(
+        self,
+        find: Side | None,
+        k: int,
+        where: str | Filter | None,
+        mode: Mode | None,
+        candidates: int,
+        relevant: bool | Literal["mark"],
+        dedupe: bool | float,
+        words: str | None = None,
+    ) -> QueryOptions:
+        condition = parse(where) if isinstance(where, str) else where
+        threshold = duplicates.THRESHOLD if dedupe is True else dedupe or None
+        options = QueryOptions(k, find, condition, mode, candidates, relevant, threshold, words)
+        options.check(tuple(self._backend.modes))
+        return options
+
+    # -------------------------------------------------------------------------------------------------- looking up
 
     def pictures(self, paths: Iterable[str | Path]) -> Collection:
         """These files as a collection, each once.
 
-        A file that the index knows has the id, captions, labels and metadata it has there; a new one is called by its
-        path as given, or by its whole path where that is the id of another picture.
+        A file that is indexed has the id, captions, labels and metadata it has there; a new one is called by its path
+        as given, or by its absolute path where that is the id of another file.
         """
-        return pictures(self._backend, paths)
+        return id_conflicts.collect_files(self._backend, paths)
 
     def items(self, ids: Iterable[str], side: Side | None = None) -> list[Item]:
-        """The items with these ids; those that are not there are left out."""
+        """The items with these ids; unknown ids are left out."""
         return self._backend.find([key for key in ids if is_unicode(key)], side)
 
     def sample(self, side: Side, count: int, *, seed: int = 0) -> list[Item]:
-        """Up to `count` items of a side, drawn at random; the same ones for the same seed."""
-        return self._backend.find(self._backend.sample(side, count, seed=seed), side)
+        """Up to `count` random items of a side; the same ones for the same seed."""
+        with self._backend.snapshot() as now:
+            return now.find(now.sample(side, count, seed=seed), side)
 
     def captions(self, image: str) -> list[Item]:
         """The texts that were added as captions of the image with this id."""
-        return self._backend.find(self._backend.captions_of([image]), "text")
+        with self._backend.snapshot() as now:
+            return now.find(now.caption_ids([image]), "text")
 
     def vectors(self, side: Side, ids: Sequence[str]) -> NDArray[Any]:
-        """(n, K, D) sets of these ids, all of which must be there."""
+        """(n, K, D) sets of these ids, all of which must be indexed."""
         return self._backend.vectors(side, ids)
 
     def stats(self) -> IndexStats:
         """How large the index is, what made it, and the recall of the fast mode as last measured by `verify`."""
-        found, measured = self._backend.stats(), self._backend.note(audit.NOTE)
-        changed = measured is not None and audit.state(found) != (measured["items"], measured.get("change"))
-        return IndexStats(
-            *found[:5],
-            found.bytes_per_item,
-            self.manifest,
-            measured,
-            self._backend.modes,
-            changed,
-            found.change,
-            self._backend.note(_CREDITS) or [],
-        )
+        with self._backend.snapshot() as now:
+            stats, measured, credited = now.stats(), now.read_value(audit.NAME), now.read_value(_CREDITS) or []
+        changed = measured is not None and audit.state_of(stats) != (measured["items"], measured.get("change"))
+        size, modes = stats.bytes_per_item, self._backend.modes
+        return IndexStats(*stats[:5], size, self.manifest, measured, modes, changed, stats.change, credited)
 
     def verify(self, *, sample: int = audit.SAMPLE, progress: Progress | None = None) -> Verified:
         """Check every checksum, and measure recall@10 of the fast mode against the exact one on a sample.
 
-        The figure is kept beside the index where it was opened for writing.
+        The figure is stored beside the index where it was opened for writing.
         """
-        found = self._backend.verify(progress)
-        damage = self._backend.repair(found)
+        before = self._backend.verify(progress)
+        damage = self._backend.repair(before)
         lost: dict[str, list[str]] = {}
         for each in damage:
-            lost.setdefault(each.segment, []).extend(self._backend.among(each))
-        repaired = sorted({each.segment for each in found} - {each.segment for each in damage})
+            lost.setdefault(each.segment, []).extend(self._backend.damaged_ids(each))
+        repaired = sorted({each.segment for each in before} - {each.segment for each in damage})
         try:
             measured = audit.measure(self._backend, sample, progress)
         except PolysemError as error:
@@ -327,13 +388,13 @@ class Index:
         remark = ""
         if measured is not None and self._backend.writable:
             try:
-                self._backend.write_note(audit.NOTE, measured)
-            except PolysemError as error:  # what was found is worth more than its being kept
-                remark = f"The figures could not be kept: {error}"
+                self._backend.write_value(audit.NAME, measured)
+            except PolysemError as error:  # the report matters more than storing it
+                remark = f"The figures could not be stored: {error}"
         return Verified(damage, lost, measured, repaired, remark)
 
     def close(self) -> None:
-        """Let go of the files. Safe to call twice."""
+        """Close the files. Safe to call twice."""
         self._backend.close()
 
     def __enter__(self) -> Self:
@@ -343,6 +404,14 @@ class Index:
         self.close()
 
 
-def _source(model: str | Path) -> str:
-    """A folder as seen from anywhere, or a name as it is."""
+def _side_of(now: IndexReader, item: str) -> Side:
+    """The side that holds an item; the image where both do."""
+    known = now.find([item]) if not isinstance(item, str) or is_unicode(item) else []
+    if not known:
+        raise InputError(f"The index holds no item {item!r}. Ids are the ones it was added with.")
+    return known[0].side
+
+
+def _absolute(model: str | Path) -> str:
+    """The absolute path of a folder, or a name as it is."""
     return str(Path(model).absolute()) if Path(model).exists() else str(model)

@@ -1,13 +1,13 @@
-"""A collection read for an index: who its items are, what has changed, and the vectors of what has."""
+"""Reading a collection into batches for an index: what is new or changed is encoded, the rest keeps its vectors."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -24,38 +24,53 @@ from polysem.models.embedding import embed, vectors
 from polysem.models.items import FeatureItems, ImageItems, Items, StoredItems, open_store
 from polysem.models.tower import Inputs, Tower
 from polysem.models.video import embed_with_frames, has_frames
-from polysem.search.content_hash import Known, hash_of, joined, reused
-from polysem.search.store import Batch, Entry
+from polysem.search.encoder import as_units
+from polysem.search.store import Batch, Entry, Side
 from polysem.search.store.entries import as_rows
-from polysem.search.vector_checks import as_units
 
 CHUNK = 1024
 """Items read, encoded and committed together: what a crash can cost."""
 _VIDEOS = 64
 """The same of videos, whose frames are held too."""
+_CONTENT, _REST = 40, 24
+"""Digits of each part of a hash: 160 bits tell contents apart, 96 what else is known of an item."""
 _BATCH = 16
 _BLOCK = 4
-"""Pictures that one thread encodes together: few, so that a network's activations stay in the processor's cache."""
+"""Images that one thread encodes together: few, so that a network's activations stay in the processor's cache."""
+
+
+class IndexedItems(Protocol):
+    """What ingesting needs to know of the index: part of a `Backend`."""
+
+    def hashes(self, ids: Iterable[str], side: Side) -> dict[str, str | None]: ...
+
+    def intact_vectors(self, side: Side, ids: Iterable[str]) -> dict[str, NDArray[Any]]: ...
+
+    def frames(self, side: Side, ids: Sequence[str]) -> dict[str, NDArray[Any]]: ...
 
 
 @dataclass(frozen=True)
-class Read:
-    """A chunk of a collection: batches to add, texts that are no longer captions of its images, and the rest."""
+class Chunk:
+    """A part of a collection, ready to be committed: its batches, the captions of its images, and counts."""
 
     batches: list[Batch]
     captions: dict[str, set[str]]
-    """For each image that came with captions, their ids: others are old. Without any, those it has may be another's."""
+    """For each image that came with captions, their ids: others are stale. Without any, those indexed are kept."""
     unchanged: int
     skipped: list[Skipped]
     items: int
     reused: int
-    """Items that are in the batches with the vectors they had, because their content is the same."""
+    """Items of the batches that keep their vectors, because their content is the same."""
 
 
-class Reader:
-    """Reads collections with one model. features, text_features: stores of the encoders' outputs, made earlier.
+class CollectionReader:
+    """Reads collections with one model.
 
-    frames: of videos, make the sets of their frames too.
+    Args:
+        model: encodes what has no features.
+        features: a store of image features made earlier.
+        text_features: the same for captions.
+        frames: whether to embed the frames of videos too.
     """
 
     def __init__(
@@ -66,9 +81,9 @@ class Reader:
         self._store = open_store(features, model.image)
         self._text_store = open_store(text_features, model.text)
 
-    def read(self, collection: Collection, known: Known, captions: bool = True) -> Iterator[Read]:
-        """Chunk by chunk. What cannot be read or kept is left out and named; what has not changed is not encoded."""
-        self._check(collection)
+    def read(self, collection: Collection, index: IndexedItems, captions: bool = True) -> Iterator[Chunk]:
+        """Chunk by chunk. What cannot be read or stored is skipped and named; what has not changed is not encoded."""
+        self._check_content(collection)
         with (
             keep_freed_memory(),
             ThreadPoolExecutor(max(2, torch.get_num_threads()), thread_name_prefix="pictures") as readers,
@@ -76,71 +91,72 @@ class Reader:
             chunk = _VIDEOS if self._frames else CHUNK
             for start in range(0, len(collection), chunk):
                 items = [collection[i] for i in range(start, min(start + chunk, len(collection)))]
-                yield self._chunk(items, known, readers, captions)
+                yield self._read_chunk(items, index, readers, captions)
 
-    def _check(self, collection: Collection) -> None:
-        encoder, holds = self._model.image.encoder, collection.content
-        if self._store is not None or holds == "features":
+    def _check_content(self, collection: Collection) -> None:
+        encoder, content = self._model.image.encoder, collection.content
+        if self._store is not None or content == "features":
             return
         if encoder.takes == "features":
             raise InputError(
                 f"This model reads features of width {encoder.config.get('input_dim')}, and {collection.name} holds "
-                f"{holds}. Extract the features it was trained on with `polysem features`, and give --features."
+                f"{content}. Extract the features it was trained on with `polysem features`, and give --features."
             )
-        if holds == "videos" and encoder.kind != "video":
+        if content == "videos" and encoder.kind != "video":
             raise InputError(
-                f"This model reads pictures, and {collection.name} holds videos. Train one that reads them, e.g. "
-                "`polysem train small-vse-infty-video`, or index pictures."
+                f"This model reads images, and {collection.name} holds videos. Train one that reads videos, e.g. "
+                "`polysem train small-vse-infty-video`, or index images."
             )
 
-    def _chunk(self, items: list[Item], known: Known, readers: ThreadPoolExecutor, captions: bool) -> Read:
-        good: list[tuple[Item, Entry]] = []
+    def _read_chunk(self, items: list[Item], index: IndexedItems, readers: ThreadPoolExecutor, captions: bool) -> Chunk:
+        valid: list[tuple[Item, Entry]] = []
         skipped: list[Skipped] = []
-        for item, entry in zip(items, readers.map(self._facts, items), strict=True):
+        for item, entry in zip(items, readers.map(self._make_entry, items), strict=True):
             if isinstance(entry, Entry):
-                good.append((item, entry))
+                valid.append((item, entry))
             else:
                 skipped.append(Skipped(item.id, str(entry)))
-        there = known.hashes([item.id for item, _ in good], "image")
-        changed = [(item, entry) for item, entry in good if there.get(item.id) != entry.hash]
-        same = reused("image", [entry for _, entry in changed], there, known, self._frames)
-        kept = {entry.id for entry in same.entries}
-        fresh = [(item, entry) for item, entry in changed if item.id not in kept]
-        images = joined(same, self._images(fresh, skipped))
+        hashes = index.hashes([item.id for item, _ in valid], "image")
+        changed = [(item, entry) for item, entry in valid if hashes.get(item.id) != entry.hash]
+        images = _reuse_vectors("image", [entry for _, entry in changed], hashes, index, self._frames)
+        reused = {entry.id for entry in images.entries}
+        count = len(reused)
+        fresh = [(item, entry) for item, entry in changed if item.id not in reused]
+        images = _concatenate(images, self._encode_images(fresh, skipped))
         unreadable = {each.what for each in skipped}
-        now: dict[str, set[str]] = {}
+        caption_ids: dict[str, set[str]] = {}
         texts: list[Entry] = []
-        for item, entry in good:
+        for item, entry in valid:
             if item.captions and captions and item.id not in unreadable:
-                own = _captions(item, entry)
-                now[item.id] = {each.id for each in own}
-                wrong = [(each.id, _wrong(each)) for each in own]
-                texts += [each for each, (_, why) in zip(own, wrong, strict=True) if why is None]
-                skipped += [Skipped(name, str(why)) for name, why in wrong if why is not None]
-        said = known.hashes([each.id for each in texts], "text")
-        new = [each for each in texts if said.get(each.id) != each.hash]
-        old = reused("text", new, said, known, frames=False)
-        kept = {each.id for each in old.entries}
-        if unread := [each for each in new if each.id not in kept]:
-            old = joined(old, Batch("text", unread, self._comparable(self._texts(unread))))
-        unchanged = len(good) - len(changed) + len(texts) - len(new)
-        count = len(same.entries) + len(kept)
-        batches = [batch for batch in (images, old) if batch.entries]
-        return Read(batches, now, unchanged, skipped, len(items), count)
+                own = _make_captions(item, entry)
+                caption_ids[item.id] = {each.id for each in own}
+                problems = [_find_problem(each) for each in own]
+                texts += [each for each, why in zip(own, problems, strict=True) if why is None]
+                skipped += [
+                    Skipped(each.id, str(why)) for each, why in zip(own, problems, strict=True) if why is not None
+                ]
+        hashes = index.hashes([each.id for each in texts], "text")
+        new = [each for each in texts if hashes.get(each.id) != each.hash]
+        captions_batch = _reuse_vectors("text", new, hashes, index, frames=False)
+        reused = {each.id for each in captions_batch.entries}
+        count += len(reused)
+        if unencoded := [each for each in new if each.id not in reused]:
+            encoded = Batch("text", unencoded, self._as_units(self._encode_texts(unencoded)))
+            captions_batch = _concatenate(captions_batch, encoded)
+        unchanged = len(valid) - len(changed) + len(texts) - len(new)
+        batches = [batch for batch in (images, captions_batch) if batch.entries]
+        return Chunk(batches, caption_ids, unchanged, skipped, len(items), count)
 
-    def _facts(self, item: Item) -> Entry | InputError:
-        """All but the vectors, or why an index cannot keep it.
-
-        The hash covers what is encoded and what is said of it, so a new label counts too.
-        """
+    def _make_entry(self, item: Item) -> Entry | InputError:
+        """An item without its vectors, or why it cannot be stored."""
         path = item.media.path
-        facts = {} if item.media.is_features or is_video(path) else read_exif(path)
-        metadata = {**facts, **item.metadata, **({"split": item.split} if item.split else {})}
+        exif = {} if item.media.is_features or is_video(path) else read_exif(path)
+        metadata = {**exif, **item.metadata, **({"split": item.split} if item.split else {})}
         caption = item.captions[0] if item.captions else None
         entry = Entry(item.id, str(path.absolute()), caption, metadata, item.labels)
-        return _wrong(entry) or replace(entry, hash=hash_of(entry, self._content(item)))
+        return _find_problem(entry) or replace(entry, hash=hash_entry(entry, self._hash_content(item)))
 
-    def _content(self, item: Item) -> bytes:
+    def _hash_content(self, item: Item) -> bytes:
         """sha256 of what is encoded; empty if it cannot be read."""
         try:
             if self._store is not None:
@@ -152,7 +168,7 @@ class Reader:
         except (OSError, PolysemError):  # reading it to encode it says what is wrong
             return b""
 
-    def _images(self, changed: list[tuple[Item, Entry]], skipped: list[Skipped]) -> Batch:
+    def _encode_images(self, changed: list[tuple[Item, Entry]], skipped: list[Skipped]) -> Batch:
         nothing = np.empty((0, self._model.set_sizes[0], self._model.dim), np.float32)
         if not changed:
             return Batch("image", [], nothing, frames=[])
@@ -167,12 +183,12 @@ class Reader:
             self._model.image,
             items,
             max(_BATCH, 2 * items.images_per_item),
-            _vectors_and_frames if self._frames else vectors,
+            _embed_with_frames if self._frames else vectors,
             block=None if self._frames else _BLOCK,
             on_skip=skip,
         )
         entries = [entry for row, (_, entry) in enumerate(changed) if row not in unreadable]
-        sets = self._comparable(columns[0].numpy() if columns else nothing)
+        sets = self._as_units(columns[0].numpy() if columns else nothing)
         return Batch("image", entries, sets, frames=columns[1] if len(columns) > 1 else [])
 
     def _items(self, items: list[Item]) -> Items[Any]:
@@ -182,10 +198,10 @@ class Reader:
             return FeatureItems([item.media for item in items])
         return ImageItems(self._model.image.encoder, [item.media.path for item in items])
 
-    def _comparable(self, sets: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _as_units(self, sets: NDArray[np.float32]) -> NDArray[np.float32]:
         return as_units(sets, self._model.similarity.config)
 
-    def _texts(self, entries: list[Entry]) -> NDArray[np.float32]:
+    def _encode_texts(self, entries: list[Entry]) -> NDArray[np.float32]:
         if self._text_store is None:
             sets: NDArray[np.float32] = self._model.encode_texts([str(each.caption) for each in entries]).numpy()
         else:
@@ -194,17 +210,17 @@ class Reader:
         return sets
 
 
-def _captions(item: Item, image: Entry) -> list[Entry]:
-    """Named after their image and their number: what `FeatureStore`s of captions call them too."""
-    found = []
+def _make_captions(item: Item, image: Entry) -> list[Entry]:
+    """Captions as items, called id#number, as in stores of caption features."""
+    captions = []
     for number, text in enumerate(item.captions):
         entry = Entry(f"{item.id}#{number}", image.path, text, {**image.metadata, "item": item.id}, item.labels)
-        found.append(replace(entry, hash=hash_of(entry, _sha256(text.encode(errors="surrogatepass")))))
-    return found
+        captions.append(replace(entry, hash=hash_entry(entry, _sha256(text.encode(errors="surrogatepass")))))
+    return captions
 
 
-def _wrong(entry: Entry) -> InputError | None:
-    """Why no index can keep it."""
+def _find_problem(entry: Entry) -> InputError | None:
+    """Why it cannot be stored; None if it can."""
     try:
         list(as_rows([entry]))
     except InputError as error:
@@ -216,7 +232,46 @@ def _sha256(content: bytes) -> bytes:
     return hashlib.sha256(content).digest()
 
 
-def _vectors_and_frames(tower: Tower, inputs: Inputs) -> tuple[Tensor, list[NDArray[np.float16] | None]]:
-    """The sets, and those of the frames; None for a single frame, which is no moment of anything."""
+def _embed_with_frames(tower: Tower, inputs: Inputs) -> tuple[Tensor, list[NDArray[np.float16] | None]]:
+    """The sets, and those of the frames; None for a single frame, which has no moments."""
     sets, frames = embed_with_frames(tower, inputs)
     return sets, [each.half().cpu().numpy() if len(each) > 1 else None for each in frames]
+
+
+def hash_entry(entry: Entry, content: bytes) -> str:
+    """The hash of an item: of its content, and of its path, caption, metadata and labels.
+
+    content: sha256 of what is encoded, empty where it cannot be read.
+    """
+    rest = repr((entry.path, entry.caption, sorted(entry.metadata.items(), key=str), tuple(entry.labels)))
+    digest = hashlib.sha256(rest.encode(errors="surrogatepass")).hexdigest()
+    return f"{content.hex()[:_CONTENT]}.{digest[:_REST]}"
+
+
+def _has_same_content(one: str | None, other: str | None) -> bool:
+    """Whether two hashes are of the same content."""
+    content = (one or "").partition(".")[0]
+    return len(content) == _CONTENT and content == (other or "").partition(".")[0]
+
+
+def _reuse_vectors(
+    side: Side, entries: Iterable[Entry], hashes: Mapping[str, str | None], index: IndexedItems, frames: bool
+) -> Batch:
+    """Those of these entries whose content is indexed already, with the vectors it has there.
+
+    hashes: of the indexed items by id. frames: whether the items are videos, whose frames are needed too.
+    """
+    same = [entry for entry in entries if _has_same_content(entry.hash, hashes.get(entry.id))]
+    sets = index.intact_vectors(side, [entry.id for entry in same]) if same else {}
+    own = index.frames(side, list(sets)) if frames else {}
+    reusable = [entry for entry in same if entry.id in sets and (not frames or entry.id in own)]
+    vectors = np.array([sets[entry.id] for entry in reusable])
+    return Batch(side, reusable, vectors, frames=[own[entry.id] for entry in reusable] if frames else ())
+
+
+def _concatenate(one: Batch, other: Batch) -> Batch:
+    """Two batches of one side as one, which becomes one segment."""
+    if not one.entries or not other.entries:
+        return one if one.entries else other
+    vectors = np.concatenate([one.vectors, other.vectors])
+    return Batch(one.side, [*one.entries, *other.entries], vectors, frames=[*one.frames, *other.frames])

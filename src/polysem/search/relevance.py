@@ -1,4 +1,4 @@
-"""Where the relevant results of a query end, told from the query's own scores.
+"""Where the relevant results of a query end, judged by the query's own score distribution.
 
 No score means "relevant" for every query: each has its own bulk of unrelated items, at its own height and width. So
 scores are read in the width of that bulk, z = (score - median) / (1.4826 · MAD) of a sample of the collection.
@@ -6,10 +6,9 @@ scores are read in the width of that bulk, z = (score - median) / (1.4826 · MAD
     noise = Φ⁻¹(1 - N^-EXPONENT)             how high unrelated items reach in a collection of N
     cut   = noise + RISE · (z of the best - noise)
 
-A best result that does not rise above the noise leaves nothing. Where the sample falls into two clearly separate bumps,
+A best result that does not rise above the noise leaves nothing. Where the sample is clearly a mixture of two normals,
 as when a third of the collection is relevant, the valley between them is the cut if it lies lower.
-`docs/benchmarks/search.md` has what the constants and the alternatives (gaps, knees, Otsu, E-values, false discovery
-rates) measured.
+`docs/benchmarks/search.md` has what the constants and the alternatives (gaps, knees, Otsu, E-values) measured.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from polysem.errors import InputError, NonFiniteError, kind
-from polysem.search.bumps import valley
 
 EXPONENT, RISE = 0.5, 0.6
 FEWEST, FEW = 5, 30
@@ -33,6 +31,10 @@ DOUBT = 0.5
 
 Floats = NDArray[np.float64]
 _NORMAL = NormalDist()
+_SEPARATION, _MIN_SHARE = 3.5, 0.05
+"""How far apart the two components must be (Ashman's D; 2 is where two of equal width begin to show), and the least
+share of one."""
+_STARTS, _ROUNDS, _POINTS = (0.1, 0.35), 60, 256
 
 
 @dataclass(frozen=True)
@@ -62,39 +64,48 @@ class Cut:
             return "too few items to tell which are relevant: none left out"
         if self.threshold is None:
             return "none stands out from the rest of the collection"
-        found = f"{self.count} relevant, from a score of {self.threshold:.3f} on"
-        found += "" if self.complete else ", and more may follow"
-        found += ", though few items make it a guess" if not self.reliable else ""
-        return found + (", or perhaps none: unrelated items score as high" if self.doubtful else "")
+        text = f"{self.count} relevant, from a score of {self.threshold:.3f} on"
+        text += "" if self.complete else ", and more may follow"
+        text += ", though few items make it a guess" if not self.reliable else ""
+        return text + (", or perhaps none: unrelated items score as high" if self.doubtful else "")
 
 
 def relevant(scores: ArrayLike, background: ArrayLike, collection_size: int) -> Cut:
-    """Which of the best results are relevant.
+    """Cut a ranking after its relevant results.
 
-    scores: (k,) of the results, best first. background: (n,) scores of a random sample of the whole collection (or of
-    all of it) with the same query, relevant ones among them as they come; a thousand are plenty. collection_size: how
-    many items were searched; with a filter, those that pass it. It is never taken as fewer than the scores given.
-    A query that is itself an item of the collection is left out of the results: its perfect score would hide the rest.
+    Leave a query that is itself an item out of the results: its perfect score would hide the rest.
+
+    Args:
+        scores: (k,) of the results, best first.
+        background: (n,) scores of a random sample of the collection (or of all of it) with the same query, relevant
+            ones among them as they come; a thousand are plenty.
+        collection_size: how many items were searched; with a filter, those that pass it.
+
+    Example:
+        >>> import numpy as np
+        >>> background = np.random.default_rng(0).normal(0.2, 0.02, 1000)
+        >>> relevant([0.8, 0.75, 0.3], background, collection_size=5000).count
+        2
     """
-    found, sample = _checked(scores, "scores"), _checked(background, "background")
-    if np.any(np.diff(found) > 0):
+    best_scores, sample = _validate(scores, "scores"), _validate(background, "background")
+    if np.any(np.diff(best_scores) > 0):
         raise InputError("relevant() takes the scores of results with the best first; these rise somewhere. Sort them.")
-    size = max(int(collection_size), len(found), len(sample))
+    size = max(int(collection_size), len(best_scores), len(sample))
     if len(sample) < FEWEST:
-        return Cut(len(found), None, len(found) == size, None, reliable=False)
+        return Cut(len(best_scores), None, len(best_scores) == size, None, reliable=False)
     reliable = len(sample) >= FEW
     centre, width = _bulk(sample)
-    if not len(found) or not found[0] - centre > 1e-9 * max(1.0, abs(centre)):  # all alike, up to rounding
+    if not len(best_scores) or not best_scores[0] - centre > 1e-9 * max(1.0, abs(centre)):  # all alike, up to rounding
         return Cut(0, None, True, float(size), reliable)
     if width == 0:  # all alike but for the best, which the sample has missed
-        return _cut(found, (centre + float(found[0])) / 2, size, 0.0, reliable)
-    best = (float(found[0]) - centre) / width
+        return _cut(best_scores, (centre + float(best_scores[0])) / 2, size, 0.0, reliable)
+    best = (float(best_scores[0]) - centre) / width
     noise = _NORMAL.inv_cdf(1 - size**-EXPONENT)
     threshold = math.inf if best <= noise else centre + width * (noise + RISE * (best - noise))
-    between = valley(sample) if reliable else None
-    if between is not None and between < found[0]:
+    between = find_valley(sample) if reliable else None
+    if between is not None and between < best_scores[0]:
         threshold = min(threshold, between)
-    return _cut(found, threshold, size, size * math.erfc(best / math.sqrt(2)) / 2, reliable)
+    return _cut(best_scores, threshold, size, size * math.erfc(best / math.sqrt(2)) / 2, reliable)
 
 
 def _cut(scores: Floats, threshold: float, size: int, by_chance: float, reliable: bool) -> Cut:
@@ -110,7 +121,7 @@ def _bulk(sample: Floats) -> tuple[float, float]:
     return centre, 1.4826 * float(np.median(away)) or math.sqrt(math.pi / 2) * float(away.mean())
 
 
-def _checked(values: ArrayLike, name: str) -> Floats:
+def _validate(values: ArrayLike, name: str) -> Floats:
     given: NDArray[Any] = np.asarray(values)
     if given.ndim != 1 or (given.size and given.dtype.kind not in "iuf"):
         raise InputError(f"relevant() takes {name} as a one-dimensional array of numbers, got {kind(given)}.")
@@ -121,3 +132,44 @@ def _checked(values: ArrayLike, name: str) -> Floats:
             "they come from are damaged. Encode the items again."
         )
     return floats
+
+
+def find_valley(sample: Floats) -> float | None:
+    """The score at which both components of a two-normal mixture are equally likely, if they are clearly separate.
+
+    (n,) in any order; the mixture is fitted by expectation maximisation from fixed starts.
+    """
+    if len(sample) > _POINTS:  # evenly spaced quantiles say as much, in the same time for any sample
+        sample = np.quantile(sample, (np.arange(_POINTS) + 0.5) / _POINTS)
+    spread = float(sample.var())
+    if spread == 0:
+        return None
+    fits = [_fit_mixture(sample, share, 1e-4 * spread) for share in _STARTS]
+    _, share, mean, variance = max(fits, key=lambda fit: fit[0])
+    apart = (mean[1] - mean[0]) * np.sqrt(2 / variance.sum())
+    if apart < _SEPARATION or not _MIN_SHARE <= share[1] <= 1 - _MIN_SHARE:
+        return None
+    between = np.linspace(mean[0], mean[1], 257)
+    logs = _log_densities(between, share, mean, variance)
+    return float(between[np.argmax(logs[1] >= logs[0])])
+
+
+def _fit_mixture(sample: Floats, upper: float, floor: float) -> tuple[float, Floats, Floats, Floats]:
+    """Log likelihood, weights, means and variances of the lower and the upper component."""
+    belongs = (sample >= np.quantile(sample, 1 - upper)).astype(np.float64)
+    belongs = np.stack([1 - belongs, belongs])
+    for _ in range(_ROUNDS):
+        weight = belongs.sum(1) + 1e-9
+        share, mean = weight / weight.sum(), belongs @ sample / weight
+        # The floor keeps a component from shrinking onto a few equal scores.
+        variance = (belongs * (sample - mean[:, None]) ** 2).sum(1) / weight + floor
+        logs = _log_densities(sample, share, mean, variance)
+        total = np.logaddexp(logs[0], logs[1])
+        belongs = np.exp(logs - total)
+    return float(total.sum()), share, mean, variance
+
+
+def _log_densities(x: Floats, share: Floats, mean: Floats, variance: Floats) -> Floats:
+    """(2, n) log density of each component times its weight, up to a constant."""
+    logs: Floats = np.log(share / np.sqrt(variance))[:, None] - (x - mean[:, None]) ** 2 / (2 * variance)[:, None]
+    return logs

@@ -1,20 +1,22 @@
-"""What a search gives back."""
+"""What an index returns: search results, and reports of adding, size and verification."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from polysem.data.collection import Skipped
 from polysem.models.video import Moment
 from polysem.search.backend import Mode
+from polysem.search.id_conflicts import Clash
 from polysem.search.relevance import Cut
-from polysem.search.store import Item, Side
+from polysem.search.store import Damage, Manifest, Side
 
 
 @dataclass(frozen=True)
-class Result:
-    """One item found. duplicates: ids of worse results that were folded into it. relevant: None where nobody asked.
+class SearchResult:
+    """One item of a ranking. duplicates: ids of worse results that were folded into it. relevant: None if not asked.
 
     moment: of a video, the part that matches the query best; None for all else, and where the index keeps no frames.
     """
@@ -31,40 +33,37 @@ class Result:
     duplicates: Sequence[str] = ()
     moment: Moment | None = None
 
-    @classmethod
-    def of(cls, item: Item, score: float) -> Result:
-        """An item as a result whose rank is not known yet."""
-        return cls(0, item.id, item.side, score, item.path, item.caption, item.labels, item.metadata)
-
 
 @dataclass(frozen=True)
-class Results:
-    """Items best first. `for result in results`; `results[0].id`; `results.as_dict()` for JSON.
+class SearchResults:
+    """A ranking, best first. `for result in results`; `results[0].id`; `results.as_dict()` for JSON.
 
-    scored: how many items were compared in full. of: how many there are that pass the filter. seconds: of the search,
-    without loading the model and encoding the query. unreadable: how many items could not be searched, because the
-    file that holds them is damaged. cut: the relevance cut, if asked for. folded_among: where so many are duplicates
-    that fewer than k were left, how many of the best were looked at; there may be more different ones behind them.
+    scored: how many items were scored exactly. of: how many there are that pass the filter. seconds: of the search,
+    without loading the model and encoding the query. unreadable: how many items could not be searched, because their
+    segment is damaged. cut: the relevance cut, if asked for. folded_among: where so many are duplicates that fewer than
+    k were left, how many of the best were looked at; there may be more different ones behind them. hybrid: whether the
+    order, and the scores, are the reciprocal-rank fusion of vectors and words.
     """
 
-    items: Sequence[Result]
+    items: Sequence[SearchResult]
     mode: Mode
     side: Side
     scored: int
     of: int
     seconds: float
     unreadable: int = 0
-    cut: Cut | None = field(default=None)
+    cut: Cut | None = None
     folded_among: int | None = None
+    hybrid: bool = False
 
-    def __iter__(self) -> Iterator[Result]:
+    def __iter__(self) -> Iterator[SearchResult]:
         return iter(self.items)
 
     def __len__(self) -> int:
         return len(self.items)
 
-    def __getitem__(self, place: int) -> Result:
-        return self.items[place]
+    def __getitem__(self, position: int) -> SearchResult:
+        return self.items[position]
 
     @property
     def ids(self) -> list[str]:
@@ -73,3 +72,57 @@ class Results:
     def as_dict(self) -> dict[str, Any]:
         """JSON-able."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class AddReport:
+    """What an `add` did. unchanged: items that were indexed already, as they are. skipped: what could not be read.
+
+    remark: what the backend cannot store of them. reused: how many of those replaced were not encoded again, because
+    only their path, labels or metadata changed. clashes: those that took the id of a different file that still exists.
+    """
+
+    new: int
+    replaced: int
+    unchanged: int
+    removed: int
+    skipped: Sequence[Skipped] = ()
+    remark: str = ""
+    reused: int = 0
+    clashes: Sequence[Clash] = ()
+
+
+@dataclass(frozen=True)
+class IndexStats:
+    """How large an index is, what made it, and what was measured on it (`verify`).
+
+    dead: rows with a tombstone, whose space `compact` frees. change: grows with everything added or rewritten.
+    credits: whom to name where items are shown.
+    """
+
+    items: int
+    by_side: dict[str, int]
+    dead: int
+    segments: int
+    bytes: int | None
+    bytes_per_item: float | None
+    manifest: Manifest
+    audit: dict[str, Any] | None
+    modes: Sequence[Mode]
+    changed_since_audit: bool = False
+    change: int = 0
+    credits: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What `verify` found. lost: the ids of the items that a damage concerns, by the name of the damaged file.
+
+    repaired: files that were damaged and have been rebuilt. remark: why there is no audit, or why it was not stored.
+    """
+
+    damage: Sequence[Damage]
+    lost: dict[str, list[str]]
+    audit: dict[str, Any] | None
+    repaired: Sequence[str] = ()
+    remark: str = ""

@@ -113,7 +113,7 @@ def add_command(
 ) -> None:
     """Add to an index. What is there unchanged costs nothing; what has changed is replaced."""
     from polysem.search import Index
-    from polysem.search.id_conflicts import prefixed, refuse
+    from polysem.search.id_conflicts import add_prefix, refuse_conflicts
 
     if prefix and (features or text_features):
         raise InputError(f"Stores of features know items by their own ids: leave out --prefix {prefix}.")
@@ -124,11 +124,11 @@ def add_command(
     collections: list[Collection] = [_open_split(each, split, folder_labels) for each in once if each not in pictures]
     with Index.open(path, write=True, model=model) as index, ProgressBar(as_json) as progress:
         if prefix:
-            collections = [prefixed(each, prefix) for each in collections]
+            collections = [add_prefix(each, prefix) for each in collections]
         if pictures:
             collections.append(index.pictures(pictures))
         if not replace:
-            refuse(index.clashes(*collections))  # before anything is added
+            refuse_conflicts(index.clashes(*collections))  # before anything is added
         reports = [
             index.add(
                 each,

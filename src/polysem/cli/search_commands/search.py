@@ -11,7 +11,7 @@ from polysem.cli.common import AsJson, new_console, print_json
 from polysem.errors import InputError, unknown
 
 if TYPE_CHECKING:
-    from polysem.search import Results
+    from polysem.search import SearchResults
 
 IndexPath = Annotated[str, typer.Argument(metavar="INDEX", help="The index.")]
 ModelPath = Annotated[
@@ -53,6 +53,9 @@ def search_command(
         bool, typer.Option("--relevant", help="Leave out what this query's own scores show to be irrelevant.")
     ] = False,
     dedupe: Annotated[bool, typer.Option("--dedupe", help="Show of near-duplicates the best alone.")] = False,
+    hybrid: Annotated[
+        bool, typer.Option("--hybrid", help="Rank by the words of captions and ids too. For a text, in a folder.")
+    ] = False,
     model: ModelPath = None,
     sheet: Annotated[
         Path | None,
@@ -85,6 +88,7 @@ def search_command(
             candidates=candidates,
             relevant=relevant,
             dedupe=dedupe,
+            hybrid=hybrid,
         )
     if as_json:
         print_json(results.as_dict())
@@ -94,7 +98,7 @@ def search_command(
         _draw_sheet(results, sheet)
 
 
-def show_results(results: Results) -> None:
+def show_results(results: SearchResults) -> None:
     """The results as a table, best first, and how they were found."""
     from rich.table import Table
     from rich.text import Text
@@ -119,7 +123,8 @@ def show_results(results: Results) -> None:
     else:
         console.print("Nothing found.")
     scored = f"{results.scored:,} of {results.of:,} {results.side}s scored in full"
-    way = f"{results.mode}, {scored}, {1e3 * results.seconds:.0f} ms"
+    mode = f"hybrid (vectors and words), {results.mode}" if results.hybrid else results.mode
+    way = f"{mode}, {scored}, {1e3 * results.seconds:.0f} ms"
     if results.cut is not None:
         way += f"; {results.cut.explained()}"
     console.print(Text(f"[{way}]", style="dim"), soft_wrap=True)
@@ -132,7 +137,7 @@ def show_results(results: Results) -> None:
         console.print(f"{results.unreadable:,} items could not be searched: run `polysem verify`.", style="bold red")
 
 
-def _draw_sheet(results: Results, out: Path) -> None:
+def _draw_sheet(results: SearchResults, out: Path) -> None:
     """The pictures found on one sheet, best first; of videos the frame at the moment."""
     from polysem.data.collection import Collection, Item, Media
     from polysem.data.contact_sheet import contact_sheet

@@ -1,12 +1,12 @@
 """The exact engine: the k best sets of an array for a query set, without scoring all of them where that can be avoided.
 
 The score of two sets is their similarity in float64, computed from the vectors as stored (`exact`). Everything before
-that only chooses whom to score: a scan in float32 (`scan`, natively or with torch) or, where it pays, upper bounds from
-a compact sketch (`sketch`), each with a slack that covers its rounding. So the answer never depends on the way to it.
+that only chooses what to score: a scan in float32 (`scan`, natively or with torch) or, where it pays, upper bounds from
+a compact sketch (`sketch`, `pruning`), each with a slack that covers its rounding. So results never depend on the path.
 """
 
-from polysem.search.engine.engine import Engine, search_many
-from polysem.search.engine.plan import Plan
-from polysem.search.engine.top_k import Hits
+from polysem.search.engine.engine import Engine, search_engines
+from polysem.search.engine.scan_data import TopK
+from polysem.search.engine.sketch import SketchPlan
 
-__all__ = ["Engine", "Hits", "Plan", "search_many"]
+__all__ = ["Engine", "SketchPlan", "TopK", "search_engines"]

@@ -1,7 +1,7 @@
-"""The score that decides: float64, from the vectors as stored, the same to the last bit on every path.
+"""Exact scores: float64, from the vectors as stored, the same to the last bit on every path.
 
 A product of two float32 is exact in float64, so an inner product depends on nothing but the order of its sums, and that
-order is laid down here: eight partial sums, each over every eighth dimension, then halves added to halves. The native
+order is fixed here: eight partial sums, each over every eighth dimension, then halves added to halves. The native
 loop follows it, so both give the same bits; what comes after the products is `Scoring.exact` for both.
 """
 
@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from polysem.search.engine import native
 from polysem.search.engine.native import Native
-from polysem.search.engine.scan_data import Level, Probe
+from polysem.search.engine.scan_data import ScanItems, ScanQueries, run_in_parts
 from polysem.search.engine.scoring import Scoring
-from polysem.search.engine.sharing import share
 
 _LANES = 8
 # Numbers of a block of candidates, to bound the memory that ties can ask for.
@@ -26,25 +25,27 @@ _BLOCK = 1 << 20
 
 
 def scores(
-    items: Level, queries: NDArray[np.float32], scoring: Scoring, rows: Sequence[NDArray[np.int64]]
+    items: ScanItems, queries: NDArray[np.float32], scoring: Scoring, rows: Sequence[NDArray[np.int64]]
 ) -> NDArray[np.float64]:
-    """Of each query (L, D) with its own rows of the items, one query after the other."""
+    """(n,) scores of each query (L, D) with its own rows of the items, one query after the other."""
     counts = [len(those) for those in rows]
     every = rows[0] if len(rows) == 1 else np.concatenate(rows)
     library = native.library()
     if library is not None:
         products = np.empty((len(every), items.values.shape[1], queries.shape[1]))
         starts = np.array([0, *accumulate(counts)], np.int64)
-        loops = Native(library, items, Probe(queries), scoring)
-        share(lambda first, last: loops.products(every, starts, first, last, products), len(rows), most=len(rows))
+        loops = Native(library, items, ScanQueries(queries), scoring)
+        run_in_parts(
+            lambda first, last: loops.products(every, starts, first, last, products), len(rows), most=len(rows)
+        )
     else:
         pairs = zip(queries, rows, strict=True)
-        products = np.concatenate([in_order(items.values[those], query) for query, those in pairs])
-    return of_products(items, queries, scoring, every, counts, products)
+        products = np.concatenate([inner_products(items.values[those], query) for query, those in pairs])
+    return scores_from_products(items, queries, scoring, every, counts, products)
 
 
-def of_products(
-    items: Level,
+def scores_from_products(
+    items: ScanItems,
     queries: NDArray[np.float32],
     scoring: Scoring,
     rows: NDArray[np.int64],
@@ -58,7 +59,7 @@ def of_products(
     return scoring.exact(products)
 
 
-def in_order(items: NDArray[Any], query: NDArray[np.float32]) -> NDArray[np.float64]:
+def inner_products(items: NDArray[Any], query: NDArray[np.float32]) -> NDArray[np.float64]:
     """(n, K, D), (L, D) -> (n, K, L)."""
     n, K, _ = items.shape
     step = max(1, _BLOCK // (K * max(items.shape[2], _LANES * len(query))))

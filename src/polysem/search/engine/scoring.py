@@ -1,4 +1,4 @@
-"""The similarities that can be searched exactly: what they make of inner products, and how far float32 may be off."""
+"""Scores from inner products: the similarities that can be pruned exactly, and how far float32 may be off."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from polysem import similarity
@@ -58,9 +59,9 @@ class Scoring:
         return best
 
     def slack(
-        self, K: int, L: int, width: int, uneven: float, rounding: float = FLOAT32_ROUNDING, fixed: int = 0
+        self, K: int, L: int, width: int, norm_error: float, rounding: float = FLOAT32_ROUNDING, fixed: int = 0
     ) -> float:
-        """How far a score from a scan may be from the exact one; norms differ from 1 by `uneven` <= 0.01.
+        """How far a score from a scan may be from the exact one; norms differ from 1 by `norm_error` <= 0.01.
 
         Sums of `width` products are off by no more than width * rounding in whatever order. Exponentials and logarithms
         are within 4e-7 natively and better in torch; 4e-6 leaves room for the few steps around them.
@@ -69,10 +70,10 @@ class Scoring:
         |<x + e, y + f> - <x, y>| <= |e| |y + f| + |x| |f|. A sketch's y + f may be that much longer than its vector.
         """
         size = max(K, L)
-        changed, longest = 0.51 * math.sqrt(width) / FIXED_ONE, 1.02 + 0.004 * math.sqrt(width)
-        products = 1.05 * (width + 16) * rounding + fixed * changed * longest
+        changed, max_norm = 0.51 * math.sqrt(width) / FIXED_ONE, 1.02 + 0.004 * math.sqrt(width)
+        products = 1.05 * (width + 16) * rounding + fixed * changed * max_norm
         steps = (4e-6 + 4 * size * FLOAT32_ROUNDING) * (1 + (1 + math.log(size)) / self.alpha)
-        return products + steps + (2.2 * uneven if self.normalises else 0.0)
+        return products + steps + (2.2 * norm_error if self.normalises else 0.0)
 
     def _peak(self, c: NDArray[np.float64]) -> NDArray[np.float64]:
         """The largest along the first axis, hard or soft."""
@@ -95,3 +96,25 @@ def _sum(x: NDArray[np.float64]) -> NDArray[np.float64]:
 def _mean(x: NDArray[np.float64]) -> NDArray[np.float64]:
     mean: NDArray[np.float64] = _sum(x) / len(x)
     return mean
+
+
+def find_scoring(config: Mapping[str, Any]) -> Scoring | None:
+    """How the exact engine scores under this similarity; None where inner products do not bound it."""
+    try:
+        return Scoring.of(config)
+    except ConfigError:
+        return None
+
+
+def similarity_scores(sets: NDArray[Any], query: NDArray[np.float32], config: Mapping[str, Any]) -> NDArray[np.float64]:
+    """(n, K, D), (L, D) -> (n,) by the similarity's own code, in float64."""
+    with torch.inference_mode():
+        queries, items = torch.from_numpy(query.astype(np.float64))[None], torch.from_numpy(sets.astype(np.float64))
+        scores: NDArray[np.float64] = similarity.build(**config).scores(queries, items)[0].numpy()
+    return scores
+
+
+def mean_vectors(sets: NDArray[Any]) -> NDArray[np.float32]:
+    """(..., K, D) -> (..., D), not normalised: a set whose vectors disagree has a short mean, and lower scores."""
+    means: NDArray[np.float32] = np.ascontiguousarray(np.asarray(sets).mean(-2, dtype=np.float32))
+    return means

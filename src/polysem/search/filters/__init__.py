@@ -18,9 +18,21 @@ each of its values: `label = 'dog'` holds if any label is. `contains` asks a lis
 """
 
 from polysem.search.filters.evaluate import matches
-from polysem.search.filters.parse import FilterError, parse
+from polysem.search.filters.parse import (
+    And,
+    Compare,
+    Field,
+    Filter,
+    FilterError,
+    In,
+    IsNull,
+    Not,
+    Operator,
+    Or,
+    Value,
+    parse,
+)
 from polysem.search.filters.sql import to_sql
-from polysem.search.filters.tree import And, Compare, Field, Filter, In, IsNull, Not, Or
 
 __all__ = [
     "And",
@@ -31,7 +43,9 @@ __all__ = [
     "In",
     "IsNull",
     "Not",
+    "Operator",
     "Or",
+    "Value",
     "matches",
     "parse",
     "to_sql",

@@ -7,8 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from polysem.search.filters.parse import parse
-from polysem.search.filters.tree import And, Compare, Field, Filter, In, IsNull, Not, Or, Value
+from polysem.search.filters.parse import And, Compare, Field, Filter, In, IsNull, Not, Or, Value, parse
 
 _ORDER: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,

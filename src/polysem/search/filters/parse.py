@@ -1,4 +1,4 @@
-"""From the text of a filter to its tree: a tokenizer and a recursive descent, with errors that show the place.
+"""The syntax tree of filters, which SQL, Python and Milvus each translate, and its recursive-descent parser.
 
 or      := and ("or" and)*
 and     := not ("and" not)*
@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import math
 import re
-from typing import NamedTuple, cast
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias, cast
 
 from polysem.errors import InputError
-from polysem.search.filters.tree import And, Compare, Field, Filter, In, IsNull, Not, Operator, Or, Value
 
 MAX_LENGTH = 100_000
 # SQLite limits the depth of an expression and of its own parser's stack (100): these keep every filter within.
@@ -36,8 +36,70 @@ _SAME = {"==": "=", "<>": "!="}
 _VALUE = "a value ('text', a number, true or false)"
 
 
+Value: TypeAlias = str | int | float | bool
+Operator = Literal["=", "<", "<=", ">", ">=", "like", "contains"]
+BUILT_IN = ("id", "label", "caption", "path", "side")
+
+
+@dataclass(frozen=True)
+class Field:
+    """A name, as the keys that lead to it. `built_in` or else a path into the metadata."""
+
+    keys: tuple[str, ...]
+    built_in: bool = False
+
+    @classmethod
+    def named(cls, keys: tuple[str, ...]) -> Field:
+        """The field that these keys mean in a filter."""
+        if len(keys) == 1 and keys[0] in BUILT_IN:
+            return cls(keys, built_in=True)
+        return cls(keys[1:] if keys[0] == "metadata" and len(keys) > 1 else keys)
+
+
+@dataclass(frozen=True)
+class Compare:
+    """`field operator value`. There is no `!=`: it is `Not` of `=`."""
+
+    field: Field
+    operator: Operator
+    value: Value
+
+
+@dataclass(frozen=True)
+class In:
+    """`field in (values)`."""
+
+    field: Field
+    values: tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class IsNull:
+    """`field is null`: the item does not have it, or has it as null."""
+
+    field: Field
+
+
+@dataclass(frozen=True)
+class Not:
+    part: Filter
+
+
+@dataclass(frozen=True)
+class And:
+    parts: tuple[Filter, ...]
+
+
+@dataclass(frozen=True)
+class Or:
+    parts: tuple[Filter, ...]
+
+
+Filter: TypeAlias = Compare | In | IsNull | Not | And | Or
+
+
 class FilterError(InputError):
-    """A filter that cannot be read. The message shows the place."""
+    """A filter that cannot be parsed. The message shows where."""
 
 
 class _Token(NamedTuple):

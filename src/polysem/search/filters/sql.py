@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from polysem.search.filters.parse import parse
-from polysem.search.filters.tree import And, Compare, Field, Filter, In, IsNull, Not, Or, Value
+from polysem.search.filters.parse import And, Compare, Field, Filter, In, IsNull, Not, Or, Value, parse
 
 
 def to_sql(given: Filter | str) -> tuple[str, tuple[Any, ...]]:

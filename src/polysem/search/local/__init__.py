@@ -1,4 +1,4 @@
-"""An index in a folder of this machine: the store on disk, the exact engine and the set means over its segments."""
+"""An index in a folder: the store on disk, with the exact engine and the candidate index over its segments."""
 
 from polysem.search.local.backend import LocalBackend
 

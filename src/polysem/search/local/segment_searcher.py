@@ -1,39 +1,106 @@
-"""One segment made ready to be searched: exactly, and by its means, whatever of it is damaged."""
+"""One segment made ready for search: its engine with sketches and its candidate index, whatever of it is damaged.
+
+Both accelerators are built once for each large segment and stored beside it (`build_accelerators`). The candidate index
+of the fast mode holds one vector for each item, the mean of its set, in faiss: by Jensen's inequality the inner product
+of two means bounds smooth-Chamfer from below and follows it closely, so the items whose means are closest to the
+query's are the right ones to re-score exactly.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
+import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from polysem.search.engine import Engine, Plan, exact
-from polysem.search.local.candidates import FEW, Means
-from polysem.search.store import Damage, SearchError, View
-from polysem.search.store.segments import Segment
-from polysem.search.vector_checks import bounded, plain_scores
+from polysem.progress import Progress
+from polysem.search.engine import Engine, SketchPlan, exact
+from polysem.search.engine.scoring import find_scoring, mean_vectors, similarity_scores
+from polysem.search.store import Damage, SearchError, Segment, SegmentView, Side, Snapshot, Store
+from polysem.search.store.entries import SIDES
 
 ENGINE, MEANS = "engine", "means"
-"""Names of what is attached to a segment."""
-SKETCHED = 4096
-"""Rows from which sketches are made: fewer are scanned as fast."""
+"""Names of the accelerators attached to a segment."""
+MIN_SKETCHED, MIN_ATTACHED = 4096, 20_000
+"""Rows from which on sketches are built, and the candidate index is an inverted file that is stored: fewer rows are
+scanned as fast, and nothing is missed."""
+# Cells of an inverted file for the root of the number of items, the share of them that a search probes, and the least.
+_CELLS, _PROBED, _MIN_PROBED = 2.0, 1 / 16, 24
+# Vectors for each cell that k-means learns from, and rows averaged at once.
+_SAMPLE, _BLOCK = 64, 1 << 14
+# Sets of the other side that an engine's plan is measured with.
+_EXAMPLES = 8
 
 
-class Part:
-    """A segment as the searching code sees it. What was attached to it is used, or else made for the time being."""
+class MeanIndex:
+    """The candidate index of one segment: faiss over the means of its sets."""
 
-    def __init__(self, view: View, compared: Mapping[str, Any], broken: Iterable[range] = ()) -> None:
-        """broken: rows that are known to be damaged."""
-        self._view, self._compared = view, compared
-        self.settled = not missing(view, compared)
-        """Whether all that speeds a search up has been made: else it is worth looking again later."""
-        self.broken = np.zeros(view.rows, np.bool_)
-        """Rows that must not be searched, because what is stored is not what was written."""
-        for rows in broken:
-            self.broken[rows.start : rows.stop] = True
-        if not self.settled or view.rows < SKETCHED:
+    def __init__(self, index: Any) -> None:
+        self._index = index
+
+    @classmethod
+    def build(cls, vectors: NDArray[Any]) -> Self:
+        """vectors: (N, K, D). Few are kept as they are; many in an inverted file, a byte per dimension."""
+        N, _, D = vectors.shape
+        if N < MIN_ATTACHED:
+            index: Any = faiss.IndexFlatIP(D)
+        else:
+            cells = int(_CELLS * math.sqrt(N))
+            index = faiss.index_factory(D, f"IVF{cells},SQ8", faiss.METRIC_INNER_PRODUCT)
+            rows = np.sort(np.random.default_rng(0).permutation(N)[: _SAMPLE * cells])
+            index.train(mean_vectors(vectors[rows]))
+        for start in range(0, N, _BLOCK):
+            index.add(mean_vectors(vectors[start : start + _BLOCK]))
+        return cls(index)
+
+    def search(
+        self, query: NDArray[np.float32], count: int, allowed: NDArray[np.bool_] | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Rows among those allowed whose means are closest to the query's (D,), and how close, best first."""
+        share = 1.0
+        options: dict[str, Any] = {}
+        if allowed is not None:
+            share = max(float(allowed.mean()), 1e-9)
+            bits = np.packbits(allowed, bitorder="little")
+            # It reads `bits`, which must live as long. The stubs know the C++ constructor alone.
+            options["sel"] = faiss.IDSelectorBitmap(bits)  # type: ignore[call-arg, arg-type]
+        if cells := int(getattr(self._index, "nlist", 0)):  # none where every mean is compared
+            # Where few items are allowed, each cell holds few of them: as many must be scanned as without a filter.
+            probed = max(_MIN_PROBED, cells * _PROBED) / share
+            options["nprobe"] = min(cells, math.ceil(probed))
+            chosen: Any = faiss.SearchParametersIVF(**options)
+        else:
+            chosen = faiss.SearchParameters(**options) if options else None
+        scores, rows = self._index.search(query[None], min(count, self._index.ntotal), params=chosen)
+        valid = rows[0] >= 0
+        return rows[0][valid], scores[0][valid]
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """As `Store.attach` stores it."""
+        return {"faiss": faiss.__version__}, {"index": faiss.serialize_index(self._index)}
+
+    @classmethod
+    def restore(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
+        return cls(faiss.deserialize_index(np.asarray(arrays["index"])))
+
+
+class SegmentSearcher:
+    """A segment with its accelerators: those attached to it, or else ones built in memory."""
+
+    def __init__(self, view: SegmentView, similarity: Mapping[str, Any], damaged: Iterable[range] = ()) -> None:
+        """damaged: rows that are known to be."""
+        self._view, self._similarity = view, similarity
+        self.is_complete = not missing_accelerators(view, similarity)
+        """Whether all accelerators are attached: else it is worth looking again later."""
+        self.damaged = np.zeros(view.rows, np.bool_)
+        """Rows that must not be searched, because their checksum is wrong."""
+        for rows in damaged:
+            self.damaged[rows.start : rows.stop] = True
+        if not self.is_complete or view.rows < MIN_SKETCHED:
             self.check()  # it will be read in full in any case
 
     @property
@@ -41,64 +108,106 @@ class Part:
         return self._view.vectors
 
     def check(self) -> bool:
-        """Compare all checksums of the vectors, and whether that has found something new."""
-        before = int(self.broken.sum())
+        """Compare all checksums of the vectors; whether new damage was found."""
+        before = int(self.damaged.sum())
         for damage in self._view.segment.verify():
-            self.broken[slice(None) if damage.rows is None else slice(damage.rows.start, damage.rows.stop)] = True
-        new = int(self.broken.sum()) > before
+            self.damaged[slice(None) if damage.rows is None else slice(damage.rows.start, damage.rows.stop)] = True
+        new = int(self.damaged.sum()) > before
         if new:
-            for name in ("engine", "means", "_sound"):
+            for name in ("engine", "means", "_safe_vectors"):
                 self.__dict__.pop(name, None)
         return new
 
     @cached_property
-    def _sound(self) -> NDArray[Any]:
-        """The vectors, with something harmless in place of what is damaged: nobody will see it, all of it is read."""
-        if not self.broken.any():
+    def _safe_vectors(self) -> NDArray[Any]:
+        """The vectors, with unit vectors in place of damaged ones, which are read by scans and masked afterwards."""
+        if not self.damaged.any():
             return self.vectors
-        mended = self.vectors.copy()
-        mended[self.broken] = 0
-        mended[self.broken, :, 0] = 1
-        return mended
+        copy = self.vectors.copy()
+        copy[self.damaged] = 0
+        copy[self.damaged, :, 0] = 1
+        return copy
 
     @cached_property
     def engine(self) -> Engine | None:
-        """None where the similarity is not one that inner products bound: then every item is scored."""
-        if bounded(self._compared) is None:
+        """None where inner products do not bound the similarity: then every item is scored."""
+        if find_scoring(self._similarity) is None:
             return None
-        found = attached(self._view, ENGINE, checked=True)
-        if found is not None:
-            return Engine.restore(self.vectors, found.about, found.arrays)
-        return Engine.build(self._sound, self._compared, plan=Plan())
+        stored = open_attached(self._view, ENGINE, verify=True)
+        if stored is not None:
+            return Engine.restore(self.vectors, stored.about, stored.arrays)
+        return Engine.build(self._safe_vectors, self._similarity, plan=SketchPlan())
 
     @cached_property
-    def means(self) -> Means:
-        found = attached(self._view, MEANS, checked=True)
-        return Means.build(self._sound) if found is None else Means.restore(found.arrays)
+    def means(self) -> MeanIndex:
+        stored = open_attached(self._view, MEANS, verify=True)
+        return MeanIndex.build(self._safe_vectors) if stored is None else MeanIndex.restore(stored.arrays)
 
     def scores(self, query: NDArray[np.float32], rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Of one query (L, D) with these rows: the score that decides."""
+        """Exact scores of one query (L, D) with these rows."""
         if self.engine is not None:
             return exact.scores(self.engine.full, query[None], self.engine.scoring, [rows])
-        return plain_scores(self.vectors[rows], query, self._compared)
+        return similarity_scores(self.vectors[rows], query, self._similarity)
 
 
-def missing(view: View, compared: Mapping[str, Any]) -> list[str]:
-    """What should be attached to a segment and is not."""
-    wanted = [ENGINE] if view.rows >= SKETCHED and bounded(compared) is not None else []
-    wanted += [MEANS] if view.rows >= FEW else []
-    return [name for name in wanted if attached(view, name) is None]
+def missing_accelerators(view: SegmentView, similarity: Mapping[str, Any]) -> list[str]:
+    """Names of the accelerators that should be attached to a segment and are not."""
+    wanted = [ENGINE] if view.rows >= MIN_SKETCHED and find_scoring(similarity) is not None else []
+    wanted += [MEANS] if view.rows >= MIN_ATTACHED else []
+    return [name for name in wanted if open_attached(view, name) is None]
 
 
-def attached(view: View, name: str, checked: bool = False) -> Segment | None:
-    """What was attached to a segment; None if it is not there, or damaged. checked: read all of it to be sure."""
+def open_attached(view: SegmentView, name: str, verify: bool = False) -> Segment | None:
+    """What is attached to a segment; None if it is missing or damaged. verify: read all of it to be sure."""
     try:
-        found = view.attached(name)
+        stored = view.attached(name)
     except SearchError:
         return None
-    return None if found is None or (checked and found.verify()) else found
+    return None if stored is None or (verify and stored.verify()) else stored
 
 
 def is_attachment(damage: Damage) -> bool:
-    """Whether it concerns what can be made again."""
+    """Whether it concerns an accelerator, which can be built again."""
     return any(damage.segment.endswith(f".{name}.seg") for name in (ENGINE, MEANS))
+
+
+def build_accelerators(store: Store, progress: Progress | None) -> list[int]:
+    """Build and attach the accelerators that are missing; the numbers of the segments that got some.
+
+    Later segments take over the plan of a large earlier one: adding costs what is added, not what is there.
+    """
+    similarity = store.manifest.similarity
+    with store.reading() as snapshot:
+        views = [view for side in SIDES for view in snapshot.views(side)]
+        todo = [(view, names) for view in views if (names := missing_accelerators(view, similarity))]
+        for done, (view, names) in enumerate(todo):
+            if progress is not None:
+                progress("preparing", done, len(todo))
+            if ENGINE in names:
+                like, queries = _similar_engine(snapshot, view), _example_queries(snapshot, view.side)
+                engine = Engine.build(view.vectors, similarity, like=like, queries=queries)
+                store.attach(view.number, ENGINE, *engine.state())
+            if MEANS in names:
+                store.attach(view.number, MEANS, *MeanIndex.build(view.vectors).state())
+    if todo:
+        # A commit, so that readers in other processes look again. (The name is part of the file format.)
+        store.write_value("settled", max(view.number for view, _ in todo))
+    return [view.number for view, _ in todo]
+
+
+def _example_queries(snapshot: Snapshot, side: Side) -> NDArray[Any] | None:
+    """A few sets of the other side: what this side will mostly be searched with."""
+    other = next(each for each in SIDES if each != side)
+    views = [view for view in snapshot.views(other) if view.rows]
+    return views[0].vectors[:: max(1, views[0].rows // _EXAMPLES)][:_EXAMPLES] if views else None
+
+
+def _similar_engine(snapshot: Snapshot, new: SegmentView) -> Engine | None:
+    """An engine of the same side that was measured on at least a quarter as many items."""
+    similarity = snapshot.manifest.similarity
+    for view in snapshot.views(new.side):
+        if 4 * view.rows >= new.rows and not missing_accelerators(view, similarity):
+            engine = SegmentSearcher(view, similarity).engine
+            if engine is not None and engine.plan.kept:
+                return engine
+    return None

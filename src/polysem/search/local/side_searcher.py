@@ -1,38 +1,65 @@
-"""The sets of one side at one moment, over all segments: positions count on from segment to segment."""
+"""Search of one side of a snapshot over all its segments: positions count on from segment to segment."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polysem.search.engine import Hits, search_many
-from polysem.search.engine.checks import checked_k, checked_queries
-from polysem.search.engine.top_k import best
+from polysem.search.engine import TopK, search_engines
+from polysem.search.engine.checks import validate_k, validate_queries
+from polysem.search.engine.scan_data import top_k
+from polysem.search.engine.scoring import find_scoring, mean_vectors
 from polysem.search.filters import Filter
-from polysem.search.local.filter_cache import KEPT, Passing
-from polysem.search.local.segment_searcher import Part
+from polysem.search.local.segment_searcher import SegmentSearcher
 from polysem.search.store import Side, Snapshot
-from polysem.search.vector_checks import bounded, means_of
 
-# Rows scored at once where nothing can be ruled out.
+KEPT_FILTERS = 16
+"""Filters whose masks are cached."""
+# Rows scored at once where nothing can be pruned.
 _BLOCK = 1 << 13
 # Where a filter leaves no more than this many items for each candidate, all of them are scored.
 _FEW_PER_CANDIDATE = 4
 
 
-class Gallery:
-    def __init__(
-        self, snapshot: Snapshot, side: Side, compared: Mapping[str, Any], parts: list[Part], passing: Passing
-    ) -> None:
-        """parts: one for each view of the side, in order. passing: what is known of filters from earlier moments."""
-        self._snapshot, self._side, self._compared, self._parts = snapshot, side, compared, parts
-        self._passing = passing
-        self._starts = np.cumsum([0, *(len(part.vectors) for part in parts)])
+class FilterCache:
+    """Which rows of each segment pass a filter, as packed bits, kept from one snapshot of a side to the next.
+
+    Rows are immutable and deletes are tombstones, so after a commit only new segments have to be filtered.
+    """
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._bits: OrderedDict[str, dict[int, NDArray[np.uint8]]] = OrderedDict()
+
+    def mask(self, snapshot: Snapshot, side: Side, where: Filter) -> NDArray[np.bool_]:
+        """(rows,) of a snapshot that is held: whether each passes. Rows with a tombstone may do so too."""
+        views, key = snapshot.views(side), repr(where)  # 1 and true are equal, and mean different things
+        with self._guard:
+            known = dict(self._bits.get(key, {}))
+        new = {view.number for view in views} - known.keys()
+        if new:
+            known |= {number: np.packbits(rows) for number, rows in snapshot.filter_rows(side, where, new).items()}
+        with self._guard:
+            self._bits[key] = {view.number: known[view.number] for view in views}
+            self._bits.move_to_end(key)
+            while len(self._bits) > KEPT_FILTERS:
+                self._bits.popitem(last=False)
+        masks = [np.unpackbits(known[view.number], count=view.rows).view(np.bool_) for view in views]
+        return np.concatenate(masks or [np.empty(0, np.bool_)])
+
+
+class SideSearcher:
+    """All segments of one side at one snapshot."""
+
+    def __init__(self, snapshot: Snapshot, side: Side, segments: list[SegmentSearcher], filters: FilterCache) -> None:
+        """segments: one for each view of the side, in order. filters: shared with earlier snapshots."""
+        self._snapshot, self._side, self.segments, self._filters = snapshot, side, segments, filters
+        self._starts = np.cumsum([0, *(len(segment.vectors) for segment in segments)])
         self._guard = threading.Lock()
         self._masks: OrderedDict[str, NDArray[np.bool_] | None] = OrderedDict()
 
@@ -41,98 +68,117 @@ class Gallery:
         key = repr(where)  # 1 and true are equal, and mean different things
         try:
             return self._masks[key]
-        except KeyError:  # asked by one step, because other threads make room for theirs
-            found = self._snapshot.mask(self._side)
+        except KeyError:  # one look-up, because other threads evict
+            alive = self._snapshot.mask(self._side)
             if where is not None:
-                found &= self._passing.mask(self._snapshot, self._side, where)
-            for part, start, stop in self._spans():
-                found[start:stop] &= ~part.broken
-            mask = None if found.all() else found
+                alive &= self._filters.mask(self._snapshot, self._side, where)
+            for segment, start, stop in self._spans():
+                alive[start:stop] &= ~segment.damaged
+            mask = None if alive.all() else alive
         with self._guard:
             self._masks[key] = mask
-            while len(self._masks) > KEPT:
+            while len(self._masks) > KEPT_FILTERS:
                 self._masks.popitem(last=False)
         return mask
 
     @property
     def unreadable(self) -> int:
         """How many items are lost in damaged rows."""
-        if not any(part.broken.any() for part in self._parts):
+        if not any(segment.damaged.any() for segment in self.segments):
             return 0
         live = self._snapshot.mask(self._side)
-        return sum(int((live[start:stop] & part.broken).sum()) for part, start, stop in self._spans())
+        return sum(int((live[start:stop] & segment.damaged).sum()) for segment, start, stop in self._spans())
 
     def check(self) -> bool:
-        """Read everything, and whether rows were found damaged that were not known to be."""
-        found = [part.check() for part in self._parts]  # all of them, not only up to the first
-        new = any(found)
-        if new:
+        """Verify all segments; whether rows are damaged that were not known to be."""
+        damaged = [segment.check() for segment in self.segments]  # all of them, not only up to the first
+        if any(damaged):
             with self._guard:
                 self._masks.clear()
-        return new
+        return any(damaged)
 
     def count(self, where: Filter | None) -> int:
         mask = self.mask(where)
         return int(self._starts[-1] if mask is None else mask.sum())
 
-    def drawn(self, count: int, where: Filter | None, seed: int) -> NDArray[np.int64]:
-        """Up to `count` positions that pass the filter, at random, ascending."""
+    def sample(self, count: int, where: Filter | None, seed: int) -> NDArray[np.int64]:
+        """Up to `count` random positions that pass the filter, ascending."""
         mask = self.mask(where)
         rows = np.arange(self._starts[-1]) if mask is None else np.flatnonzero(mask)
         if count < len(rows):
             rows = np.sort(np.random.default_rng(seed).choice(rows, count, replace=False))
         return rows
 
-    def search(self, query: NDArray[Any], k: int, where: Filter | None) -> Hits:
-        """The k best, exactly."""
+    def search(self, query: NDArray[Any], k: int, where: Filter | None) -> TopK:
+        """The k best for a query (L, D), exactly."""
         mask = self.mask(where)
-        if not self._parts:
-            return best(np.empty(0, np.int64), np.empty(0), checked_k(k), 0)
-        if bounded(self._compared) is not None:
-            engines = [part.engine for part in self._parts if part.engine is not None]
-            return search_many(engines, query, k, mask)
-        return self._best(self._checked(query), self.drawn(int(self._starts[-1]), where, 0), checked_k(k))
+        if not self.segments:
+            return top_k(np.empty(0, np.int64), np.empty(0), validate_k(k), 0)
+        engines = [segment.engine for segment in self.segments if segment.engine is not None]
+        if engines:
+            return search_engines(engines, query, k, mask)
+        return self._rescore(self._validate(query), self.sample(int(self._starts[-1]), where, 0), validate_k(k))
 
-    def search_fast(self, query: NDArray[Any], k: int, where: Filter | None, candidates: int) -> Hits:
+    def search_batch(self, queries: NDArray[Any], k: int, where: Filter | None) -> list[TopK]:
+        """`search` for many queries (Q, L, D): the same positions and scores, bit for bit.
+
+        Each segment takes all queries in one go, and the exact scores of its k best merge.
+        """
+        if not self.segments or find_scoring(self._snapshot.manifest.similarity) is None:
+            return [self.search(query, k, where) for query in queries]
+        mask, merged = self.mask(where), [TopK(np.empty(0, np.int64), np.empty(0), 0)] * len(queries)
+        for segment, start, stop in self._spans():
+            if segment.engine is not None:
+                own = segment.engine.search_batch(queries, k, None if mask is None else mask[start:stop])
+                merged = [_merge(one, other, start, k) for one, other in zip(merged, own, strict=True)]
+        return merged
+
+    def search_fast(self, query: NDArray[Any], k: int, where: Filter | None, candidates: int) -> TopK:
         """The k best of the items whose means are closest to the query's."""
-        mask, vectors, wanted = self.mask(where), self._checked(query), max(candidates, checked_k(k))
+        mask, vectors, wanted = self.mask(where), self._validate(query), max(candidates, validate_k(k))
         if mask is not None and mask.sum() <= _FEW_PER_CANDIDATE * wanted:
-            return self._best(vectors, np.flatnonzero(mask), k)
-        middle = means_of(vectors)
-        rows, close = [np.empty(0, np.int64)], [np.empty(0, np.float32)]
-        for part, start, stop in self._spans():
-            found, scores = part.means.candidates(middle, wanted, None if mask is None else mask[start:stop])
-            rows.append(found + start)
-            close.append(scores)
-        every = np.concatenate(rows)[np.argsort(-np.concatenate(close), kind="stable")[:wanted]]
-        return self._best(vectors, np.sort(every), k)
+            return self._rescore(vectors, np.flatnonzero(mask), k)
+        mean = mean_vectors(vectors)
+        rows, products = [np.empty(0, np.int64)], [np.empty(0, np.float32)]
+        for segment, start, stop in self._spans():
+            own, close = segment.means.search(mean, wanted, None if mask is None else mask[start:stop])
+            rows.append(own + start)
+            products.append(close)
+        best = np.concatenate(rows)[np.argsort(-np.concatenate(products), kind="stable")[:wanted]]
+        return self._rescore(vectors, np.sort(best), k)
 
     def scores(self, query: NDArray[Any], positions: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Of a query (L, D) with the items at ascending positions."""
-        return self._scores(self._checked(query), positions)
+        """Exact scores of a query (L, D) with the items at ascending positions."""
+        return self._scores(self._validate(query), positions)
 
-    def _best(self, query: NDArray[np.float32], rows: NDArray[np.int64], k: int) -> Hits:
+    def _rescore(self, query: NDArray[np.float32], rows: NDArray[np.int64], k: int) -> TopK:
         """The k best of these rows, all of which are scored."""
-        kept = best(np.empty(0, np.int64), np.empty(0), k, 0)
+        kept = top_k(np.empty(0, np.int64), np.empty(0), k, 0)
         for start in range(0, len(rows), _BLOCK):
             block = rows[start : start + _BLOCK]
             positions = np.concatenate([kept.positions, block])
-            kept = best(positions, np.concatenate([kept.scores, self._scores(query, block)]), k, len(rows))
+            kept = top_k(positions, np.concatenate([kept.scores, self._scores(query, block)]), k, len(rows))
         return kept
 
     def _scores(self, query: NDArray[np.float32], positions: NDArray[np.int64]) -> NDArray[np.float64]:
-        found = np.empty(len(positions))
-        for part, start, stop in self._spans():
+        scores = np.empty(len(positions))
+        for segment, start, stop in self._spans():
             here = slice(*np.searchsorted(positions, (start, stop)))
             if here.start < here.stop:
-                found[here] = part.scores(query, positions[here] - start)
-        return found
+                scores[here] = segment.scores(query, positions[here] - start)
+        return scores
 
-    def _spans(self) -> Iterator[tuple[Part, int, int]]:
-        for number, part in enumerate(self._parts):
-            yield part, int(self._starts[number]), int(self._starts[number + 1])
+    def _spans(self) -> Iterator[tuple[SegmentSearcher, int, int]]:
+        for number, segment in enumerate(self.segments):
+            yield segment, int(self._starts[number]), int(self._starts[number + 1])
 
-    def _checked(self, query: NDArray[Any]) -> NDArray[np.float32]:
-        vectors, _ = checked_queries(np.asarray(query)[None], self._snapshot.manifest.dim)
+    def _validate(self, query: NDArray[Any]) -> NDArray[np.float32]:
+        vectors, _ = validate_queries(np.asarray(query)[None], self._snapshot.manifest.dim)
         only: NDArray[np.float32] = vectors[0]
         return only
+
+
+def _merge(one: TopK, other: TopK, start: int, k: int) -> TopK:
+    """The k best of two, of which the positions of the second begin at `start`."""
+    positions = np.concatenate([one.positions, other.positions + start])
+    return top_k(positions, np.concatenate([one.scores, other.scores]), k, one.scored + other.scored)

@@ -6,8 +6,8 @@
     ...?consistency=Strong               what reading may miss: nothing. Bounded answers sooner and may miss the newest
 
 An index is one collection. A row is an item: the mean of its set as the vector that Milvus searches, the set itself
-(base64, checksummed), what the user said of the item, and what filters ask for (`facts`). Images, texts and notes have
-a partition each; the manifest is a note, so the address is all that another machine needs.
+(base64, checksummed), its id, caption and metadata, and what filters test (`facts`). Images, texts and stored values
+have a partition each; the manifest is such a value, so the address is all that another machine needs.
 
 The fast mode takes candidates by the inner product of means, and scores their sets exactly. That product never exceeds
 the smooth-Chamfer score by more than rounding (Jensen), but a high score may hide behind a low product: recall is

@@ -1,17 +1,16 @@
-"""Where an index in Milvus is: what the user writes after `--store`, without its secrets."""
+"""The address of an index in Milvus, as given after `--store`, and the index types over its means."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from polysem.errors import InputError
-from polysem.search.milvus.indexes import INDEXES
 
 PREFIX = "milvus+"
 TOKEN = "POLYSEM_MILVUS_TOKEN"
@@ -20,11 +19,33 @@ CONSISTENCY = ("Strong", "Session", "Bounded", "Eventually")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 _LITE = re.compile(r"(?P<path>.+\.db)(?:/(?P<name>[^/]*))?")
 _EXAMPLES = "milvus+http://localhost:19530/NAME or milvus+lite:folder/file.db/NAME"
+_LISTS = 1024
+
+
+class MeanIndexKind(NamedTuple):
+    """An index type of Milvus over the means. build: its parameters. search: those that find `limit` candidates."""
+
+    build: dict[str, Any]
+    search: Callable[[int], dict[str, Any]]
+
+
+def _wide(limit: int) -> int:
+    """Twice the candidates: a graph search no wider than its result misses many."""
+    return max(128, min(2 * limit, 32_768))
+
+
+INDEXES: dict[str, MeanIndexKind] = {
+    "HNSW": MeanIndexKind({"M": 32, "efConstruction": 256}, lambda limit: {"ef": _wide(limit)}),
+    "FLAT": MeanIndexKind({}, lambda _: {}),
+    "IVF_SQ8": MeanIndexKind({"nlist": _LISTS}, lambda limit: {"nprobe": min(_LISTS, max(32, limit // 4))}),
+    "DISKANN": MeanIndexKind({}, lambda limit: {"search_list": _wide(limit)}),
+    "AUTOINDEX": MeanIndexKind({}, lambda _: {}),
+}
 
 
 @dataclass(frozen=True)
 class Address:
-    """uri: what pymilvus connects to, an URL or the path of a file. name: of the collection."""
+    """The address of an index in Milvus. uri: what pymilvus connects to, an URL or a file. name: of the collection."""
 
     uri: str
     name: str = DEFAULT_NAME
@@ -36,35 +57,37 @@ class Address:
     def parse(cls, url: str, name: str | None = None) -> Self:
         """The address that an URL gives; `name` where the URL names no collection."""
         if not is_milvus(url):
-            raise InputError(f"An address of Milvus looks like {_EXAMPLES}; got {_shown(url)!r}.")
-        place, _, options = url.removeprefix(PREFIX).partition("?")
-        found = cls._lite(place) if place.startswith("lite:") else cls._server(place)
-        if not found.name:
-            found = replace(found, name=name or DEFAULT_NAME)
-        if _NAME.fullmatch(found.name) is None:
+            raise InputError(f"An address of Milvus looks like {_EXAMPLES}; got {_hide_secrets(url)!r}.")
+        location, _, options = url.removeprefix(PREFIX).partition("?")
+        address = cls._lite(location) if location.startswith("lite:") else cls._server(location)
+        if not address.name:
+            address = replace(address, name=name or DEFAULT_NAME)
+        if _NAME.fullmatch(address.name) is None:
             raise InputError(
                 f"A collection's name has letters, digits and underscores, at most 200, and starts with no digit; got "
-                f"{found.name!r}. Give it at the end of the address: {_EXAMPLES}."
+                f"{address.name!r}. Give it at the end of the address: {_EXAMPLES}."
             )
         for key, value in parse_qsl(options, keep_blank_values=True):
-            found = found._with(key, value)
-        return found
+            address = address._with(key, value)
+        return address
 
     @classmethod
-    def _lite(cls, place: str) -> Self:
-        parts = _LITE.fullmatch(place.removeprefix("lite:"))
+    def _lite(cls, location: str) -> Self:
+        parts = _LITE.fullmatch(location.removeprefix("lite:"))
         if parts is None:
             raise InputError(
-                f"milvus-lite keeps its data in a file whose name ends in .db; got {place!r}. "
+                f"milvus-lite keeps its data in a file whose name ends in .db; got {location!r}. "
                 "Write milvus+lite:folder/file.db/NAME."
             )
         return cls(str(Path(parts["path"]).expanduser().absolute()), parts["name"] or "")
 
     @classmethod
-    def _server(cls, place: str) -> Self:
-        parts = _split(place)
+    def _server(cls, location: str) -> Self:
+        parts = _split(location)
         if parts is None:
-            raise InputError(f"Cannot read the address {_shown(PREFIX + place)!r}. It looks like {_EXAMPLES}.")
+            raise InputError(
+                f"Cannot read the address {_hide_secrets(PREFIX + location)!r}. It looks like {_EXAMPLES}."
+            )
         port = parts.port or (443 if parts.scheme == "https" else 19530)
         host = f"[{parts.hostname}]" if ":" in str(parts.hostname) else parts.hostname
         token = os.environ.get(TOKEN, "")
@@ -93,19 +116,19 @@ class Address:
 
 
 def is_milvus(text: str) -> bool:
-    """Whether a text means an index in Milvus rather than a folder."""
+    """Whether a text is the address of an index in Milvus, not a folder."""
     return text.startswith(PREFIX)
 
 
-def _split(place: str) -> SplitResult | None:
+def _split(location: str) -> SplitResult | None:
     try:
-        parts = urlsplit(place)
+        parts = urlsplit(location)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:  # a port that is no number, an unfinished [
         return None
     return parts if usable else None
 
 
-def _shown(url: str) -> str:
-    """An address for a message: whoever is named before the @ stays out of it."""
+def _hide_secrets(url: str) -> str:
+    """An address for a message, without what stands before the @."""
     return re.sub(r"//.*@", "//…@", url)

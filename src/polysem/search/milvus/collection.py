@@ -2,48 +2,57 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polysem.search.milvus.connection import CALL_SECONDS, Connection
+from polysem.errors import InputError
+from polysem.progress import Progress
+from polysem.search.milvus.address import INDEXES
+from polysem.search.milvus.connection import CALL_SECONDS, MilvusConnection
 from polysem.search.milvus.expressions import Expression
-from polysem.search.milvus.indexes import INDEXES
-from polysem.search.milvus.rows import FACTS_LIMIT, TEXT_LIMIT, Row, set_fields
+from polysem.search.milvus.rows import FACTS_LIMIT, TEXT_LIMIT, Row, key, set_fields
 from polysem.search.store import Manifest, SearchError
 
 MOST = 16_384
 """Milvus returns no more candidates, and no more rows, at once."""
-PARTITIONS = ("image", "text", "note")
+_VALUES = "note"
+PARTITIONS = ("image", "text", _VALUES)
 _FIELDS = {"id", "mean", "added", "item", "facts", "ranges", "crc", "set_0"}
 _READ_BYTES, _WRITE_BYTES = 16 << 20, 8 << 20
 _READ_ROWS = 1000
 _LOAD_SECONDS, _FLUSH_SECONDS = 300.0, 300.0
-# Small segments are never indexed, they are scanned: what does not move for so long is not waited for.
+# Small segments are never indexed, they are scanned: without progress for this long, waiting ends.
 _IDLE_SECONDS = 2.0
 _EVERYTHING = 'id > ""'
-Progress = Callable[[str, int, int], Any]
 
 
-class Collection:
-    """Rows by key, by page and by nearness of their means. Every reading sees what was written before it."""
+class MilvusCollection:
+    """Rows by key, by page and by nearness of their means, and JSON values by name in a partition of their own."""
 
-    def __init__(self, connection: Connection, manifest: Manifest | None = None) -> None:
+    def __init__(self, connection: MilvusConnection, manifest: Manifest | None = None) -> None:
         self.connection, self.address = connection, connection.address
         self._name = self.address.name
         self._reading: dict[str, Any] = {"consistency_level": self.address.consistency}
         self.rows_at_once, self.set_fields = _READ_ROWS, list[str]()
-        self._index = ""
+        self._index, self._dim = "", 0
         if manifest is not None:
-            self.know(manifest)
+            self.set_manifest(manifest)
 
-    def know(self, manifest: Manifest) -> None:
-        """Take notice of how large a set is."""
-        self.rows_at_once, self.set_fields = _rows_within(manifest, _READ_BYTES), set_fields(manifest)
+    def set_manifest(self, manifest: Manifest) -> None:
+        """Size requests by how large a set is."""
+        self._dim, self.rows_at_once, self.set_fields = (
+            manifest.dim,
+            _rows_within(manifest, _READ_BYTES),
+            set_fields(manifest),
+        )
 
     def exists(self) -> bool:
         """Whether it is there; an error if a collection of this name is another program's."""
@@ -57,7 +66,7 @@ class Collection:
             )
         return True
 
-    def make(self, manifest: Manifest) -> None:
+    def create(self, manifest: Manifest) -> None:
         """Create it, empty."""
         client, kinds = self.connection.pymilvus.MilvusClient, self.connection.pymilvus.DataType
         schema = client.create_schema(auto_id=False, enable_dynamic_field=False, description="polysem index")
@@ -102,12 +111,12 @@ class Collection:
         return len(rows)
 
     def delete(self, keys: Sequence[str]) -> None:
-        for some in chunks(keys, _READ_ROWS):
+        for some in split_keys(keys, _READ_ROWS):
             self._call("delete", ids=some, doing="remove from")
 
     def fetch(self, keys: Iterable[str], fields: Sequence[str]) -> Iterator[Row]:
         """The rows with these keys, in no order."""
-        for some in chunks(keys, self.rows_at_once):
+        for some in split_keys(keys, self.rows_at_once):
             named = ", ".join(f'"{key}"' for key in some)
             yield from self._call("query", filter=f"id in [{named}]", output_fields=list(fields), **self._reading)
 
@@ -164,12 +173,36 @@ class Collection:
         )
         return int(found["count(*)"])
 
-    def settle(self, progress: Progress | None) -> None:
+    def read_value(self, name: str) -> Any:
+        """The JSON value stored under this name; None if there is none."""
+        for row in self.fetch([key(_VALUES, name)], ["id", "item"]):
+            return json.loads(zlib.decompress(b64decode(row["item"])))
+        return None
+
+    def write_value(self, name: str, value: Any) -> None:
+        text = b64encode(zlib.compress(json.dumps(value).encode())).decode()
+        if len(text) > TEXT_LIMIT:
+            raise InputError(
+                f"The value {name!r} takes {len(text):,} bytes, and Milvus holds {TEXT_LIMIT:,}. Shorten it."
+            )
+        row = {
+            "id": key(_VALUES, name),
+            "mean": np.zeros(self._dim, np.float32),
+            "added": time.time_ns(),
+            "item": text,
+            "facts": [0],
+            "ranges": {},
+            "crc": 0,
+            **dict.fromkeys(self.set_fields, ""),
+        }
+        self.write(_VALUES, [row])
+
+    def wait_until_indexed(self, progress: Progress | None) -> None:
         """Seal what was written and wait while the server indexes it. Searching works meanwhile."""
         self._call("flush", doing="write to", timeout=_FLUSH_SECONDS)
         before, since = -1, time.monotonic()
         while True:
-            state = self._call("describe_index", self._index_name())
+            state = self._call("describe_index", "mean")
             done, of = int(state.get("indexed_rows", 0)), int(state.get("total_rows", 0))
             if progress is not None:
                 progress("index", done, of)
@@ -184,12 +217,9 @@ class Collection:
         self._call("flush", doing="compact", timeout=_FLUSH_SECONDS)
         self._call("compact", doing="compact")
 
-    def _index_name(self) -> str:
-        return "mean"
-
     def _index_kind(self) -> str:
         if not self._index:
-            kind = str(self._call("describe_index", self._index_name()).get("index_type"))
+            kind = str(self._call("describe_index", "mean").get("index_type"))
             self._index = kind if kind in INDEXES else "AUTOINDEX"
         return self._index
 
@@ -210,7 +240,7 @@ def _and_where(first: str, where: Expression) -> str:
     return f"{first} and {where}" if first else where
 
 
-def chunks(keys: Iterable[str], size: int) -> Iterator[list[str]]:
+def split_keys(keys: Iterable[str], size: int) -> Iterator[list[str]]:
     rest = iter(keys)
     while some := list(islice(rest, size)):
         yield some

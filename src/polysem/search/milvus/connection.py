@@ -1,4 +1,4 @@
-"""The way to a Milvus server or to milvus-lite: quiet, soon decided, and with errors a user can act on."""
+"""The connection to a Milvus server or to milvus-lite, with time limits and errors a user can act on."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ OLDEST = (2, 3, 2)
 _LOGGERS = ("pymilvus", "pymilvus.milvus_client", "milvus_lite", "grpc._server")
 _INSTALL = "Install the extra: pip install 'polysem[milvus]'"
 
-# milvus-lite runs within this process, one server for each file: the last who uses it stops it.
+# milvus-lite runs within this process, one server for each file: its last user stops it.
 _lite_users: Counter[str] = Counter()
 _lite_lock = threading.Lock()
 
 
-class Connection:
-    """Calls of `pymilvus.MilvusClient` on one server, each with a time limit; what goes wrong is a `SearchError`."""
+class MilvusConnection:
+    """Calls of `pymilvus.MilvusClient` on one server, each with a time limit; failures are `SearchError`s."""
 
     def __init__(self, address: Address, *, create: bool = False) -> None:
         """create: whether milvus-lite may begin a new file."""
         self.address = address
-        self.pymilvus = _pymilvus(address.lite)
+        self.pymilvus = _import_pymilvus(address.lite)
         self._client: Any = None
         if address.lite:
             _check_file(Path(address.uri), create)
@@ -60,10 +60,10 @@ class Connection:
         try:
             return getattr(self._client, method)(*arguments, timeout=timeout, **more)
         except self.pymilvus.MilvusException as error:
-            raise failed(doing, self.address, error) from None
+            raise describe_failure(doing, self.address, error) from None
 
     def close(self) -> None:
-        """Let go of the connection, and of milvus-lite if nobody else uses its file. Safe to call twice."""
+        """Close the connection, and milvus-lite if it was the last to use its file. Safe to call twice."""
         client, self._client = self._client, None
         if client is not None:
             with suppress(self.pymilvus.MilvusException):
@@ -93,29 +93,29 @@ class Connection:
             )
 
 
-def failed(doing: str, address: Address, error: Exception) -> SearchError:
+def describe_failure(doing: str, address: Address, error: Exception) -> SearchError:
     """A `SearchError` for what Milvus refused."""
     return SearchError(
-        f"Cannot {doing} {address.url}: Milvus says: {_said(error)}. Look at the server's health and log, then run the "
-        "same command again."
+        f"Cannot {doing} {address.url}: Milvus says: {_read_message(error)}. Look at the server's health and log, then "
+        "run the same command again."
     )
 
 
 def _unreachable(address: Address, error: Exception) -> SearchError:
     if address.lite:
         return SearchError(
-            f"Cannot open {address.uri} with milvus-lite ({_said(error)}). Another process may be using it: "
+            f"Cannot open {address.uri} with milvus-lite ({_read_message(error)}). Another process may be using it: "
             "milvus-lite serves one at a time. Wait for it or stop it, and see that the folder may be written."
         )
-    said = _said(error)
-    if "auth" in said.lower():
+    message = _read_message(error)
+    if "auth" in message.lower():
         remedy = f"Put user:password or a token into the environment variable {TOKEN}"
     else:
         remedy = "See that Milvus runs there and that host and port are right"
-    return SearchError(f"Cannot connect to Milvus at {address.uri}: {said}. {remedy}, then run this again.")
+    return SearchError(f"Cannot connect to Milvus at {address.uri}: {message}. {remedy}, then run this again.")
 
 
-def _said(error: Exception) -> str:
+def _read_message(error: Exception) -> str:
     text = str(getattr(error, "message", "") or error)
     return " ".join(text.split())[:300].rstrip(". ")
 
@@ -130,15 +130,15 @@ def _check_file(path: Path, create: bool) -> None:
         raise SearchError(f"There is no {path}. Make an index there with `polysem index … --store milvus+lite:{path}`.")
 
 
-def _pymilvus(lite: bool) -> Any:
+def _import_pymilvus(lite: bool) -> Any:
     quiet = "pymilvus" not in sys.modules
     try:
-        found = importlib.import_module("pymilvus")
+        module = importlib.import_module("pymilvus")
         if lite:
             importlib.import_module("milvus_lite.server_manager")
     except ImportError as error:
         raise SearchError(f"An index in Milvus needs pymilvus and milvus-lite ({error}). {_INSTALL}.") from None
-    if quiet:  # it would print every error beside the exception; whoever imported it before has chosen for himself
+    if quiet:  # it would log every error beside the exception; an application that imported it before has chosen itself
         for name in _LOGGERS:
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    return found
+    return module

@@ -1,26 +1,105 @@
-"""A filter as an expression of Milvus: digits, quoted hexadecimal digits and fixed words, nothing that a user wrote.
+"""Filters in Milvus: an item's values as hashed statements, and a filter as an expression over them.
+
+A fact is the hash of a statement such as "label equals 'dog'" or "year has a value", stored as a whole number: no text
+of a user enters an expression. Equal numbers are one value whatever their type (1 and 1.0); booleans, numbers and texts
+stay apart, and a list states each of its values: the statements follow `filters.evaluate`. For <, <=, > and >= the
+least and the greatest number and text of a field are kept in `ranges`; texts as the hexadecimal digits of their first
+bytes, which sort as the texts do.
 
 Some tests Milvus cannot decide (`like`, a text that contains another). So there are two expressions: `possible` holds
 for every item that passes, and maybe for more; `certain` holds only for items that do. Between the two,
-`filters.matches` decides. Negations are carried down to the tests, because what `not` makes of a value that is not
-there has changed from one Milvus to the next.
+`filters.matches` decides. Negations are pushed down to the tests, because what `not` makes of a missing value has
+changed from one Milvus to the next.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
-from typing import Final, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, Final, Literal
 
-from polysem.search.filters import And, Compare, Field, Filter, In, IsNull, Not, Or
-from polysem.search.filters.tree import Operator, Value
-from polysem.search.milvus.filter_fields import TEXT_BYTES, Kind, Statement, fact, range_key, text_range
+from polysem.search.filters import And, Compare, Field, Filter, In, IsNull, Not, Operator, Or, Value
 
+Statement = Literal["has", "equals", "member", "is text", "has text", "has number"]
+Kind = Literal["number", "text"]
+End = Literal["least", "greatest"]
+TEXT_BYTES = 32
+"""Of a text, so many bytes are compared within Milvus."""
 Expression = str | bool
-"""A text for Milvus, or True for all items, False for none."""
+"""An expression of Milvus, or True for all items, False for none."""
 
 _OPPOSITE: Final = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 _EXACT_INTEGER = 2**53
+
+
+def hash_statement(statement: Statement, field: Field, value: Any = None) -> int:
+    """The statement as a number of 63 bits: the expressions of milvus-lite know no negative ones."""
+    return _hash(statement, field.built_in, field.keys, _plain(value))
+
+
+def range_key(kind: Kind, end: End, field: Field) -> str:
+    """The key of `ranges` for the least or greatest number or text of a field."""
+    return f"{kind[0]}{end[0]}{_hash(kind, end, field.built_in, field.keys):x}"
+
+
+def text_range(text: str) -> str:
+    """A text as `ranges` holds it."""
+    return text.encode()[:TEXT_BYTES].hex()
+
+
+def describe(item: Mapping[str, Any]) -> tuple[list[int], dict[str, Any]]:
+    """Facts and ranges of an item, given as for `filters.matches`."""
+    facts: set[int] = set()
+    ranges: dict[str, Any] = {}
+    for field, value in _fields(item):
+        facts.add(hash_statement("has", field))
+        listed = isinstance(value, list | tuple)
+        each = list(value) if listed else [value]
+        scalars = [one for one in each if isinstance(one, str | bool | int | float)]
+        facts.update(hash_statement("equals", field, one) for one in scalars)
+        if listed:
+            facts.update(hash_statement("member", field, one) for one in scalars if not isinstance(one, str))
+        elif isinstance(value, str):
+            facts.add(hash_statement("is text", field))
+        if numbers := [one for one in scalars if isinstance(one, int | float) and not isinstance(one, bool)]:
+            facts.add(hash_statement("has number", field))
+            ranges[range_key("number", "least", field)] = min(numbers)
+            ranges[range_key("number", "greatest", field)] = max(numbers)
+        if texts := [one for one in scalars if isinstance(one, str)]:
+            facts.add(hash_statement("has text", field))
+            ranges[range_key("text", "least", field)] = text_range(min(texts))
+            ranges[range_key("text", "greatest", field)] = text_range(max(texts))
+    return sorted(facts), ranges
+
+
+def _fields(item: Mapping[str, Any]) -> Iterator[tuple[Field, Any]]:
+    """Every name a filter could give, with its value, where there is one."""
+    for name in ("id", "caption", "path", "side"):
+        if item.get(name) is not None:
+            yield Field((name,), built_in=True), item[name]
+    if item.get("label"):
+        yield Field(("label",), built_in=True), item["label"]
+    yield from _inside((), item.get("metadata", {}))
+
+
+def _inside(keys: tuple[str, ...], values: Mapping[str, Any]) -> Iterator[tuple[Field, Any]]:
+    for key, value in values.items():
+        if value is not None:
+            yield Field((*keys, key)), value
+        if isinstance(value, Mapping):
+            yield from _inside((*keys, key), value)
+
+
+def _plain(value: Any) -> Any:
+    """One spelling for equal numbers."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _hash(*parts: Any) -> int:
+    text = json.dumps(parts, ensure_ascii=False)
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
 def possible(node: Filter) -> Expression:
@@ -39,16 +118,16 @@ def complement(node: Filter) -> Expression:
 
 
 def all_of(*parts: Expression) -> Expression:
-    return _joined("and", parts)
+    return _join("and", parts)
 
 
 def any_of(*parts: Expression) -> Expression:
-    return _joined("or", parts)
+    return _join("or", parts)
 
 
 def any_equals(field: Field, values: Sequence[Value]) -> str:
     """Items whose field equals one of the values."""
-    return _any_fact(dict.fromkeys(fact("equals", field, value) for value in values))
+    return _any_fact(dict.fromkeys(hash_statement("equals", field, value) for value in values))
 
 
 def _where(node: Filter, wanted: bool, sure: bool) -> Expression:
@@ -57,9 +136,9 @@ def _where(node: Filter, wanted: bool, sure: bool) -> Expression:
         case Not(part):
             return _where(part, not wanted, sure)
         case And(parts):
-            return _joined("and" if wanted else "or", [_where(part, wanted, sure) for part in parts])
+            return _join("and" if wanted else "or", [_where(part, wanted, sure) for part in parts])
         case Or(parts):
-            return _joined("or" if wanted else "and", [_where(part, wanted, sure) for part in parts])
+            return _join("or" if wanted else "and", [_where(part, wanted, sure) for part in parts])
         case IsNull(field):
             return _has("has", field, not wanted)
         case In(field, values):
@@ -75,7 +154,7 @@ def _where(node: Filter, wanted: bool, sure: bool) -> Expression:
 
 
 def _has(statement: Statement, field: Field, wanted: bool, value: Value | None = None) -> str:
-    test = f"array_contains(facts, {fact(statement, field, value)})"
+    test = f"array_contains(facts, {hash_statement(statement, field, value)})"
     return test if wanted else f"(not {test})"
 
 
@@ -117,7 +196,7 @@ def _range(field: Field, operator: Operator, value: Value, wanted: bool, sure: b
     return f"({test})" if wanted else any_of(_has(there, field, False), test)
 
 
-def _joined(word: Literal["and", "or"], parts: Sequence[Expression]) -> Expression:
+def _join(word: Literal["and", "or"], parts: Sequence[Expression]) -> Expression:
     absorbing = word == "or"
     if any(part is absorbing for part in parts):
         return absorbing

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polysem.errors import InputError
-from polysem.search.milvus.filter_fields import describe
+from polysem.search.engine.scoring import mean_vectors
+from polysem.search.milvus.expressions import describe
 from polysem.search.store import Batch, Item, Manifest, Side
 from polysem.search.store.entries import as_rows
-from polysem.search.vector_checks import means_of
 
 TEXT_LIMIT = 65_535
 """Bytes of a VARCHAR or JSON value."""
@@ -32,11 +32,11 @@ _CONTENT = ("id", "path", "caption", "metadata", "labels", "hash")
 
 
 def key(side: str, name: str) -> str:
-    """The primary key of an item or note: of one length whatever the id, and scattered evenly."""
+    """The primary key of an item or stored value: of one length whatever the id, and evenly distributed."""
     return blake2b(f"{side}\0{name}".encode(), digest_size=16).hexdigest()
 
 
-def parts_of(manifest: Manifest) -> int:
+def count_parts(manifest: Manifest) -> int:
     """How many VARCHAR fields hold a set."""
     size = max(manifest.sets.values()) * manifest.dim * manifest.stored.itemsize
     parts = -(-(-(-size // 3) * 4) // _PART)
@@ -47,19 +47,19 @@ def parts_of(manifest: Manifest) -> int:
 
 def set_fields(manifest: Manifest) -> list[str]:
     """The names of the fields that hold a set."""
-    return [f"set_{part}" for part in range(parts_of(manifest))]
+    return [f"set_{part}" for part in range(count_parts(manifest))]
 
 
-def rows(batch: Batch, entries: Sequence[tuple[Any, ...]], manifest: Manifest, added: int) -> Iterator[Row]:
-    """The rows of a checked batch, one at a time; `entries` as `checked_entries` returned them."""
+def encode_rows(batch: Batch, entries: Sequence[tuple[Any, ...]], manifest: Manifest, added: int) -> Iterator[Row]:
+    """The rows of a checked batch, one at a time; `entries` as `encode_entries` returned them."""
     names = set_fields(manifest)
-    for place, ((name, text, facts, ranges), own) in enumerate(zip(entries, batch.vectors, strict=True)):
+    for number, ((name, text, facts, ranges), own) in enumerate(zip(entries, batch.vectors, strict=True)):
         stored = np.ascontiguousarray(own).tobytes()
         encoded = b64encode(stored).decode()
         yield {
             "id": key(batch.side, name),
-            "mean": means_of(own),
-            "added": added + place,
+            "mean": mean_vectors(own),
+            "added": added + number,
             "item": text,
             "facts": facts,
             "ranges": ranges,
@@ -68,14 +68,14 @@ def rows(batch: Batch, entries: Sequence[tuple[Any, ...]], manifest: Manifest, a
         }
 
 
-def checked_entries(batch: Batch) -> list[tuple[str, str, list[int], dict[str, Any]]]:
+def encode_entries(batch: Batch) -> list[tuple[str, str, list[int], dict[str, Any]]]:
     """Id, text, facts and ranges of each entry, or an error that names the one Milvus cannot hold."""
-    found = []
+    encoded = []
     for name, path, caption, metadata, labels, digest in as_rows(batch.entries):
         values = (name, path, caption, json.loads(metadata), json.loads(labels), digest)
-        said = dict(zip(_CONTENT, values, strict=True))
-        text = json.dumps(said, ensure_ascii=False, separators=(",", ":"))
-        facts, ranges = describe(filterable(said, batch.side))
+        content = dict(zip(_CONTENT, values, strict=True))
+        text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+        facts, ranges = describe(as_filtered(content, batch.side))
         sizes = {
             "caption, labels and metadata": len(text.encode()),
             "values to filter by": len(json.dumps(ranges)),
@@ -91,33 +91,33 @@ def checked_entries(batch: Batch) -> list[tuple[str, str, list[int], dict[str, A
                 f"Item {name!r:.80}: its metadata and labels make {len(facts):,} values to filter by, and Milvus holds "
                 f"{FACTS_LIMIT:,}. Leave some out, or keep the index in a folder."
             )
-        found.append((name, text, facts, ranges))
-    return found
+        encoded.append((name, text, facts, ranges))
+    return encoded
 
 
-def filterable(said: Mapping[str, Any], side: str) -> dict[str, Any]:
+def as_filtered(content: Mapping[str, Any], side: str) -> dict[str, Any]:
     """An item in the form that `filters.matches` takes."""
-    return {**said, "label": said["labels"], "side": side}
+    return {**content, "label": content["labels"], "side": side}
 
 
-def content(row: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the user said of an item; None if it cannot be read."""
+def read_content(row: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Id, path, caption, metadata, labels and hash of an item; None if they cannot be read."""
     try:
-        found = json.loads(row["item"])
+        content = json.loads(row["item"])
     except ValueError:
         return None
-    return found if isinstance(found, dict) and found.keys() >= set(_CONTENT) else None
+    return content if isinstance(content, dict) and content.keys() >= set(_CONTENT) else None
 
 
-def item(row: Mapping[str, Any], side: Side) -> Item | None:
+def read_item(row: Mapping[str, Any], side: Side) -> Item | None:
     """The item of a row, None if it cannot be read. Its position is -1: Milvus has no positions."""
-    if (said := content(row)) is None:
+    if (content := read_content(row)) is None:
         return None
-    id_, path, caption, metadata, labels, digest = (said[name] for name in _CONTENT)
+    id_, path, caption, metadata, labels, digest = (content[name] for name in _CONTENT)
     return Item(id_, side, -1, path, caption, metadata, tuple(labels), digest, row["added"] / 1e9)
 
 
-def vectors(row: Mapping[str, Any], side: Side, manifest: Manifest) -> NDArray[Any] | None:
+def read_set(row: Mapping[str, Any], side: Side, manifest: Manifest) -> NDArray[Any] | None:
     """(K, D) set of a row; None if it cannot be read."""
     try:
         return np.frombuffer(_bytes(row, manifest), manifest.stored).reshape(manifest.sets[side], manifest.dim)
@@ -125,19 +125,19 @@ def vectors(row: Mapping[str, Any], side: Side, manifest: Manifest) -> NDArray[A
         return None
 
 
-def damage(row: Mapping[str, Any], side: Side, manifest: Manifest) -> str | None:
-    """What is wrong with a row; None if nothing."""
-    if (said := content(row)) is None:
+def find_damage(row: Mapping[str, Any], side: Side, manifest: Manifest) -> str | None:
+    """How a row is damaged; None if it is not."""
+    if (content := read_content(row)) is None:
         return f"the row {row['id']} holds no item"
-    name = f"{said['id']!r:.80}"
-    if key(side, said["id"]) != row["id"]:
+    name = f"{content['id']!r:.80}"
+    if key(side, content["id"]) != row["id"]:
         return f"item {name} is under the key of another"
-    found = vectors(row, side, manifest)
-    if found is None or zlib.crc32(found.tobytes()) != row["crc"]:
+    own = read_set(row, side, manifest)
+    if own is None or zlib.crc32(own.tobytes()) != row["crc"]:
         return f"the vectors of item {name} have changed"
-    if not np.allclose(means_of(found), row["mean"], rtol=1e-5, atol=1e-6):
+    if not np.allclose(mean_vectors(own), row["mean"], rtol=1e-5, atol=1e-6):
         return f"the mean of item {name} is not that of its vectors"
-    if describe(filterable(said, side)) != (sorted(row["facts"]), row["ranges"]):
+    if describe(as_filtered(content, side)) != (sorted(row["facts"]), row["ranges"]):
         return f"what filters ask of item {name} has changed"
     return None
 

@@ -1,6 +1,6 @@
-"""An index on disk: who the items are in SQLite, their vectors in files that never change.
+"""An index on disk: items in SQLite, their vectors in immutable segment files.
 
-    index.sqlite             the manifest, the items, and which rows of which segment count (write-ahead log beside it)
+    index.sqlite             the manifest, the items, and the tombstones of each segment (write-ahead log beside it)
     segment-NNNNNN.seg       the vectors of one batch of items, checksummed, written once
     writer.lock              held by the one process that writes
 
@@ -9,12 +9,10 @@ a writer leaves an index that reads as if the writer had stopped after its last 
 needs a local disk: an index on a network file system can be copied from there, not used there.
 """
 
-from polysem.search.store.entries import Batch, Entry, Side
+from polysem.search.store.entries import Batch, Entry, Item, Manifest, Side
 from polysem.search.store.errors import IndexBusyError, SearchError
-from polysem.search.store.manifest import Manifest
-from polysem.search.store.rows import Item, Stats, View
-from polysem.search.store.segments import Damage
-from polysem.search.store.snapshot import Snapshot
+from polysem.search.store.segments import Damage, Segment
+from polysem.search.store.snapshot import SegmentView, Snapshot, Stats
 from polysem.search.store.store import Added, Compacted, Store
 
 __all__ = [
@@ -27,9 +25,10 @@ __all__ = [
     "Item",
     "Manifest",
     "SearchError",
+    "Segment",
+    "SegmentView",
     "Side",
     "Snapshot",
     "Stats",
     "Store",
-    "View",
 ]

@@ -1,30 +1,108 @@
-"""What is added to an index, and the checks that keep what cannot be found again out of it."""
+"""What an index holds: its manifest, its items, and the validation of what is added."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polysem.errors import InputError, kind
-from polysem.search.store.manifest import Manifest
+from polysem.errors import ConfigError, InputError, kind
+from polysem.search.store.errors import SearchError
 
+VERSION = 1
+Dtype = Literal["float16", "float32"]
 Side = Literal["image", "text"]
 SIDES: tuple[Side, ...] = get_args(Side)
 _BLOCK = 4096
+# Less than what a search accepts (`engine.checks`), so that rounding to half precision makes no vector unacceptable.
+_NORM_ERROR = 0.009
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 
 @dataclass(frozen=True)
-class Entry:
-    """An item as the user knows it.
+class Manifest:
+    """What every vector of an index has in common.
 
-    id: the user's own, unique on its side. metadata: what filters ask for, as JSON. hash: of the content, so that an
+    fingerprint: of the model's weights and preprocessing, which must match. `model` (where it came from), `similarity`
+    and `preprocessing` are for people to read.
+    sets: vectors per item for each side, e.g. {"image": 4, "text": 4}. dim: width of a vector.
+    """
+
+    fingerprint: str
+    sets: Mapping[str, int]
+    dim: int
+    similarity: Mapping[str, Any] = field(default_factory=dict)
+    preprocessing: Mapping[str, Any] = field(default_factory=dict)
+    model: str = ""
+    dtype: Dtype = "float32"
+    version: int = VERSION
+
+    def __post_init__(self) -> None:
+        if self.dtype not in get_args(Dtype):
+            raise ConfigError(f"Vectors are stored as {' or '.join(get_args(Dtype))}, not as {self.dtype!r}.")
+        if not self.sets or not set(self.sets) <= {"image", "text"} or min(self.sets.values()) < 1 or self.dim < 1:
+            raise ConfigError(
+                "An index needs the number of vectors per item of its sides, e.g. sets={'image': 4, 'text': 4}, and "
+                f"their width, got sets={dict(self.sets)!r} and dim={self.dim!r}."
+            )
+        # As they come back from the database, so that a manifest equals itself read again.
+        for name in ("sets", "similarity", "preprocessing"):
+            object.__setattr__(self, name, json.loads(json.dumps(dict(getattr(self, name)))))
+
+    @property
+    def stored(self) -> np.dtype[Any]:
+        """The type of the values on disk: little-endian on every machine."""
+        return np.dtype(self.dtype).newbyteorder("<")
+
+    def differences(self, other: Manifest) -> list[str]:
+        """One line for each field that keeps the vectors of `other` out of this index; empty if they may share it."""
+        names = ("fingerprint", "sets", "dim", "similarity", "preprocessing")
+        return [
+            f"{name}: {getattr(self, name)!r:.80} in the index, {getattr(other, name)!r:.80} now"
+            for name in names
+            if getattr(self, name) != getattr(other, name)
+        ]
+
+    def as_rows(self) -> list[tuple[str, str]]:
+        """Name and JSON value of each field, for the database."""
+        return [(name, json.dumps(value)) for name, value in asdict(self).items()]
+
+    @classmethod
+    def from_rows(cls, rows: Mapping[str, str]) -> Manifest:
+        """The manifest that `as_rows` wrote."""
+        version = json.loads(rows.get("version", "null"))
+        if version != VERSION:
+            raise SearchError(
+                f"The index is of version {version}, this polysem reads {VERSION}. Use the polysem that made it, or "
+                "build the index again."
+            )
+        return cls(**{each.name: json.loads(rows[each.name]) for each in fields(cls)})
+
+
+class Item(NamedTuple):
+    """An item as indexed. position: of its vectors on its side; -1 if its segment cannot be read, and in Milvus."""
+
+    id: str
+    side: Side
+    position: int
+    path: str | None
+    caption: str | None
+    metadata: dict[str, Any]
+    labels: tuple[str, ...]
+    hash: str | None
+    added: float
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An item to add.
+
+    id: the user's own, unique on its side. metadata: JSON values to filter by. hash: of the content, so that an
     unchanged item need not be encoded again.
     """
 
@@ -38,10 +116,9 @@ class Entry:
 
 @dataclass(frozen=True)
 class Batch:
-    """Items of one side with their vectors (n, K, D), and arrays of n rows that an engine keeps beside them.
+    """Items of one side with their vectors (n, K, D), and further arrays of n rows to store beside them.
 
-    frames: of videos, for each item the sets (m, K, D) of its frames at even distances in time, or None; empty where no
-    item has any.
+    frames: of videos, for each item the sets (m, K, D) of evenly spaced frames, or None; empty where no item has any.
     """
 
     side: Side
@@ -51,8 +128,17 @@ class Batch:
     frames: Sequence[NDArray[Any] | None] = ()
 
 
-def checked(batch: Batch, manifest: Manifest) -> Batch:
-    """The batch with its vectors as they are stored, or an error that names the first item to blame."""
+def validate_batches(batches: Iterable[Batch], manifest: Manifest) -> list[Batch]:
+    """The batches that hold items, with their vectors as they are stored; an error names the first bad item."""
+    valid = [_validate(batch, manifest) for batch in batches if batch.entries]
+    for side in SIDES:
+        ids = [entry.id for batch in valid if batch.side == side for entry in batch.entries]
+        if len(set(ids)) != len(ids):
+            raise InputError(f"Two batches of the side {side!r} hold the same id. Ids name items: make them unique.")
+    return valid
+
+
+def _validate(batch: Batch, manifest: Manifest) -> Batch:
     if batch.side not in manifest.sets:
         raise InputError(f"This index holds {' and '.join(manifest.sets)}, got the side {batch.side!r}.")
     vectors = np.asarray(batch.vectors)
@@ -65,11 +151,11 @@ def checked(batch: Batch, manifest: Manifest) -> Batch:
     for name, array in batch.arrays.items():
         if name == "vectors" or len(array) != len(batch.entries):
             raise InputError(f"Array {name!r} needs a row for each of {len(batch.entries)} items, got {kind(array)}.")
-    twice = next((key for key, count in Counter(entry.id for entry in batch.entries).items() if count > 1), None)
-    if twice is not None:
-        raise InputError(f"Item {twice!r} is given twice. Ids name items: make them unique.")
+    repeated = next((key for key, count in Counter(entry.id for entry in batch.entries).items() if count > 1), None)
+    if repeated is not None:
+        raise InputError(f"Item {repeated!r} is given twice. Ids name items: make them unique.")
     _check_frames(batch, manifest)
-    return Batch(batch.side, batch.entries, _stored(vectors, batch.entries, manifest), batch.arrays, batch.frames)
+    return Batch(batch.side, batch.entries, _as_stored(vectors, batch.entries, manifest), batch.arrays, batch.frames)
 
 
 def _check_frames(batch: Batch, manifest: Manifest) -> None:
@@ -89,12 +175,12 @@ def _check_frames(batch: Batch, manifest: Manifest) -> None:
             )
         if not np.isfinite(given).all() or np.abs(given).max() > 2:
             raise InputError(
-                f"Item {entry.id!r:.80}: its frames hold NaN, infinity or what is no unit vector, and nothing of the "
-                "batch was added. Look at the item's file; leave the item out if it is to blame."
+                f"Item {entry.id!r:.80}: its frames hold NaN, infinity or vectors that are not unit vectors; "
+                "nothing of the batch was added. Check the item's file, or leave the item out."
             )
 
 
-def _stored(vectors: NDArray[Any], entries: Sequence[Entry], manifest: Manifest) -> NDArray[Any]:
+def _as_stored(vectors: NDArray[Any], entries: Sequence[Entry], manifest: Manifest) -> NDArray[Any]:
     with np.errstate(over="ignore"):
         stored = vectors.astype(manifest.stored, copy=False)
     for start in range(0, len(stored), _BLOCK):  # in blocks: a check must not double the memory
@@ -104,39 +190,59 @@ def _stored(vectors: NDArray[Any], entries: Sequence[Entry], manifest: Manifest)
         if usable.all():
             continue
         row = int(np.argmin(usable))
-        what = (
-            "a vector of zeros, which points nowhere"
+        problem = (
+            "a vector of zeros, which has no direction"
             if finite[row]
             else f"NaN, infinity or more than {manifest.dtype} holds"
         )
         raise InputError(
-            f"Item {entries[start + row].id!r} has {what}, and nothing of the batch was added. Look at the item's file "
-            "and at the model's weights; leave the item out if it is to blame."
+            f"Item {entries[start + row].id!r} has {problem}; nothing of the batch was added. Check the item's file "
+            "and the model's weights, or leave the item out."
         )
     return stored
+
+
+def check_units(batch: Batch) -> None:
+    """Refuse vectors that are not unit vectors, which scores and bounds rely on; the error names the first item.
+
+    Wrong shapes, zeros and what is not finite are left to `validate_batches`, which says more about them.
+    """
+    vectors = np.asarray(batch.vectors)
+    if vectors.ndim != 3 or len(vectors) != len(batch.entries) or vectors.dtype.kind != "f":
+        return
+    for start in range(0, len(vectors), _BLOCK):
+        block = vectors[start : start + _BLOCK]
+        norms = np.sqrt(np.einsum("nkd,nkd->nk", block, block, dtype=np.float64))
+        wrong = np.isfinite(norms) & (norms > 0) & (np.abs(norms - 1) > _NORM_ERROR)
+        if wrong.any():
+            row, element = np.argwhere(wrong)[0].tolist()
+            raise InputError(
+                f"Vector {element} of item {batch.entries[start + row].id!r:.80} has norm {norms[row, element]:.4g}; "
+                "unit vectors are needed, and nothing of the batch was added. Normalise them first."
+            )
 
 
 def as_rows(entries: Iterable[Entry]) -> Iterator[tuple[str, str | None, str | None, str, str, str | None]]:
     """(id, path, caption, metadata, labels, hash) of each entry as the database keeps them."""
     for entry in entries:
-        key = _text("id", entry.id, entry.id)
+        key = _check_text("id", entry.id, entry.id)
         if not key:
             raise InputError("An item has an empty id. Give every item an id of at least one character.")
         if isinstance(entry.labels, str):
             raise InputError(f"Item {key!r}: labels are a list of texts, got the text {entry.labels!r}.")
-        labels = [_text("label", label, key) for label in entry.labels]
+        labels = [_check_text("label", label, key) for label in entry.labels]
         yield (
             key,
-            None if entry.path is None else _text("path", entry.path, key),
-            None if entry.caption is None else _text("caption", entry.caption, key),
-            _metadata(entry.metadata, key),
+            None if entry.path is None else _check_text("path", entry.path, key),
+            None if entry.caption is None else _check_text("caption", entry.caption, key),
+            _encode_metadata(entry.metadata, key),
             _JSON.encode(labels),
-            None if entry.hash is None else _text("hash", entry.hash, key),
+            None if entry.hash is None else _check_text("hash", entry.hash, key),
         )
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a text can be written down: the names of files in an old encoding cannot."""
+    """Whether a text can be encoded as UTF-8: names of files in another encoding cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -144,20 +250,20 @@ def is_unicode(text: str) -> bool:
     return True
 
 
-def _text(what: str, value: object, key: object) -> str:
+def _check_text(what: str, value: object, key: object) -> str:
     if not isinstance(value, str):
         raise InputError(f"Item {key!r}: its {what} must be a text, got {value!r:.80} ({kind(value)}).")
     if "\0" in value:
-        raise InputError(f"Item {key!r}: its {what} holds the character NUL, which no database finds again. Remove it.")
+        raise InputError(f"Item {key!r}: its {what} holds the character NUL, which SQLite cannot compare. Remove it.")
     if not is_unicode(value):
         raise InputError(
-            f"Item {key!r}: its {what} {value!r:.80} is no valid Unicode, as names of files in an old encoding are. "
+            f"Item {key!r}: its {what} {value!r:.80} is no valid Unicode, as names of files in another encoding are. "
             "Rename the file, or give the item another text."
         )
     return value
 
 
-def _metadata(value: Mapping[str, Any], key: str) -> str:
+def _encode_metadata(value: Mapping[str, Any], key: str) -> str:
     try:
         _check_json(value, key)
         return _JSON.encode(value)
@@ -168,7 +274,7 @@ def _metadata(value: Mapping[str, Any], key: str) -> str:
 
 
 def _check_json(value: Any, key: str) -> None:
-    """Refuse what JSON in a database would change: such a value could never be found again."""
+    """Refuse what JSON in SQLite would change: a filter could never match such a value."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             if not isinstance(name, str) or not name or any(sign in '"\\' or sign < " " for sign in name):
@@ -176,12 +282,12 @@ def _check_json(value: Any, key: str) -> None:
                     f"Item {key!r}: the metadata name {name!r} must be a text without quotation marks, backslashes and "
                     "control characters, so that a filter can name it."
                 )
-            _text("metadata", name, key)
+            _check_text("metadata", name, key)
             _check_json(inner, key)
     elif isinstance(value, list | tuple):
         for inner in value:
             _check_json(inner, key)
     elif isinstance(value, str):
-        _text("metadata", value, key)
+        _check_text("metadata", value, key)
     elif isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise InputError(f"Item {key!r}: the metadata number {value} has more than 64 bits. Give it as a text.")

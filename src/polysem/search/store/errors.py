@@ -1,4 +1,4 @@
-"""What can go wrong with an index on disk, in words a user can act on."""
+"""Errors of an index on disk, in words a user can act on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class SearchError(InputError):
 
 
 class IndexBusyError(SearchError):
-    """Somebody else is writing the index: it can be tried again later."""
+    """Another process is writing the index: try again later."""
 
 
 _FULL = "The disk is full: free some space"
@@ -42,7 +42,7 @@ _BY_SQLITE = {
 }
 
 
-def failed(doing: str, path: Path, error: OSError | sqlite3.Error) -> SearchError:
+def describe_failure(doing: str, path: Path, error: OSError | sqlite3.Error) -> SearchError:
     """A `SearchError` for what the system or the database refused, with what to do about it."""
     kind = SearchError
     if isinstance(error, OSError):

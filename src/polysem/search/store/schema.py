@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from polysem.search.store.errors import SearchError, failed
-from polysem.search.store.manifest import Manifest
+from polysem.search.store.entries import Manifest
+from polysem.search.store.errors import SearchError, describe_failure
 
 NAME = "index.sqlite"
 _BUSY_SECONDS = 30.0
 
-# `items` holds what counts and nothing else; the rows of a segment that no longer count are bits in `dead`.
+# `items` holds the live items only; `dead` holds the tombstones of a segment's rows as bits.
 # AUTOINCREMENT: the number of a segment that was deleted never names another one, so a map can be kept by number.
 _TABLES = """
 CREATE TABLE manifest (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -104,7 +104,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def data_version(connection: sqlite3.Connection) -> int:
-    """A number that is another one once somebody else has committed; in a transaction, that of what it sees."""
+    """A number that changes when another connection commits; in a transaction, that of what it sees."""
     (version,) = connection.execute("PRAGMA data_version").fetchone()
     return int(version)
 
@@ -117,7 +117,7 @@ def shrink_log(connection: sqlite3.Connection) -> None:
 
 
 def read_manifest(connection: sqlite3.Connection, folder: Path) -> Manifest:
-    """The manifest, or an error that says what the folder is instead of an index."""
+    """The manifest, or an error where the folder holds no index."""
     if not has_table(connection, "manifest"):
         raise missing(folder)
     return Manifest.from_rows(dict(connection.execute("SELECT name, value FROM manifest")))
@@ -137,9 +137,9 @@ def has_words_module(connection: sqlite3.Connection) -> bool:
 
 
 @contextmanager
-def explained(doing: str, path: Path) -> Iterator[None]:
-    """Turn what SQLite or the system says into a message with a next step."""
+def explain_errors(doing: str, path: Path) -> Iterator[None]:
+    """Turn errors of SQLite and the system into a `SearchError` with a next step."""
     try:
         yield
     except (OSError, sqlite3.Error) as error:
-        raise failed(doing, path, error) from None
+        raise describe_failure(doing, path, error) from None

@@ -2,10 +2,10 @@
 
     head          magic, version, where the description is and its checksum
     arrays        row after row, little-endian, each array aligned for vector instructions
-    description   JSON: what its writer says about it, and for each array its dtype, shape, place and the checksum of
+    description   JSON: what its writer adds (`about`), and for each array its dtype, shape, offset and the checksum of
                   every chunk of rows
 
-A file is written aside, made durable and then renamed, so a name in the folder is a whole segment.
+A file is written under another name, made durable and then renamed, so a name in the folder is a whole segment.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polysem.atomic_write import sync_folder, write_all
-from polysem.search.store.errors import SearchError, failed
+from polysem.search.store.errors import SearchError, describe_failure
 
 _MAGIC, _VERSION = b"polysem\0", 1
 _HEAD = struct.Struct("<8sIIQQ")  # magic, version, checksum of the description, its place, its length
@@ -96,7 +96,7 @@ def write(path: Path, columns: Mapping[str, Column], about: Mapping[str, Any] | 
         with suppress(OSError):  # what stopped the writing is the better message; the next writer removes the file
             partial.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            raise failed("write", path, error) from None
+            raise describe_failure("write", path, error) from None
         raise
     return size
 
@@ -235,3 +235,26 @@ def _describe(file: IO[bytes]) -> tuple[dict[str, Any], dict[str, _Layout]]:
         raise ValueError("the checksum of its description differs")
     found = json.loads(description)
     return found["about"], {name: _Layout(**layout) for name, layout in found["arrays"].items()}
+
+
+def segment_path(folder: Path, number: int) -> Path:
+    return folder / f"segment-{number:06d}.seg"
+
+
+def attached_path(segment: Path, name: str) -> Path:
+    return segment.with_name(f"{segment.stem}.{name}.seg")
+
+
+def describe_unreadable(path: Path, error: Exception) -> Damage:
+    """The damage of a segment that cannot be opened."""
+    if isinstance(error, OSError):
+        why = "the file is gone" if isinstance(error, FileNotFoundError) else f"it cannot be read ({error.strerror})"
+        return Damage(path.name, None, why)
+    return Damage(path.name, None, str(error))
+
+
+def live_rows(dead: bytes | None, rows: int) -> NDArray[np.bool_]:
+    """(rows,) mask of the rows without a tombstone. dead: packed bits."""
+    if dead is None:
+        return np.ones(rows, np.bool_)
+    return ~np.unpackbits(np.frombuffer(dead, np.uint8), count=rows).astype(np.bool_)

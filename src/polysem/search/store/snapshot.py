@@ -1,4 +1,4 @@
-"""A snapshot: the index as it was at one moment, whatever is added, removed or compacted since."""
+"""A snapshot: the index at one commit, whatever is added, removed or compacted since."""
 
 from __future__ import annotations
 
@@ -6,48 +6,103 @@ import json
 import re
 import sqlite3
 import threading
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polysem.errors import InputError
+from polysem.progress import Progress
 from polysem.search.filters import Filter, to_sql
-from polysem.search.store import frames, fulltext, schema
-from polysem.search.store.entries import Side
+from polysem.search.store import item_tables, schema
+from polysem.search.store.entries import Item, Manifest, Side
 from polysem.search.store.errors import SearchError
-from polysem.search.store.manifest import Manifest
-from polysem.search.store.rows import Item, Stats, View, segment_path, unreadable
-from polysem.search.store.segments import Damage, Segment
+from polysem.search.store.segments import (
+    Damage,
+    Segment,
+    attached_path,
+    describe_unreadable,
+    live_rows,
+    segment_path,
+)
 
 _MANY = 2**16
 _SEGMENT = re.compile(r"segment-(\d+)\.seg")
 _COLUMNS = "id, side, segment, row, path, caption, metadata, labels, hash, added"
 
 
-class Snapshot:
-    """Everything a search needs: mapped vectors, which rows count, and the items on demand.
+@dataclass(frozen=True)
+class SegmentView:
+    """A segment in a snapshot. start: position of its first row. dead: tombstones as packed bits, None for none."""
 
-    A position counts the rows of one side, segment after segment; it means something within one snapshot alone.
-    While someone holds it SQLite keeps the pages it may need, and the log of a writer cannot be emptied.
+    number: int
+    side: Side
+    start: int
+    segment: Segment
+    dead: bytes | None
+
+    @property
+    def rows(self) -> int:
+        return len(self.vectors)
+
+    @property
+    def vectors(self) -> NDArray[Any]:
+        """(rows, K, D), mapped and read-only."""
+        return self.segment.arrays["vectors"]
+
+    def attached(self, name: str) -> Segment | None:
+        """What `Store.attach` wrote for this segment under this name; None if nothing."""
+        try:
+            return Segment.open(attached_path(self.segment.path, name))
+        except FileNotFoundError:
+            return None
+
+    @property
+    def live(self) -> NDArray[np.bool_]:
+        """(rows,) whether each row is without a tombstone."""
+        return live_rows(self.dead, self.rows)
+
+
+class Stats(NamedTuple):
+    """How large an index is. dead: rows with a tombstone, which take space until `compact`.
+
+    bytes: of all files; None where another program stores them. change: grows with everything added or rewritten.
+    """
+
+    items: int
+    by_side: dict[str, int]
+    dead: int
+    segments: int
+    bytes: int | None
+    words: bool
+    change: int = 0
+
+    @property
+    def bytes_per_item(self) -> float | None:
+        return None if self.bytes is None else self.bytes / max(1, self.items)
+
+
+class Snapshot:
+    """The index at one commit: mapped vectors, live rows, and the items on demand.
+
+    A position counts the rows of one side, segment after segment; it is valid within one snapshot only.
+    While it is held SQLite keeps the pages it may need, and the write-ahead log cannot be truncated.
     """
 
     def __init__(self, folder: Path, connection: sqlite3.Connection, known: Mapping[int, Segment]) -> None:
-        """Map what `connection`, in a read transaction, speaks of; `known` are segments mapped before.
-
-        Whoever makes it holds it.
-        """
+        """Map and hold the segments that `connection`, in a read transaction, refers to; `known` are mapped already."""
         self.folder, self._connection = folder, connection
         self._guard = threading.Lock()
         self._holders, self._version = 1, schema.data_version(connection)
         self.manifest: Manifest = schema.read_manifest(connection, folder)
         self.damaged: list[Damage] = []
-        self._views: dict[str, list[View]] = {"image": [], "text": []}
-        self._by_number: dict[int, View] = {}
+        self._views: dict[str, list[SegmentView]] = {"image": [], "text": []}
+        self._by_number: dict[int, SegmentView] = {}
         query = "SELECT number, side, rows, live, dead FROM segments ORDER BY number"
         for number, side, rows, live, dead in connection.execute(query):
             views = self._views[side]
@@ -55,11 +110,11 @@ class Snapshot:
                 segment = known.get(number) or Segment.open(segment_path(folder, number))
                 segment.require((rows, self.manifest.sets[side], self.manifest.dim))
             except (SearchError, FileNotFoundError, IsADirectoryError, PermissionError) as error:
-                if live:  # else nobody is lost with it
-                    self.damaged.append(unreadable(segment_path(folder, number), error))
+                if live:  # else no item is lost with it
+                    self.damaged.append(describe_unreadable(segment_path(folder, number), error))
                 continue
             start = views[-1].start + views[-1].rows if views else 0
-            views.append(View(number, side, start, segment, dead))
+            views.append(SegmentView(number, side, start, segment, dead))
             self._by_number[number] = views[-1]
 
     @property
@@ -67,7 +122,7 @@ class Snapshot:
         return self._holders > 0
 
     def hold(self) -> bool:
-        """Hold it once more; False if nobody held it meanwhile and the index is another one now."""
+        """Hold it once more; False if it was released and something has been committed since."""
         with self._guard:
             if not self._holders:
                 self._connection.execute("BEGIN")
@@ -77,8 +132,8 @@ class Snapshot:
             self._holders += 1
             return True
 
-    def let_go(self) -> None:
-        """Undo one `hold`. Nothing may be asked of it before the next, except for vectors."""
+    def release(self) -> None:
+        """Undo one `hold`. Until the next, only vectors may be read."""
         with self._guard:
             self._holders -= 1
             if not self._holders:
@@ -89,7 +144,7 @@ class Snapshot:
         """The mapped segments by number."""
         return {number: view.segment for number, view in self._by_number.items()}
 
-    def views(self, side: Side) -> Sequence[View]:
+    def views(self, side: Side) -> Sequence[SegmentView]:
         """The segments of one side, in the order of positions."""
         return self._views[side]
 
@@ -99,80 +154,75 @@ class Snapshot:
         return views[-1].start + views[-1].rows if views else 0
 
     def mask(self, side: Side, where: Filter | str | None = None) -> NDArray[np.bool_]:
-        """(rows,) whether the item at each position counts and, with `where`, passes the filter."""
+        """(rows,) whether the item at each position is live and, with `where`, passes the filter."""
         if where is None:
             return np.concatenate([view.live for view in self._views[side]] or [np.empty(0, np.bool_)])
-        found = self.passing(side, where)
-        return np.concatenate([found[view.number] for view in self._views[side]] or [np.empty(0, np.bool_)])
+        passing = self.filter_rows(side, where)
+        return np.concatenate([passing[view.number] for view in self._views[side]] or [np.empty(0, np.bool_)])
 
-    def passing(
+    def filter_rows(
         self, side: Side, where: Filter | str, among: Container[int] | None = None
     ) -> dict[int, NDArray[np.bool_]]:
-        """By number of segment, (rows,) whether the item of each row passes. among: numbers, if not all are asked.
+        """By number of segment, (rows,) whether the item of each row passes. among: numbers, if not all segments.
 
-        A row holds one item for ever, until it is dead: what was found stays true in later snapshots.
+        Rows are immutable and deletes are tombstones: the answer stays true in later snapshots.
         """
         views = [view for view in self._views[side] if among is None or view.number in among]
-        found = {view.number: np.zeros(view.rows, np.bool_) for view in views}
+        passing = {view.number: np.zeros(view.rows, np.bool_) for view in views}
         condition, parameters = to_sql(where)
         query = f"SELECT segment, row FROM items WHERE side = ? AND {condition}"
         if len(views) < len(self._views[side]):
             query += " AND segment IN (SELECT value FROM json_each(?))"
-            parameters = (*parameters, json.dumps(list(found)))
+            parameters = (*parameters, json.dumps(list(passing)))
         for segments, rows in _arrays(self._connection.execute(query, (side, *parameters))):
             for number in np.unique(segments).tolist():
-                if number in found:  # else it cannot be read
-                    found[number][rows[segments == number]] = True
-        return found
-
-    def _start(self, number: int) -> int:
-        return self._by_number[number].start if number in self._by_number else -1
+                if number in passing:  # else it cannot be read
+                    passing[number][rows[segments == number]] = True
+        return passing
 
     def vectors(self, side: Side, positions: Sequence[int] | NDArray[np.integer[Any]]) -> NDArray[Any]:
         """(n, K, D) copy of the sets at these positions."""
-        found = np.empty((len(positions), self.manifest.sets[side], self.manifest.dim), self.manifest.stored)
-        views, of_view, rows = self._places(side, positions)
+        sets = np.empty((len(positions), self.manifest.sets[side], self.manifest.dim), self.manifest.stored)
+        views, of_view, rows = self._locate(side, positions)
         for number in np.unique(of_view).tolist():
-            found[of_view == number] = views[number].vectors[rows[of_view == number]]
-        return found
+            sets[of_view == number] = views[number].vectors[rows[of_view == number]]
+        return sets
 
-    def sound(self, side: Side, ids: Iterable[str]) -> dict[str, NDArray[Any]]:
-        """(K, D) copies of the sets of those of these ids that are as they were written, by their checksums."""
-        places = {item.id: item.position for item in self.find(dict.fromkeys(ids), side) if item.position >= 0}
+    def intact_vectors(self, side: Side, ids: Iterable[str]) -> dict[str, NDArray[Any]]:
+        """(K, D) copies of the sets of those of these ids whose checksums are right."""
+        positions = {item.id: item.position for item in self.find(dict.fromkeys(ids), side) if item.position >= 0}
         wanted = np.zeros(self.rows(side), np.bool_)
-        wanted[list(places.values())] = True
+        wanted[list(positions.values())] = True
         for view in self._views[side]:
             here = wanted[view.start : view.start + view.rows]
             if here.any():
                 for damage in view.segment.verify(here.copy()):
                     here[slice(None) if damage.rows is None else slice(damage.rows.start, damage.rows.stop)] = False
-        places = {key: place for key, place in places.items() if wanted[place]}
-        return dict(zip(places, self.vectors(side, list(places.values())), strict=True))
+        intact = {key: position for key, position in positions.items() if wanted[position]}
+        return dict(zip(intact, self.vectors(side, list(intact.values())), strict=True))
 
     def items(self, side: Side, positions: Sequence[int] | NDArray[np.integer[Any]]) -> list[Item]:
-        """The items at these positions. A position that does not count is an error."""
-        views, of_view, rows = self._places(side, positions)
+        """The items at these positions. A position with a tombstone is an error."""
+        views, of_view, rows = self._locate(side, positions)
         query = f"SELECT {_COLUMNS} FROM items WHERE segment = ? AND row = ?"
-        found = []
+        items = []
         for number, row in zip(of_view.tolist(), rows.tolist(), strict=True):
             item = self._connection.execute(query, (views[number].number, row)).fetchone()
             if item is None:
-                raise InputError(f"Position {views[number].start + row} of the side {side!r} holds no item any more.")
-            found.append(self._item(item))
-        return found
+                raise InputError(
+                    f"Position {views[number].start + row} of the side {side!r} holds no item: it was removed."
+                )
+            items.append(self._item(item))
+        return items
 
-    def matching(self, side: Side, where: Filter) -> list[str]:
-        """The ids of all items that pass the filter, those too whose vectors cannot be read."""
+    def matching_ids(self, side: Side, where: Filter) -> list[str]:
+        """The ids of all items that pass the filter, even if their vectors cannot be read."""
         condition, parameters = to_sql(where)
         query = f"SELECT id FROM items WHERE side = ? AND {condition} ORDER BY segment, row"
         return [key for (key,) in self._connection.execute(query, (side, *parameters))]
 
-    def ids(self, side: Side, positions: Sequence[int] | NDArray[np.integer[Any]]) -> list[str]:
-        """The ids of the items at these positions."""
-        return [item.id for item in self.items(side, positions)]
-
     def find(self, ids: Iterable[str], side: Side | None = None) -> list[Item]:
-        """The items with these ids, on one side or both, in the order of `ids`. Ids that are not there are left out."""
+        """The items with these ids, on one side or both, in the order of `ids`. Unknown ids are left out."""
         query = f"SELECT {_COLUMNS} FROM items WHERE id = ? AND side IN (?, ?) ORDER BY side"
         sides = ("image", "text") if side is None else (side, side)
         return [self._item(row) for key in ids for row in self._connection.execute(query, (key, *sides))]
@@ -180,28 +230,28 @@ class Snapshot:
     @property
     def has_frames(self) -> bool:
         """Whether any video was added."""
-        return frames.kept(self._connection)
+        return item_tables.has_frames(self._connection)
 
     def frames(self, side: Side, ids: Sequence[str]) -> dict[str, NDArray[Any]]:
         """(frames, K, D) of each of these ids that has frames."""
-        return frames.read(self._connection, side, ids, self.manifest)
+        return item_tables.read_frames(self._connection, side, ids, self.manifest)
 
-    def captions_of(self, ids: Iterable[str]) -> list[str]:
-        """The ids of the texts that name one of these images as their `metadata.item`; they are called id#number."""
-        # "$" follows "#", so the range holds what starts with the id and a "#": found through the index of ids.
+    def caption_ids(self, ids: Iterable[str]) -> list[str]:
+        """The ids, id#number, of the texts that name one of these images as their `metadata.item`."""
+        # "$" follows "#", so the range holds what starts with the id and a "#": damage through the index of ids.
         query = (
             "SELECT id FROM items WHERE side = 'text' AND id >= ? AND id < ? "
             "AND json_extract(metadata, '$.item') = ? ORDER BY id"
         )
-        return [found for key in ids for (found,) in self._connection.execute(query, (f"{key}#", f"{key}$", key))]
+        return [text for key in ids for (text,) in self._connection.execute(query, (f"{key}#", f"{key}$", key))]
 
     def hashes(self, ids: Iterable[str], side: Side) -> dict[str, str | None]:
-        """The content hash of each of these ids that is there: what has the same hash need not be encoded again."""
+        """The content hash of each of these ids that is indexed: what has the same hash need not be encoded again."""
         query = "SELECT id, hash FROM items WHERE side = ? AND id IN (SELECT value FROM json_each(?))"
         return dict(self._connection.execute(query, (side, json.dumps(list(ids)))))
 
     def paths(self, ids: Iterable[str], side: Side) -> dict[str, str | None]:
-        """The path of each of these ids that is there."""
+        """The path of each of these ids that is indexed."""
         query = "SELECT id, path FROM items WHERE side = ? AND id IN (SELECT value FROM json_each(?))"
         return dict(self._connection.execute(query, (side, json.dumps(list(ids)))))
 
@@ -212,17 +262,20 @@ class Snapshot:
         query = f"SELECT {_COLUMNS} FROM items WHERE side IN (?, ?) AND {condition} ORDER BY segment, row"
         return (self._item(row) for row in self._connection.execute(query, (*sides, *parameters)))
 
-    def with_words(self, text: str, side: Side, k: int = 10) -> list[Item]:
-        """The best `k` items whose caption or id holds every word of `text`."""
-        return [self._item(row) for row in fulltext.search(self._connection, _COLUMNS, text, side, k)]
+    def search_words(self, text: str, side: Side, k: int = 10, where: Filter | str | None = None) -> list[Item]:
+        """The best `k` items whose caption or id holds a word of `text` and that pass the filter, by BM25."""
+        condition = None if where is None else to_sql(where)
+        return [
+            self._item(row) for row in item_tables.search_words(self._connection, _COLUMNS, text, side, k, condition)
+        ]
 
-    def holds(self, side: Side) -> bool:
-        """Whether there are items of a side, those too whose vectors cannot be read."""
+    def has_items(self, side: Side) -> bool:
+        """Whether there are items of a side, even if their vectors cannot be read."""
         query = "SELECT 1 FROM segments WHERE side = ? AND live > 0"
         return self._connection.execute(query, (side,)).fetchone() is not None
 
-    def note(self, name: str) -> Any:
-        """What `Store.note` wrote under this name; None if nothing."""
+    def read_value(self, name: str) -> Any:
+        """What `Store.write_value` wrote under this name; None if nothing."""
         row = self._connection.execute("SELECT value FROM notes WHERE name = ?", (name,)).fetchone()
         return None if row is None else json.loads(row[0])
 
@@ -238,46 +291,46 @@ class Snapshot:
                 size += path.stat().st_size
         query = "SELECT ifnull(max(seq), 0) FROM sqlite_sequence WHERE name = 'segments'"
         (change,) = self._connection.execute(query).fetchone()
-        return Stats(sum(sides.values()), sides, dead, segments, size, fulltext.indexed(self._connection), change)
+        return Stats(sum(sides.values()), sides, dead, segments, size, item_tables.has_words(self._connection), change)
 
-    def verify(self, progress: Callable[[str, int, int], None] | None = None) -> list[Damage]:
-        """Read all that counts once; what is damaged, by segment and rows. The rest stays usable."""
-        found = list(self.damaged)
+    def verify(self, progress: Progress | None = None) -> list[Damage]:
+        """Verify all live rows; what is damaged, by segment and rows. The rest stays usable."""
+        damage = list(self.damaged)
         for done, view in enumerate(self._by_number.values()):
             if progress is not None:
                 progress("checking", done, len(self._by_number))
-            found += view.segment.verify(view.live)
+            damage += view.segment.verify(view.live)
             for path in self.folder.glob(f"{view.segment.path.stem}.*.seg"):
                 try:
-                    found += Segment.open(path).verify()
+                    damage += Segment.open(path).verify()
                 except SearchError as error:
-                    found.append(unreadable(path, error))
+                    damage.append(describe_unreadable(path, error))
                 except FileNotFoundError:
                     continue  # compacted away since
         try:
-            found += frames.damaged(self._connection)
+            damage += item_tables.verify_frames(self._connection)
             checked = [why for (why,) in self._connection.execute("PRAGMA quick_check")]
         except sqlite3.DatabaseError as error:  # too damaged to be looked through
             checked = [str(error)]
-        return found + [Damage(schema.NAME, None, why) for why in checked if why != "ok"]
+        return damage + [Damage(schema.NAME, None, why) for why in checked if why != "ok"]
 
-    def number(self, damage: Damage) -> int | None:
+    def segment_number(self, damage: Damage) -> int | None:
         """Of the segment that a damage concerns; None where it concerns no vectors."""
-        found = _SEGMENT.fullmatch(damage.segment)
-        return None if found is None else int(found[1])
+        name = _SEGMENT.fullmatch(damage.segment)
+        return None if name is None else int(name[1])
 
-    def among(self, damage: Damage) -> list[str]:
+    def damaged_ids(self, damage: Damage) -> list[str]:
         """The ids of the items that a damage concerns."""
-        number = self.number(damage)
+        number = self.segment_number(damage)
         if number is None:  # the database, or what was attached and can be made again
             return []
         rows = damage.rows or range(2**62)
         query = "SELECT id FROM items WHERE segment = ? AND row >= ? AND row < ? ORDER BY row"
         return [key for (key,) in self._connection.execute(query, (number, rows.start, rows.stop))]
 
-    def _places(
+    def _locate(
         self, side: Side, positions: Sequence[int] | NDArray[np.integer[Any]]
-    ) -> tuple[Sequence[View], NDArray[np.int64], NDArray[np.int64]]:
+    ) -> tuple[Sequence[SegmentView], NDArray[np.int64], NDArray[np.int64]]:
         """The views of a side, and for each position which of them it is in and its row there."""
         given = np.asarray(positions, np.int64).reshape(-1)
         if len(given) and (given.min() < 0 or given.max() >= self.rows(side)):
@@ -287,10 +340,9 @@ class Snapshot:
         of_view = np.searchsorted(starts, given, side="right") - 1
         return views, of_view, given - starts[of_view]
 
-    def _item(self, row: tuple[Any, ...]) -> Item:
-        key, side, segment, place, path, caption, metadata, labels, digest, added = row
-        start = self._start(segment)
-        position = -1 if start < 0 else start + place
+    def _item(self, columns: tuple[Any, ...]) -> Item:
+        key, side, segment, row, path, caption, metadata, labels, digest, added = columns
+        position = self._by_number[segment].start + row if segment in self._by_number else -1
         return Item(key, side, position, path, caption, json.loads(metadata), tuple(json.loads(labels)), digest, added)
 
     def close(self) -> None:

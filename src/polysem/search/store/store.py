@@ -17,12 +17,10 @@ from numpy.typing import NDArray
 
 from polysem.atomic_write import try_lock
 from polysem.search.store import schema
-from polysem.search.store.entries import Batch, Side
+from polysem.search.store.entries import Batch, Manifest, Side
 from polysem.search.store.errors import IndexBusyError, SearchError
-from polysem.search.store.manifest import Manifest
-from polysem.search.store.rows import Stats
 from polysem.search.store.segments import Damage, Segment
-from polysem.search.store.snapshot import Snapshot
+from polysem.search.store.snapshot import Snapshot, Stats
 from polysem.search.store.writer import Added, Compacted, Writer
 
 __all__ = ["Added", "Compacted", "Store"]
@@ -32,7 +30,7 @@ _TRIES = 20
 
 
 class Store:
-    """An index in a folder. `reading` gives what to search; opened with `write`, it also changes."""
+    """An index in a folder: `reading` gives a snapshot; opened with `write`, it can be changed."""
 
     def __init__(self, folder: Path, write: bool) -> None:
         self.folder, self._path = folder, folder / schema.NAME
@@ -44,15 +42,15 @@ class Store:
         self._snapshot: Snapshot | None = None
         self._kept: weakref.ref[Snapshot] | None = None
         self._seen = self._kept_seen = -1
-        with schema.explained("open", folder):
+        with schema.explain_errors("open", folder):
             if not self._path.exists():
                 raise schema.missing(folder)
         try:
             if write:
-                self._lock = _locked(folder)
-                with schema.explained("write to", folder):
+                self._lock = _acquire_lock(folder)
+                with schema.explain_errors("write to", folder):
                     self._writer = Writer(folder)
-            with schema.explained("open", self._path):
+            with schema.explain_errors("open", self._path):
                 self._watch = schema.connect(self._path, "ro")
                 self.manifest: Manifest = schema.read_manifest(self._watch, folder)
         except BaseException:
@@ -67,11 +65,11 @@ class Store:
     def create(cls, folder: str | Path, manifest: Manifest) -> Store:
         """Make an index in a folder that has none, and open it for writing."""
         folder = Path(folder)
-        with schema.explained("create", folder):
+        with schema.explain_errors("create", folder):
             folder.mkdir(parents=True, exist_ok=True)
-        descriptor = _locked(folder)
+        descriptor = _acquire_lock(folder)
         try:
-            with schema.explained("create", folder / schema.NAME):
+            with schema.explain_errors("create", folder / schema.NAME):
                 if _exists(folder):
                     raise SearchError(
                         f"{folder} holds an index already. Add to it with `polysem add`, choose another folder, or "
@@ -89,13 +87,13 @@ class Store:
 
     @contextmanager
     def reading(self) -> Iterator[Snapshot]:
-        """The index as it is now, which does not change within the block. The same object until something is committed.
+        """A snapshot of the newest commit, held for the block. The same object until something is committed.
 
         Between blocks nothing is held: a reader that is idle for days does not make the log of a writer grow.
         """
-        with self._guard, schema.explained("read", self._path):
-            watch, held = self._opened(), self._snapshot
-            # One that is held is as old as its holder; else it looks by itself whether it is still true.
+        with self._guard, schema.explain_errors("read", self._path):
+            watch, held = self._connection(), self._snapshot
+            # One that is held keeps its commit; else `hold` itself checks whether it is still the newest.
             outdated = held is not None and held.is_held and schema.data_version(watch) != self._seen
             if held is None or outdated or not held.hold():
                 held, self._seen = self._newest()
@@ -103,31 +101,28 @@ class Store:
         try:
             yield held
         finally:
-            held.let_go()
+            held.release()
 
     def snapshot(self) -> Snapshot:
-        """The index as it is now, for as long as it is kept: the same object until something is committed.
-
-        SQLite keeps all that it may need meanwhile, so prefer `reading`.
-        """
-        with self._guard, schema.explained("read", self._path):
+        """A snapshot of the newest commit, held while it is referenced. Prefer `reading`: the log grows meanwhile."""
+        with self._guard, schema.explain_errors("read", self._path):
             kept = None if self._kept is None else self._kept()
-            if kept is None or schema.data_version(self._opened()) != self._kept_seen:
+            if kept is None or schema.data_version(self._connection()) != self._kept_seen:
                 kept, self._kept_seen = self._newest()
                 self._kept = weakref.ref(kept)
             return kept
 
     def _newest(self) -> tuple[Snapshot, int]:
         """A new snapshot, held, and the version of the data that it is of."""
-        watch = self._opened()
+        watch = self._connection()
         for _ in range(_TRIES):
             version = schema.data_version(watch)
-            found = self._take(self._segments)
-            # A file that is gone may have been compacted away while it was looked for: then there is a newer state.
-            if not (found.damaged and schema.data_version(watch) != version):
+            newest = self._take(self._segments)
+            # A file that is gone may have been compacted away meanwhile: then there is a newer commit.
+            if not (newest.damaged and schema.data_version(watch) != version):
                 break
-        self._segments = found.segments
-        return found, version
+        self._segments = newest.segments
+        return newest, version
 
     def _take(self, known: Mapping[int, Segment]) -> Snapshot:
         connection = schema.connect(self._path, "ro")
@@ -138,58 +133,58 @@ class Store:
             connection.close()
             raise
 
-    def _opened(self) -> sqlite3.Connection:
+    def _connection(self) -> sqlite3.Connection:
         if self._watch is None:
             raise SearchError(f"The index {self.folder} is closed. Open it again with `Store.open`.")
         return self._watch
 
     def _writing(self) -> Writer:
-        self._opened()
+        self._connection()
         if self._writer is None:
             raise SearchError(f"The index {self.folder} is open for reading. Open it with `write=True` to change it.")
         return self._writer
 
     def add(self, *batches: Batch) -> Added:
         """Add items, all of them or, on any error, none. An id that is there on the same side is replaced."""
-        with self._guard, schema.explained("add to", self.folder):
+        with self._guard, schema.explain_errors("add to", self.folder):
             return self._writing().add(batches)
 
     def remove(self, ids: Iterable[str], side: Side | None = None, *, texts: Iterable[str] = ()) -> int:
         """Remove the items with these ids, on one side or both, and these texts, and say how many there were."""
-        with self._guard, schema.explained("remove from", self.folder):
+        with self._guard, schema.explain_errors("remove from", self.folder):
             return self._writing().remove(ids, side, texts)
 
     def compact(self) -> Compacted:
         """Give back the space of removed items and merge small segments. Readers go on with what they have."""
-        with self._guard, schema.explained("compact", self.folder):
+        with self._guard, schema.explain_errors("compact", self.folder):
             self._snapshot, self._segments = None, {}  # files that are deleted take space while they are mapped
             return self._writing().compact()
 
     def attach(self, number: int, name: str, about: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Keep what an engine has worked out for a segment beside it, until the segment is rewritten.
+        """Store an accelerator beside a segment, until the segment is rewritten; `SegmentView.attached` reads it.
 
-        Not part of any transaction: it can be made again. `View.attached` reads it.
+        Not part of any transaction: it can be built again.
         """
-        with self._guard, schema.explained("write to", self.folder):
+        with self._guard, schema.explain_errors("write to", self.folder):
             self._writing().attach(number, name, about, arrays)
 
-    def note(self, name: str, value: Any) -> None:
-        """Keep a JSON value beside the index, e.g. a measured recall; `Snapshot.note` reads it."""
-        with self._guard, schema.explained("write to", self.folder):
-            self._writing().note(name, json.dumps(value))
+    def write_value(self, name: str, value: Any) -> None:
+        """Store a JSON value beside the index, e.g. a measured recall; `Snapshot.read_value` reads it."""
+        with self._guard, schema.explain_errors("write to", self.folder):
+            self._writing().write_value(name, json.dumps(value))
 
     def verify(self) -> list[Damage]:
         """Check every checksum. Names each damaged segment and its rows; the others stay usable."""
-        with schema.explained("verify", self.folder), self.reading() as now:
+        with schema.explain_errors("verify", self.folder), self.reading() as now:
             return now.verify()
 
     def stats(self) -> Stats:
         """How many items, and how large."""
-        with schema.explained("read", self._path), self.reading() as now:
+        with schema.explain_errors("read", self._path), self.reading() as now:
             return now.stats()
 
     def close(self) -> None:
-        """Let go of the files. Snapshots that were handed out stay usable. Safe to call twice."""
+        """Close the files. Snapshots that were handed out stay usable. Safe to call twice."""
         with self._guard:
             self._snapshot, self._segments = None, {}
             if self._watch is not None:
@@ -214,9 +209,9 @@ class Store:
             self.close()
 
 
-def _locked(folder: Path) -> int:
+def _acquire_lock(folder: Path) -> int:
     path = folder / _LOCK
-    with schema.explained("write to", folder):
+    with schema.explain_errors("write to", folder):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
     if not try_lock(descriptor):
         os.close(descriptor)
@@ -228,7 +223,7 @@ def _locked(folder: Path) -> int:
 
 
 def _exists(folder: Path) -> bool:
-    """Whether an index was made here; a database whose making was interrupted is none."""
+    """Whether the folder holds an index; a database whose creation was interrupted is none."""
     if not (folder / schema.NAME).exists():
         return False
     connection = schema.connect(folder / schema.NAME, "rw")

@@ -1,14 +1,16 @@
-"""Changing an index so that every operation happens whole or not at all, whatever stops it."""
+"""Writing an index: transactions over the database and its segments, and the compaction of segments."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
+from dataclasses import dataclass
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,15 +18,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polysem.errors import InputError
-from polysem.search.store import frames, fulltext, labels, schema, segments
-from polysem.search.store.compaction import Old, crowds, gathered, groups
-from polysem.search.store.entries import SIDES, Batch, Side, as_rows, checked
+from polysem.search.store import item_tables, schema, segments
+from polysem.search.store.entries import SIDES, Batch, Side, as_rows, validate_batches
 from polysem.search.store.errors import SearchError
-from polysem.search.store.rows import attached_path, live_rows, segment_path, unreadable
-from polysem.search.store.segments import Column, Damage, Segment
+from polysem.search.store.segments import (
+    Column,
+    Damage,
+    Segment,
+    attached_path,
+    describe_unreadable,
+    live_rows,
+    segment_path,
+)
 
 T = TypeVar("T")
 _MANY = 1000
+SEGMENT_BYTES = 2**30
+_BLOCK_BYTES = 2**24
+_MERGED = 16
+_SMALL_BYTES = 2**26  # larger ones wait for `compact`: merging many of them would take long
 
 
 class Added(NamedTuple):
@@ -47,7 +59,10 @@ class Compacted(NamedTuple):
 
 
 class Writer:
-    """The one connection that changes an index. Its owner holds the writer's lock."""
+    """The one connection that changes an index: every operation happens whole or not at all, whatever stops it.
+
+    Its owner holds the writer's lock.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -65,7 +80,7 @@ class Writer:
             raise
 
     def _remove_leftovers(self) -> None:
-        """Delete what a killed writer left: files that no committed operation speaks of."""
+        """Delete what a killed writer left: files that no committed operation refers to."""
         named = {
             segment_path(self.folder, number).stem for (number,) in self._db.execute("SELECT number FROM segments")
         }
@@ -93,45 +108,37 @@ class Writer:
             raise
 
     def add(self, batches: Sequence[Batch]) -> Added:
-        given = [checked(batch, self.manifest) for batch in batches if batch.entries]
-        for side in SIDES:
-            ids = [entry.id for batch in given if batch.side == side for entry in batch.entries]
-            if len(set(ids)) != len(ids):
-                raise InputError(
-                    f"Two batches of the side {side!r} hold the same id. Ids name items: make them unique."
-                )
+        valid = validate_batches(batches, self.manifest)
 
         def work(made: list[Path]) -> Added:
             replaced = 0
-            for batch in given:
+            for batch in valid:
                 rows = list(as_rows(batch.entries))
                 columns = {"vectors": Column.of(batch.vectors)}
                 columns |= {name: Column.of(np.asarray(array)) for name, array in batch.arrays.items()}
                 number = self._write(batch.side, len(rows), columns, made)
-                replaced += self._forget((row[0] for row in rows), batch.side)
+                replaced += self._delete((row[0] for row in rows), batch.side)
                 now = time.time()
                 self._db.executemany(
                     "INSERT INTO items (segment, row, side, added, id, path, caption, metadata, labels, hash) "
                     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    ((number, place, batch.side, now, *row) for place, row in enumerate(rows)),
+                    ((number, position, batch.side, now, *row) for position, row in enumerate(rows)),
                 )
-                labels.added(self._db, number)
-                fulltext.added(self._db, number)
-                frames.added(self._db, number, batch.frames)
-            return Added(sum(len(batch.entries) for batch in given) - replaced, replaced)
+                item_tables.add_items(self._db, number, batch.frames)
+            return Added(sum(len(batch.entries) for batch in valid) - replaced, replaced)
 
         added = self._change(work)
-        self._merge_crowd()
+        self._merge_small()
         return added
 
     def remove(self, ids: Iterable[str], side: Side | None, texts: Iterable[str] = ()) -> int:
         if isinstance(ids, str):
             raise InputError(f"Give a list of ids, got the text {ids!r}.")
-        wanted, also = list(ids), list(texts)
+        image_ids, text_ids = list(ids), list(texts)
 
         def work(_: list[Path]) -> int:
-            removed = sum(self._forget(wanted, each) for each in SIDES if side in (None, each))
-            return removed + self._forget(also, "text")
+            removed = sum(self._delete(image_ids, each) for each in SIDES if side in (None, each))
+            return removed + self._delete(text_ids, "text")
 
         return self._change(work)
 
@@ -143,11 +150,11 @@ class Writer:
         path = attached_path(segment_path(self.folder, number), name)
         segments.write(path, {key: Column.of(np.asarray(array)) for key, array in arrays.items()}, about)
 
-    def note(self, name: str, value: str) -> None:
+    def write_value(self, name: str, value: str) -> None:
         self._change(lambda _: self._db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, value)))
 
     def _write(self, side: str, rows: int, columns: dict[str, Column], made: list[Path]) -> int:
-        """Write a segment, announce it and return its number. It is durable before anything refers to it."""
+        """Write a segment and return its number. It is durable before anything refers to it."""
         cursor = self._db.execute(
             "INSERT INTO segments (side, rows, live, bytes) VALUES (?, ?, ?, 0)", (side, rows, rows)
         )
@@ -158,29 +165,28 @@ class Writer:
         self._db.execute("UPDATE segments SET bytes = ? WHERE number = ?", (size, number))
         return number
 
-    def _forget(self, ids: Iterable[str], side: str) -> int:
-        """Take these ids out of one side: their items go, their rows are dead from now on."""
+    def _delete(self, ids: Iterable[str], side: str) -> int:
+        """Remove these ids from one side: their rows get tombstones."""
         rest = iter(ids)
         dead: dict[int, list[int]] = {}
         count = 0
         while some := list(islice(rest, _MANY)):
-            found = self._db.execute(
+            items = self._db.execute(
                 "SELECT key, segment, row FROM items WHERE side = ? AND id IN (SELECT value FROM json_each(?))",
                 (side, json.dumps(some)),
             ).fetchall()
-            for _, segment, row in found:
+            for _, segment, row in items:
                 dead.setdefault(segment, []).append(row)
-            keys = json.dumps([key for key, _, _ in found])
-            fulltext.removed(self._db, keys)
-            labels.removed(self._db, keys)
+            keys = json.dumps([key for key, _, _ in items])
+            item_tables.remove_items(self._db, keys)
             self._db.execute("DELETE FROM items WHERE key IN (SELECT value FROM json_each(?))", (keys,))
-            count += len(found)
+            count += len(items)
         for number, rows in dead.items():
-            self._bury(number, rows)
+            self._mark_dead(number, rows)
         return count
 
-    def _bury(self, number: int, rows: list[int]) -> None:
-        """Mark rows of a segment as dead."""
+    def _mark_dead(self, number: int, rows: list[int]) -> None:
+        """Set the tombstones of rows of a segment."""
         total, bits = self._db.execute("SELECT rows, dead FROM segments WHERE number = ?", (number,)).fetchone()
         live = live_rows(bits, total)
         live[rows] = False
@@ -194,29 +200,29 @@ class Writer:
         done, damaged = self._rewrite(
             number for (number,) in self._db.execute("SELECT number FROM segments").fetchall()
         )
-        fulltext.tidied(self._db)
+        item_tables.optimize_words(self._db)
         self._db.execute("VACUUM")
         schema.shrink_log(self._db)
         dropped = sum(len(one.live) - one.count for one in done)
         return Compacted(len(done), dropped, before - self._bytes(), damaged)
 
-    def _merge_crowd(self) -> None:
-        """Merge segments of like size when there are many: each is a file that every reader holds open."""
-        found = self._db.execute("SELECT number, side, live, bytes FROM segments").fetchall()
-        for crowd in crowds(found):
-            # The items just added are committed: what hinders this here must not look as if they were not.
+    def _merge_small(self) -> None:
+        """Merge segments of similar size when there are many: each is a file that every reader holds open."""
+        segments = self._db.execute("SELECT number, side, live, bytes FROM segments").fetchall()
+        for numbers in find_mergeable(segments):
+            # The items just added are committed: a failure here must not look as if they were not.
             with suppress(OSError, sqlite3.Error, SearchError):
-                self._rewrite(crowd)
+                self._rewrite(numbers)
 
-    def _rewrite(self, numbers: Iterable[int]) -> tuple[list[Old], list[Damage]]:
+    def _rewrite(self, numbers: Iterable[int]) -> tuple[list[CompactionInput], list[Damage]]:
         """Copy the live rows of these segments into new ones and delete the files; what was done, what could not."""
-        old, damaged = self._candidates(numbers)
+        inputs, damaged = self._compaction_inputs(numbers)
 
-        def work(made: list[Path]) -> list[Old]:
-            done: list[Old] = []
-            for group in groups(old):
+        def work(made: list[Path]) -> list[CompactionInput]:
+            done: list[CompactionInput] = []
+            for group in plan_compaction(inputs):
                 if rows := sum(one.count for one in group):
-                    number = self._write(group[0].side, rows, gathered(group), made)
+                    number = self._write(group[0].side, rows, live_columns(group), made)
                     self._move(group, number)
                 self._db.executemany("DELETE FROM segments WHERE number = ?", ((one.number,) for one in group))
                 done += group
@@ -229,40 +235,119 @@ class Writer:
                     path.unlink()
         return done, damaged
 
-    def _candidates(self, numbers: Iterable[int]) -> tuple[list[Old], list[Damage]]:
-        """The segments worth rewriting, and those that may not be: a new checksum would make damage look right."""
-        found, damaged = [], []
+    def _compaction_inputs(self, numbers: Iterable[int]) -> tuple[list[CompactionInput], list[Damage]]:
+        """The segments worth rewriting, and those that must not be: a new checksum would hide their damage."""
+        inputs, damaged = [], []
         for number in numbers:
             side, rows, bits = self._db.execute(
                 "SELECT side, rows, dead FROM segments WHERE number = ?", (number,)
             ).fetchone()
             path, live = segment_path(self.folder, number), live_rows(bits, rows)
             try:
-                one = Old(number, side, live, Segment.open(path) if live.any() else None)
+                one = CompactionInput(number, side, live, Segment.open(path) if live.any() else None)
                 if one.segment:
                     one.segment.require((rows, self.manifest.sets[side], self.manifest.dim))
             except (SearchError, FileNotFoundError, PermissionError) as error:
-                damaged.append(unreadable(path, error))
+                damaged.append(describe_unreadable(path, error))
                 continue
             wrong = one.segment.verify(live) if one.segment and one.worth_rewriting else []
             damaged += wrong
             if one.worth_rewriting and not wrong:
-                found.append(one)
-        return found, damaged
+                inputs.append(one)
+        return inputs, damaged
 
-    def _move(self, group: list[Old], number: int) -> None:
-        """Let the items of a group refer to their rows in the new segment."""
+    def _move(self, group: list[CompactionInput], number: int) -> None:
+        """Point the items of a group to their rows in the new segment."""
         start = 0
         for one in group:
-            places: NDArray[np.int64] = np.flatnonzero(one.live)
+            rows: NDArray[np.int64] = np.flatnonzero(one.live)
             self._db.executemany(
                 "UPDATE items SET segment = ?, row = ? WHERE segment = ? AND row = ?",
-                ((number, start + place, one.number, row) for place, row in enumerate(places.tolist())),
+                ((number, start + offset, one.number, row) for offset, row in enumerate(rows.tolist())),
             )
-            start += len(places)
+            start += len(rows)
 
     def _bytes(self) -> int:
         return sum(path.stat().st_size for path in self.folder.glob("segment-*"))
 
     def close(self) -> None:
         self._db.close()
+
+
+@dataclass(frozen=True)
+class CompactionInput:
+    """A segment that may be rewritten. segment: None if all its rows have tombstones, so that none is read."""
+
+    number: int
+    side: str
+    live: NDArray[np.bool_]
+    segment: Segment | None
+
+    @property
+    def count(self) -> int:
+        return int(self.live.sum())
+
+    @property
+    def bytes(self) -> int:
+        """Of the live rows."""
+        return 0 if self.segment is None else self.segment.bytes * self.count // len(self.live)
+
+    @property
+    def worth_rewriting(self) -> bool:
+        return self.count < len(self.live) or self.bytes < SEGMENT_BYTES // 2
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """Equal for segments that may share a file."""
+        return (self.side, () if self.segment is None else self.segment.signature)
+
+
+def find_mergeable(segments: Iterable[tuple[int, str, int, int]]) -> Iterator[list[int]]:
+    """Numbers of segments (number, side, live, bytes) of one side and similar size that are worth merging.
+
+    Size tiers are a factor of `_MERGED` apart, so an item is copied about log(n) / log(`_MERGED`) times in its life.
+    """
+    small = [
+        (side, int(math.log(max(1, live), _MERGED)), number)
+        for number, side, live, size in segments
+        if size < _SMALL_BYTES
+    ]
+    for _, same in groupby(sorted(small), key=lambda one: one[:2]):
+        numbers = [number for *_, number in same]
+        if len(numbers) >= _MERGED:
+            yield numbers
+
+
+def plan_compaction(inputs: Iterable[CompactionInput]) -> Iterator[list[CompactionInput]]:
+    """Groups of segments to rewrite into one each: those with tombstones, and several small ones."""
+    for _, same in groupby(sorted(inputs, key=lambda one: (one.kind, one.number)), key=lambda one: one.kind):
+        group: list[CompactionInput] = []
+        for one in same:
+            if group and sum(each.bytes for each in group) + one.bytes > SEGMENT_BYTES:
+                if _is_useful(group):
+                    yield group
+                group = []
+            group.append(one)
+        if _is_useful(group):
+            yield group
+
+
+def _is_useful(group: list[CompactionInput]) -> bool:
+    return len(group) > 1 or not all(one.live.all() for one in group)
+
+
+def live_columns(group: list[CompactionInput]) -> dict[str, Column]:
+    """The live rows of all arrays of a group, in the order of the group, read a block at a time."""
+    first = next(one.segment for one in group if one.segment is not None)
+    return {name: Column(array.dtype, array.shape[1:], _live_rows(group, name)) for name, array in first.arrays.items()}
+
+
+def _live_rows(group: list[CompactionInput], name: str) -> Iterator[NDArray[Any]]:
+    for one in group:
+        if one.segment is None:
+            continue
+        step = max(1, _BLOCK_BYTES // max(1, one.segment.arrays[name][:1].nbytes))
+        for start in range(0, len(one.live), step):
+            live = one.live[start : start + step]
+            if live.any():
+                yield one.segment.read(name, range(start, start + len(live)))[live]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from polysem.search import Index, Result, Results
+    from polysem.search import Index, SearchResult, SearchResults
 
 router = APIRouter(
     prefix=BASE, route_class=AuthenticatedRoute, tags=["search"], dependencies=[Reading], responses=ERRORS
@@ -107,7 +107,7 @@ async def _answer(state: State, request: SearchRequest) -> SearchAnswer:
     )
 
 
-def run_search(index: Index, request: SearchRequest, vectors: NDArray[np.float32] | None) -> Results:
+def run_search(index: Index, request: SearchRequest, vectors: NDArray[np.float32] | None) -> SearchResults:
     """Search the index, on a worker's thread.
 
     Args:
@@ -132,7 +132,7 @@ def run_search(index: Index, request: SearchRequest, vectors: NDArray[np.float32
     return _search_from_item(index, request.item, request.side, options)
 
 
-def _search_from_item(index: Index, key: str, side: Side | None, options: dict[str, Any]) -> Results:
+def _search_from_item(index: Index, key: str, side: Side | None, options: dict[str, Any]) -> SearchResults:
     """What is like an item, without the item itself."""
     items = index.items([key], side)
     if not items:
@@ -149,7 +149,7 @@ def _search_from_item(index: Index, key: str, side: Side | None, options: dict[s
     return replace(results, items=ranked, of=results.of - int(options["find"] == side))
 
 
-def _hit(result: Result) -> SearchHit:
+def _hit(result: SearchResult) -> SearchHit:
     return SearchHit(
         rank=result.rank,
         id=result.id,

@@ -1,4 +1,4 @@
-"""The compiled loops, where the install could build them. POLYSEM_NATIVE=0 turns them off, =portable only AVX2."""
+"""The native kernels, where the install could build them. POLYSEM_NATIVE=0 turns them off, =portable only AVX2."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from polysem.search.engine.scan_data import Level, Probe, Rows, address
+from polysem.search.engine.scan_data import Rows, ScanItems, ScanQueries, address
 from polysem.search.engine.scoring import Scoring
 
 _SOFT_BOTH_WAYS, _BOTH_WAYS, _LARGEST = 0, 1, 2  # what kernels.c makes of inner products
@@ -37,16 +37,16 @@ class _Task(ctypes.Structure):
 
 
 def library() -> ctypes.CDLL | None:
-    """The compiled loops, or None where they are missing or turned off."""
-    return _chosen(os.environ.get("POLYSEM_NATIVE", "1"))
+    """The native kernels, or None where they are missing or turned off."""
+    return _select(os.environ.get("POLYSEM_NATIVE", "1"))
 
 
 @lru_cache(1)  # asked for many times a search, changed by tests
-def _chosen(wish: str) -> ctypes.CDLL | None:
-    found = None if wish == "0" else _load()
-    if found is not None:
-        found.polysem_choose(ctypes.c_int(wish == "portable"))
-    return found
+def _select(wish: str) -> ctypes.CDLL | None:
+    kernels = None if wish == "0" else _load()
+    if kernels is not None:
+        kernels.polysem_choose(ctypes.c_int(wish == "portable"))
+    return kernels
 
 
 @cache
@@ -64,29 +64,29 @@ def _load() -> ctypes.CDLL | None:
 
 
 class Native:
-    """The loops for one level and one or more queries. Calls release the interpreter: threads run side by side."""
+    """The kernels for one array of items and one or more queries. Calls release the GIL: threads run side by side."""
 
-    def __init__(self, library: ctypes.CDLL, level: Level, probe: Probe, scoring: Scoring) -> None:
-        count, L, D = probe.vectors.shape
+    def __init__(self, library: ctypes.CDLL, items: ScanItems, queries: ScanQueries, scoring: Scoring) -> None:
+        count, L, D = queries.vectors.shape
         fours, padded = -(-L // _FOURS) * _FOURS, -(-D // _LANES) * _LANES
-        query = probe.vectors
+        query = queries.vectors
         if (fours, padded) != (L, D) or not query.flags.c_contiguous:
             query = np.zeros((count, fours, padded), np.float32)
-            query[:, :L, :D] = probe.vectors
+            query[:, :L, :D] = queries.vectors
         norms = None
-        if probe.within is not None and probe.outside is not None:
+        if queries.within is not None and queries.outside is not None:
             norms = np.zeros((count, 2, fours), np.float32)
-            norms[:, 0, :L], norms[:, 1, :L] = probe.within, probe.outside
+            norms[:, 0, :L], norms[:, 1, :L] = queries.within, queries.outside
             norms = np.ascontiguousarray(norms.reshape(count, 2, -1, _FOURS).swapaxes(1, 2))
         self._library = library
-        self._held = (level, query, norms)  # the pointers below do not keep their arrays alive
+        self._held = (items, query, norms)  # the pointers below do not keep their arrays alive
         self._task = _Task(
             (_BOTH_WAYS if math.isinf(scoring.alpha) else _SOFT_BOTH_WAYS) if scoring.declared.both_ways else _LARGEST,
-            _TYPES[level.values.dtype],
+            _TYPES[items.values.dtype],
             scoring.alpha,
-            min(probe.cap, 1e30),
-            *(level.values.shape[1], L, D, padded),
-            *(*level.addresses, address(query), address(norms)),
+            min(queries.cap, 1e30),
+            *(items.values.shape[1], L, D, padded),
+            *(*items.addresses, address(query), address(norms)),
         )
 
     def scan(self, rows: Rows, first: int, last: int, scores: NDArray[np.float32]) -> None:
@@ -110,8 +110,8 @@ class Native:
 
 
 @dataclass(frozen=True)
-class Finalists:
-    """Who may be among the k best of each of some queries, one query after the other."""
+class Candidates:
+    """Items that may be among the k best of each of some queries, one query after the other, with exact products."""
 
     rows: NDArray[np.int64]
     starts: NDArray[np.int64]
@@ -123,26 +123,26 @@ class Finalists:
     def find(
         cls,
         library: ctypes.CDLL,
-        levels: Sequence[Native],
+        arrays: Sequence[Native],
         bounds: NDArray[np.float32],
         slacks: Sequence[float],
         ranks: tuple[int, int, int],
         queries: tuple[int, int],
         scored: NDArray[np.int64],
     ) -> Self:
-        """For queries first to last: bounds (Q, N), then the sketches of `levels`, then the vectors, its last.
+        """For queries first to last: bounds (Q, N), then the sketches of `arrays`, then the vectors, its last.
 
-        The bounds are overwritten. slacks: of the bounds, of each level, and of scores from exact products. ranks: k;
-        how many are scored to find out what the bounds have to reach, 0 where the bounds are scores themselves; the
-        room for each query. scored (Q,): filled with how many items of each query were scored.
+        The bounds are overwritten. slacks: of the bounds, of each array, and of scores from exact products. ranks: k;
+        how many are scored to set the threshold, 0 where the bounds are scores themselves; the room for each query.
+        scored (Q,): filled with how many items of each query were scored.
         """
-        (first, last), task = queries, levels[-1]._task
-        places = (last - first) * ranks[2]
-        rows, products = np.empty(places, np.int64), np.empty((places, task.K, task.L))
+        (first, last), task = queries, arrays[-1]._task
+        room = (last - first) * ranks[2]
+        rows, products = np.empty(room, np.int64), np.empty((room, task.K, task.L))
         starts = np.empty(last - first + 1, np.int64)
-        tasks = (_Task * len(levels))(*(level._task for level in levels))
+        tasks = (_Task * len(arrays))(*(array._task for array in arrays))
         status = library.polysem_decide(
-            *(tasks, _int(len(levels)), _int(first), _int(last), _pointer(bounds), _int(bounds.shape[1])),
+            *(tasks, _int(len(arrays)), _int(first), _int(last), _pointer(bounds), _int(bounds.shape[1])),
             *((ctypes.c_float * len(slacks))(*slacks), *(_int(rank) for rank in ranks)),
             *(_pointer(array) for array in (rows, products, starts, scored)),
         )
@@ -150,7 +150,7 @@ class Finalists:
         count = starts[-1]
         return cls(rows[:count], starts, products[:count])
 
-    def order(
+    def sort(
         self,
         library: ctypes.CDLL,
         scores: NDArray[np.float64],
@@ -158,24 +158,24 @@ class Finalists:
         best: NDArray[np.float64],
     ) -> None:
         """Fill (queries, k) positions and scores with the best of each, best first."""
-        arrays = (self.starts, self.rows, scores)
+        own = (self.starts, self.rows, scores)
         queries, k = (_int(size) for size in positions.shape)
-        _check(library.polysem_order(queries, *map(_pointer, arrays), k, _pointer(positions), _pointer(best)))
+        _check(library.polysem_order(queries, *map(_pointer, own), k, _pointer(positions), _pointer(best)))
 
 
 def norms(library: ctypes.CDLL, vectors: NDArray[Any], first: int, last: int) -> tuple[float, float]:
     """The least and the largest squared norm of vectors (..., D), counted through; NaN is below and above all."""
-    found = np.array([np.inf, -np.inf])
+    extremes = np.array([np.inf, -np.inf])
     kind, numbers = ctypes.c_int32(_TYPES[vectors.dtype]), (_int(n) for n in (first, last, vectors.shape[-1]))
-    library.polysem_norms(_pointer(vectors), kind, *numbers, _pointer(found))
-    return float(found[0]), float(found[1])
+    library.polysem_norms(_pointer(vectors), kind, *numbers, _pointer(extremes))
+    return float(extremes[0]), float(extremes[1])
 
 
 def largest(library: ctypes.CDLL, scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
-    """The places of the k largest scores, in no order."""
-    places = np.empty(min(k, len(scores)), np.int64)
-    library.polysem_largest(_pointer(scores), _int(len(scores)), _int(len(places)), _pointer(places))
-    return places
+    """The positions of the k largest scores, in no order."""
+    positions = np.empty(min(k, len(scores)), np.int64)
+    library.polysem_largest(_pointer(scores), _int(len(scores)), _int(len(positions)), _pointer(positions))
+    return positions
 
 
 def _check(status: int) -> None:

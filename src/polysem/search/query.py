@@ -1,0 +1,215 @@
+"""One search, step by step, on one snapshot: rank, fuse with words, fold duplicates, cut by relevance, find moments."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polysem.errors import InputError, unknown
+from polysem.models.video import find_moment
+from polysem.search.backend import CANDIDATES, IndexReader, Mode, Ranked
+from polysem.search.duplicates import group_duplicates
+from polysem.search.engine.scoring import similarity_scores
+from polysem.search.filters import Filter, matches
+from polysem.search.relevance import Cut, relevant
+from polysem.search.results import SearchResult, SearchResults
+from polysem.search.store import Item, Side
+from polysem.search.store.entries import SIDES
+
+BACKGROUND = 2000
+"""Random items that a query is compared with to learn what an irrelevant score is."""
+PER_RESULT, MOST = 4, 1 << 13
+"""Where duplicates are folded: items ranked for each result wanted, and at most: of an index of copies, not all."""
+FUSION_K, FUSION_DEPTH = 60, 200
+"""The constant of reciprocal-rank fusion (Cormack et al. 2009), and how much of each ranking is fused at least."""
+
+
+@dataclass(frozen=True)
+class QueryOptions:
+    """The options of a search.
+
+    item: the indexed item that is the query, left out of the results. words: the query text, for hybrid search.
+    dedupe: the cosine from which on results are near-duplicates; None to keep them.
+    """
+
+    k: int = 10
+    find: Side | None = None
+    where: Filter | None = None
+    mode: Mode | None = None
+    candidates: int = CANDIDATES
+    relevant: bool | Literal["mark"] = False
+    dedupe: float | None = None
+    words: str | None = None
+    item: tuple[Side, str] | None = None
+
+    def check(self, modes: tuple[str, ...]) -> None:
+        """Refuse options that no search can honour."""
+        if isinstance(self.k, bool) or not isinstance(self.k, (int, np.integer)) or self.k < 1:
+            raise InputError(f"k must be at least 1 and a whole number, got {self.k!r}.")
+        if self.candidates < 1:
+            raise InputError(f"candidates must be at least 1, got {self.candidates!r}.")
+        if self.mode is not None and self.mode not in modes:
+            raise unknown("mode of search", self.mode, modes)
+        if self.find is not None and self.find not in SIDES:
+            raise unknown("side of an index", self.find, SIDES)
+        if self.words is not None and self.relevant:
+            raise InputError("A relevance cut reads similarity scores, hybrid search gives ranks: choose one of them.")
+
+
+def target_side(now: IndexReader, find: Side | None) -> Side:
+    """The side to search: the one asked for, else the first that has items."""
+    if find is not None:
+        return find
+    sides = [side for side in SIDES if side in now.manifest.sets]
+    return next((side for side in sides if now.has_items(side)), sides[0])
+
+
+def first_depth(options: QueryOptions, total: int, inside: int = 0) -> int:
+    """How many items the first ranking of a search holds. inside: 1 if the query's own item is among them."""
+    wanted = options.k if options.dedupe is None else min(PER_RESULT * options.k, max(MOST, options.k))
+    return min(wanted + inside, max(total, 1))
+
+
+def run(now: IndexReader, query: NDArray[Any], options: QueryOptions, first: Ranked | None = None) -> SearchResults:
+    """Search one snapshot for a query set (L, D).
+
+    Args:
+        now: the snapshot; every step reads it, so they agree whatever is committed meanwhile.
+        query: the query's unit vectors.
+        options: the options.
+        first: the ranking of `first_depth` items, where it is known already.
+    """
+    start = time.perf_counter()
+    side, where = target_side(now, options.find), options.where
+    total = now.count(side, where)
+    inside = _is_searched(now, options.item, side, where)
+
+    def rank(depth: int) -> Ranked:
+        if options.words is not None:
+            return _rank_hybrid(now, side, query, depth, options)
+        return now.search(side, query, depth, where=where, mode=options.mode, candidates=options.candidates)
+
+    ranked = rank(first_depth(options, total, inside)) if first is None else first
+    if options.dedupe is None:
+        results, stopped = _leave_out(ranked, options.item)[0], None
+    else:
+        results, ranked, stopped = _rank_distinct(rank, ranked, options, options.dedupe, total, inside)
+    results = [replace(result, rank=rank) for rank, result in enumerate(results[: options.k], start=1)]
+    cut: Cut | None = None
+    if options.relevant:
+        background = now.sample_scores(side, query, BACKGROUND, where=where)
+        cut = relevant(np.array([result.score for result in results]), background, total)
+        results = [replace(result, relevant=result.rank <= cut.count) for result in results]
+        results = results if options.relevant == "mark" else results[: cut.count]
+    results = _add_moments(now, side, results, query)
+    own = sum((each.side, each.id) == options.item for each in ranked.items)
+    return SearchResults(
+        results,
+        options.mode or now.modes[0],
+        side,
+        scored=min(ranked.scored - own, total - inside),
+        of=total - inside,
+        seconds=time.perf_counter() - start,
+        unreadable=ranked.unreadable,
+        cut=cut,
+        folded_among=stopped,
+        hybrid=options.words is not None,
+    )
+
+
+def _is_searched(now: IndexReader, item: tuple[Side, str] | None, side: Side, where: Filter | None) -> int:
+    """1 if the query's own item is one of those searched, else 0."""
+    if item is None or item[0] != side:
+        return 0
+    return sum(where is None or matches(where, _as_filtered(each)) for each in now.find([item[1]], side))
+
+
+def _as_filtered(item: Item) -> dict[str, Any]:
+    return {**item._asdict(), "label": list(item.labels)}
+
+
+def _leave_out(ranked: Ranked, item: tuple[Side, str] | None) -> tuple[list[SearchResult], list[int]]:
+    """The ranking as results without ranks, but for one item; and their positions in the ranking."""
+    others = [number for number, each in enumerate(ranked.items) if (each.side, each.id) != item]
+    return [_as_result(ranked.items[number], float(ranked.scores[number])) for number in others], others
+
+
+def _as_result(item: Item, score: float) -> SearchResult:
+    return SearchResult(0, item.id, item.side, score, item.path, item.caption, item.labels, item.metadata)
+
+
+def _rank_distinct(
+    rank: Callable[[int], Ranked], ranked: Ranked, options: QueryOptions, threshold: float, total: int, inside: int
+) -> tuple[list[SearchResult], Ranked, int | None]:
+    """Results without near-duplicates, the ranking they come from and, if it ended before k, how deep it was.
+
+    The ranking is made twice as deep until k different results are left, or `MOST` items were looked at.
+    """
+    most = max(MOST, options.k) + inside
+    wanted = min(PER_RESULT * options.k + inside, most)
+    while True:
+        results, others = _leave_out(ranked, options.item)
+        results = _fold(results, ranked.sets[others], threshold)
+        depth = min(wanted, max(total, 1))
+        enough = len(results) >= options.k or depth >= total or len(ranked.items) < depth
+        if enough or wanted == most:
+            return results, ranked, None if enough else depth
+        wanted = min(2 * wanted, most)
+        ranked = rank(min(wanted, max(total, 1)))
+
+
+def _fold(results: list[SearchResult], sets: NDArray[Any], threshold: float) -> list[SearchResult]:
+    """The best of each group of near-duplicates, with the others' ids."""
+    copies: dict[int, list[str]] = {}
+    for position, (result, leader) in enumerate(zip(results, group_duplicates(sets, threshold), strict=True)):
+        own = copies.setdefault(leader, [])
+        if position != leader:
+            own.append(result.id)
+    return [replace(results[leader], duplicates=tuple(own)) for leader, own in copies.items()]
+
+
+def _rank_hybrid(now: IndexReader, side: Side, query: NDArray[Any], count: int, options: QueryOptions) -> Ranked:
+    """Reciprocal-rank fusion of the vector ranking and the word ranking: score = sum of 1 / (60 + rank).
+
+    Each ranking contributes its best `FUSION_DEPTH` items (or `count`); an item that only one of them holds has the
+    other's term as 0. Equal sums are in the order of the vector ranking, then of the words.
+    """
+    depth, where = max(count, FUSION_DEPTH), options.where
+    ranked = now.search(side, query, depth, where=where, mode=options.mode, candidates=options.candidates)
+    by_words = now.search_words(side, str(options.words), depth, where=where)
+    items = {item.id: item for item in (*ranked.items, *by_words)}
+    fused = dict.fromkeys(items, 0.0)
+    for ranking in (ranked.items, by_words):
+        for rank, item in enumerate(ranking, start=1):
+            fused[item.id] += 1 / (FUSION_K + rank)
+    best = sorted(fused, key=lambda key: -fused[key])[:count]
+    sets = dict(zip([item.id for item in ranked.items], ranked.sets, strict=True))
+    missing = [key for key in best if key not in sets]
+    sets |= dict(zip(missing, now.vectors(side, missing), strict=True)) if missing else {}
+    arrays = np.stack([sets[key] for key in best]) if best else ranked.sets[:0]
+    scores = np.array([fused[key] for key in best], np.float64)
+    return Ranked([items[key] for key in best], scores, arrays, ranked.scored, ranked.unreadable)
+
+
+def _add_moments(now: IndexReader, side: Side, results: list[SearchResult], query: NDArray[Any]) -> list[SearchResult]:
+    """The same results; those that are videos with the moment whose frames score best against the query set."""
+    frames = now.frames(side, [result.id for result in results])
+    if not frames:
+        return results
+    # All in one go: a call for each would cost more than its scores.
+    videos = [result.id for result in results if result.id in frames]
+    sets = np.concatenate([frames[key] for key in videos])
+    scores = similarity_scores(sets, np.asarray(query, np.float32), now.manifest.similarity)
+    ends = np.cumsum([len(frames[key]) for key in videos])[:-1]
+    curves = dict(zip(videos, np.split(scores, ends), strict=True))
+    return [
+        replace(result, moment=find_moment(curves[result.id], result.metadata.get("duration")))
+        if result.id in curves
+        else result
+        for result in results
+    ]

@@ -43,7 +43,7 @@ class Index:
     With a model: `Index.create("my-index", model="runs/dive").add("photos")`; with vectors made elsewhere:
 
     Example:
-        >>> import numpy as np, tempfile
+        >>> import tempfile
         >>> from polysem.search import Batch, Entry, Index, Manifest
         >>> manifest = Manifest("my vectors", sets={"image": 1}, dim=2, similarity={"name": "cosine"})
         >>> with Index.create(tempfile.mkdtemp(), manifest) as index:
@@ -112,8 +112,6 @@ class Index:
     def model(self) -> Model:
         return self._encoder.model
 
-    # --------------------------------------------------------------------------------------------------- changing
-
     def add(
         self,
         source: str | Path | Collection | Batch,
@@ -144,7 +142,7 @@ class Index:
             progress: called with the stage, how many are done, and of how many.
 
         Example:
-            >>> import numpy as np, tempfile
+            >>> import tempfile; from polysem.search import Entry
             >>> index = Index.create(tempfile.mkdtemp(), Manifest("mine", {"text": 1}, 2, {"name": "cosine"}))
             >>> batch = Batch("text", [Entry("a", caption="a dog", labels=["animal"])], np.float32([[[1, 0]]]))
             >>> index.add(batch).new, index.add(batch).replaced
@@ -205,8 +203,6 @@ class Index:
         self._backend.optimize(progress)
         return report
 
-    # -------------------------------------------------------------------------------------------------- searching
-
     def search(
         self,
         query: str | None = None,
@@ -229,10 +225,7 @@ class Index:
         `moment` of it that matches the query best.
 
         Args:
-            query: the text.
-            image: a file or an image.
-            item: the id of an item, which is left out of the results.
-            vectors: the query's unit vectors.
+            query, image, item, vectors: what to search for, one of them; an item is left out of the results.
             find: "image" or "text"; by default images, where there are any.
             k: how many results.
             where: a filter, e.g. "label = 'dog' and year > 2020".
@@ -244,7 +237,7 @@ class Index:
                 and an index in a folder; scores are then those of the fusion.
 
         Example:
-            >>> import numpy as np, tempfile
+            >>> import tempfile; from polysem.search import Entry
             >>> index = Index.create(tempfile.mkdtemp(), Manifest("mine", {"image": 1}, 2, {"name": "cosine"}))
             >>> entries = [Entry("a", metadata={"year": 1999}), Entry("b", metadata={"year": 2024})]
             >>> _ = index.add(Batch("image", entries, np.float32([[[1, 0]], [[0.8, 0.6]]])))
@@ -258,7 +251,8 @@ class Index:
             raise InputError(f"Search for one thing: a text, an image, an item or vectors; got {len(given)} of these.")
         if hybrid and query is None:
             raise InputError("Hybrid search compares words: give a text as the query, or leave out hybrid.")
-        options = self._options(find, k, where, mode, candidates, relevant, dedupe, query if hybrid else None)
+        given_options = {"k": k, "find": find, "mode": mode, "candidates": candidates, "relevant": relevant}
+        options = self._options(where, dedupe, words=query if hybrid else None, **given_options)
         if query is not None:
             encoded = self._encoder.text(query)
         elif image is not None:
@@ -293,7 +287,7 @@ class Index:
             queries: the texts or sets; the other arguments are those of `search`.
 
         Example:
-            >>> import numpy as np, tempfile
+            >>> import tempfile; from polysem.search import Entry
             >>> index = Index.create(tempfile.mkdtemp(), Manifest("mine", {"image": 1}, 2, {"name": "cosine"}))
             >>> _ = index.add(Batch("image", [Entry("a"), Entry("b")], np.float32([[[1, 0]], [[0, 1]]])))
             >>> [results.ids for results in index.search_many(np.float32([[[1, 0]], [[0, 1]]]), k=1)]
@@ -301,7 +295,8 @@ class Index:
         """
         if isinstance(queries, str):
             raise InputError(f"search_many() takes a list of texts or an array (Q, L, D), got the text {queries!r}.")
-        options = self._options(find, k, where, mode, candidates, relevant, dedupe)
+        given_options = {"k": k, "find": find, "mode": mode, "candidates": candidates, "relevant": relevant}
+        options = self._options(where, dedupe, **given_options)
         encoded = queries if isinstance(queries, np.ndarray) else self._encoder.texts(queries)
         if not len(encoded):
             return []
@@ -315,24 +310,12 @@ class Index:
             results = [run(now, each, options, first) for each, first in zip(encoded, ranked, strict=True)]
             return [replace(each, seconds=each.seconds + seconds) for each in results]
 
-    def _options(
-        self,
-        find: Side | None,
-        k: int,
-        where: str | Filter | None,
-        mode: Mode | None,
-        candidates: int,
-        relevant: bool | Literal["mark"],
-        dedupe: bool | float,
-        words: str | None = None,
-    ) -> QueryOptions:
+    def _options(self, where: str | Filter | None, dedupe: bool | float, **options: Any) -> QueryOptions:
         condition = parse(where) if isinstance(where, str) else where
         threshold = duplicates.THRESHOLD if dedupe is True else dedupe or None
-        options = QueryOptions(k, find, condition, mode, candidates, relevant, threshold, words)
-        options.check(tuple(self._backend.modes))
-        return options
-
-    # -------------------------------------------------------------------------------------------------- looking up
+        checked = QueryOptions(where=condition, dedupe=threshold, **options)
+        checked.check(tuple(self._backend.modes))
+        return checked
 
     def pictures(self, paths: Iterable[str | Path]) -> Collection:
         """These files as a collection, each once.
@@ -365,8 +348,8 @@ class Index:
         with self._backend.snapshot() as now:
             stats, measured, credited = now.stats(), now.read_value(audit.NAME), now.read_value(_CREDITS) or []
         changed = measured is not None and audit.state_of(stats) != (measured["items"], measured.get("change"))
-        size, modes = stats.bytes_per_item, self._backend.modes
-        return IndexStats(*stats[:5], size, self.manifest, measured, modes, changed, stats.change, credited)
+        rest = (self.manifest, measured, self._backend.modes, changed, stats.change, credited)
+        return IndexStats(*stats[:5], stats.bytes_per_item, *rest)
 
     def verify(self, *, sample: int = audit.SAMPLE, progress: Progress | None = None) -> Verified:
         """Check every checksum, and measure recall@10 of the fast mode against the exact one on a sample.

@@ -348,8 +348,8 @@ class Index:
         with self._backend.snapshot() as now:
             stats, measured, credited = now.stats(), now.read_value(audit.NAME), now.read_value(_CREDITS) or []
         changed = measured is not None and audit.state_of(stats) != (measured["items"], measured.get("change"))
-        rest = (self.manifest, measured, self._backend.modes, changed, stats.change, credited)
-        return IndexStats(*stats[:5], stats.bytes_per_item, *rest)
+        size, modes = stats.bytes_per_item, self._backend.modes
+        return IndexStats(*stats[:5], size, self.manifest, measured, modes, changed, stats.change, credited)
 
     def verify(self, *, sample: int = audit.SAMPLE, progress: Progress | None = None) -> Verified:
         """Check every checksum, and measure recall@10 of the fast mode against the exact one on a sample.

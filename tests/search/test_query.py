@@ -171,9 +171,10 @@ def test_a_word_brings_up_what_vectors_miss(captioned):
     for query in ("unicorn", "Unicorn!", "250"):
         found = captioned.search(query, k=10, hybrid=True, dedupe=True)
         assert "unicorn-250" in found.ids[:2]
-    assert captioned.search("unicorn", k=10, hybrid=True, where="n < 200").ids == captioned.search(
-        "unicorn", k=10, where="n < 200"
-    ).ids
+    assert (
+        captioned.search("unicorn", k=10, hybrid=True, where="n < 200").ids
+        == captioned.search("unicorn", k=10, where="n < 200").ids
+    )
     assert captioned.search("🐕", k=10, hybrid=True).ids == captioned.search("🐕", k=10).ids
 
 

@@ -6,7 +6,7 @@ a compact sketch (`sketch`, `pruning`), each with a slack that covers its roundi
 """
 
 from polysem.search.engine.engine import Engine, search_engines
-from polysem.search.engine.scan_data import TopK
+from polysem.search.engine.scan_data import TopHits
 from polysem.search.engine.sketch import SketchPlan
 
-__all__ = ["Engine", "SketchPlan", "TopK", "search_engines"]
+__all__ = ["Engine", "SketchPlan", "TopHits", "search_engines"]

@@ -12,7 +12,7 @@ from polysem.errors import InputError
 from polysem.search.engine import exact, native
 from polysem.search.engine.checks import validate_k, validate_mask, validate_queries, validate_vectors
 from polysem.search.engine.pruning import MAX_LEFT, EngineScan, PruningState, search_alone, search_block
-from polysem.search.engine.scan_data import ScanItems, TopK, top_k
+from polysem.search.engine.scan_data import ScanItems, TopHits, top_k
 from polysem.search.engine.scoring import Scoring
 from polysem.search.engine.sketch import (
     MIN_ITEMS,
@@ -95,11 +95,11 @@ class Engine:
 
     def search(
         self, query: NDArray[Any], k: int, allowed: NDArray[np.bool_] | None = None, *, brute: bool = False
-    ) -> TopK:
+    ) -> TopHits:
         """The k best for one query (L, D), among the items of the mask `allowed`. brute: without pruning."""
         return search_engines([self], query, k, allowed, brute=brute)
 
-    def search_batch(self, queries: NDArray[Any], k: int, allowed: NDArray[np.bool_] | None = None) -> list[TopK]:
+    def search_batch(self, queries: NDArray[Any], k: int, allowed: NDArray[np.bool_] | None = None) -> list[TopHits]:
         """`search` for many queries (Q, L, D) that share a mask: one matrix product with the scoring at its end.
 
         Positions and scores are those of `search`, bit for bit; only how many items were scored may differ.
@@ -107,7 +107,7 @@ class Engine:
         vectors, norm_error = validate_queries(queries, self.vectors.shape[2])
         validate_k(k)
         rows = None if allowed is None else np.flatnonzero(validate_mask(allowed, len(self.vectors)))
-        hits: list[TopK] = []
+        hits: list[TopHits] = []
         step = max(1, _SCORES // max(len(self.vectors), vectors.shape[1] * vectors.shape[2]))
         for start in range(0, len(vectors), step):
             hits += search_block(self, vectors[start : start + step], norm_error, k, rows)
@@ -172,7 +172,7 @@ def search_engines(
     allowed: NDArray[np.bool_] | None = None,
     *,
     brute: bool = False,
-) -> TopK:
+) -> TopHits:
     """The k best of all engines together, as if their arrays were one: positions count on from engine to engine."""
     if not engines:
         raise InputError("search_engines() needs at least one engine.")

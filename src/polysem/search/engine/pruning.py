@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from polysem.search.engine import exact, native, scan
 from polysem.search.engine.native import Candidates, Native
-from polysem.search.engine.scan_data import Rows, ScanQueries, TopK, run_in_parts, top_k, top_k_each
+from polysem.search.engine.scan_data import Rows, ScanQueries, TopHits, run_in_parts, top_k, top_k_each
 from polysem.search.engine.sketch import PreparedQueries
 
 if TYPE_CHECKING:
@@ -146,12 +146,12 @@ class EngineScan:
 
 def search_block(
     engine: Engine, vectors: NDArray[np.float32], norm_error: float, k: int, rows: Rows = None
-) -> list[TopK]:
+) -> list[TopHits]:
     """All queries (Q, L, D) against all items, or against these rows. All scores must fit in memory."""
     count, size = len(vectors), len(engine.vectors) if rows is None else len(rows)
     k = min(k, size)
     if not k:
-        return [TopK(np.empty(0, np.int64), np.empty(0), 0)] * count
+        return [TopHits(np.empty(0, np.int64), np.empty(0), 0)] * count
     chosen = _choose_sketch(engine, k)
     queries = engine.prepare(vectors, norm_error, sketched=chosen > 0)
     items = engine.sketches[chosen - 1] if chosen else engine.full
@@ -165,7 +165,7 @@ def search_block(
     return top_k_each(candidates, scores, k, scored)
 
 
-def search_alone(engine: Engine, queries: PreparedQueries, k: int, library: ctypes.CDLL) -> TopK:
+def search_alone(engine: Engine, queries: PreparedQueries, k: int, library: ctypes.CDLL) -> TopHits:
     """One query against all items of one engine, bounded by the first sketch, in as few steps in Python as possible."""
     k = min(k, len(engine.vectors))
     bounds = scan.scan_query(engine.sketches[0], queries.forms[1], engine.scoring)
@@ -193,7 +193,7 @@ def _rescore(
     rows: Rows,
     chosen: int,
     library: ctypes.CDLL,
-) -> list[TopK]:
+) -> list[TopHits]:
     """`_prune` natively, for every query, and the exact scores of the candidates that it leaves."""
     count, size = bounds.shape
     if rows is not None:
@@ -223,7 +223,7 @@ def _rescore(
     pairs = engine.vectors.shape[1] * queries.vectors.shape[1]
     run_in_parts(rescore, count, most=count, largest=max(1, _PRODUCTS // (ranks[2] * pairs)))
     each = scored.tolist() if chosen else [size] * count
-    hits = [TopK(*those) for those in zip(positions, scores, each, strict=True)]
+    hits = [TopHits(*those) for those in zip(positions, scores, each, strict=True)]
     for q in overfull:
         left, full = _prune(engine, queries, q, k, rows)
         exactly = exact.scores(engine.full, queries.vectors[q : q + 1], engine.scoring, [left])

@@ -63,7 +63,7 @@ class ScanQueries:
 
 
 @dataclass(frozen=True)
-class TopK:
+class TopHits:
     """The k best positions, best first; equal scores in ascending position. Fewer where there are fewer items."""
 
     positions: NDArray[np.int64]
@@ -74,7 +74,7 @@ class TopK:
 
 def top_k_each(
     rows: Sequence[NDArray[np.int64]], scores: NDArray[np.float64], k: int, scored: Sequence[int]
-) -> list[TopK]:
+) -> list[TopHits]:
     """`top_k` for many queries: the rows of each, and the scores of all of them one after the other."""
     counts = [len(those) for those in rows]
     positions = np.concatenate(rows)
@@ -82,13 +82,13 @@ def top_k_each(
     positions, scores = positions[order], scores[order]
     stops = accumulate(counts)
     parts = (slice(stop - count, stop - count + min(k, count)) for stop, count in zip(stops, counts, strict=True))
-    return [TopK(positions[part], scores[part], n) for part, n in zip(parts, scored, strict=True)]
+    return [TopHits(positions[part], scores[part], n) for part, n in zip(parts, scored, strict=True)]
 
 
-def top_k(positions: NDArray[np.int64], scores: NDArray[np.float64], k: int, scored: int) -> TopK:
+def top_k(positions: NDArray[np.int64], scores: NDArray[np.float64], k: int, scored: int) -> TopHits:
     """The k best of those whose exact scores are known."""
     order = np.lexsort((positions, -scores))[:k]
-    return TopK(positions[order], scores[order], scored)
+    return TopHits(positions[order], scores[order], scored)
 
 
 def run_in_parts(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from polysem.errors import InputError
 from polysem.search.backend import CANDIDATES, Mode, Ranked
-from polysem.search.engine import TopK
+from polysem.search.engine import TopHits
 from polysem.search.filters import Filter
 from polysem.search.local.side_searcher import SideSearcher
 from polysem.search.store import Damage, Item, Manifest, Side, Snapshot, Stats
@@ -148,7 +148,9 @@ class LocalReader:
             return state.snapshot.damaged_ids(damage)
 
 
-def _rank(state: ReadState, side: Side, k: int, where: Filter | None, search: Callable[[], list[TopK]]) -> list[Ranked]:
+def _rank(
+    state: ReadState, side: Side, k: int, where: Filter | None, search: Callable[[], list[TopHits]]
+) -> list[Ranked]:
     """The items and sets of what a search finds; after a check of all segments where a result shows damage."""
     snapshot, searcher = state.snapshot, state.sides[side]
     found = search()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polysem.search.engine import TopK, search_engines
+from polysem.search.engine import TopHits, search_engines
 from polysem.search.engine.checks import validate_k, validate_queries
 from polysem.search.engine.scan_data import top_k
 from polysem.search.engine.scoring import find_scoring, mean_vectors
@@ -109,7 +109,7 @@ class SideSearcher:
             rows = np.sort(np.random.default_rng(seed).choice(rows, count, replace=False))
         return rows
 
-    def search(self, query: NDArray[Any], k: int, where: Filter | None) -> TopK:
+    def search(self, query: NDArray[Any], k: int, where: Filter | None) -> TopHits:
         """The k best for a query (L, D), exactly."""
         mask = self.mask(where)
         if not self.segments:
@@ -119,21 +119,21 @@ class SideSearcher:
             return search_engines(engines, query, k, mask)
         return self._rescore(self._validate(query), self.sample(int(self._starts[-1]), where, 0), validate_k(k))
 
-    def search_batch(self, queries: NDArray[Any], k: int, where: Filter | None) -> list[TopK]:
+    def search_batch(self, queries: NDArray[Any], k: int, where: Filter | None) -> list[TopHits]:
         """`search` for many queries (Q, L, D): the same positions and scores, bit for bit.
 
         Each segment takes all queries in one go, and the exact scores of its k best merge.
         """
         if not self.segments or find_scoring(self._snapshot.manifest.similarity) is None:
             return [self.search(query, k, where) for query in queries]
-        mask, merged = self.mask(where), [TopK(np.empty(0, np.int64), np.empty(0), 0)] * len(queries)
+        mask, merged = self.mask(where), [TopHits(np.empty(0, np.int64), np.empty(0), 0)] * len(queries)
         for segment, start, stop in self._spans():
             if segment.engine is not None:
                 own = segment.engine.search_batch(queries, k, None if mask is None else mask[start:stop])
                 merged = [_merge(one, other, start, k) for one, other in zip(merged, own, strict=True)]
         return merged
 
-    def search_fast(self, query: NDArray[Any], k: int, where: Filter | None, candidates: int) -> TopK:
+    def search_fast(self, query: NDArray[Any], k: int, where: Filter | None, candidates: int) -> TopHits:
         """The k best of the items whose means are closest to the query's."""
         mask, vectors, wanted = self.mask(where), self._validate(query), max(candidates, validate_k(k))
         if mask is not None and mask.sum() <= _FEW_PER_CANDIDATE * wanted:
@@ -151,7 +151,7 @@ class SideSearcher:
         """Exact scores of a query (L, D) with the items at ascending positions."""
         return self._scores(self._validate(query), positions)
 
-    def _rescore(self, query: NDArray[np.float32], rows: NDArray[np.int64], k: int) -> TopK:
+    def _rescore(self, query: NDArray[np.float32], rows: NDArray[np.int64], k: int) -> TopHits:
         """The k best of these rows, all of which are scored."""
         kept = top_k(np.empty(0, np.int64), np.empty(0), k, 0)
         for start in range(0, len(rows), _BLOCK):
@@ -178,7 +178,7 @@ class SideSearcher:
         return only
 
 
-def _merge(one: TopK, other: TopK, start: int, k: int) -> TopK:
+def _merge(one: TopHits, other: TopHits, start: int, k: int) -> TopHits:
     """The k best of two, of which the positions of the second begin at `start`."""
     positions = np.concatenate([one.positions, other.positions + start])
     return top_k(positions, np.concatenate([one.scores, other.scores]), k, one.scored + other.scored)

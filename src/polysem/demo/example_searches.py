@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from polysem.data.collection import Collection, Item
-from polysem.search import Index, Results
+from polysem.search import Index, SearchResults
 
 SHOWN = 3
 DEPTH = 1000
@@ -23,7 +23,7 @@ class ExampleSearch:
 
     query: str
     why: str
-    results: Results
+    results: SearchResults
 
 
 def run_example_searches(index: Index, items: Collection) -> list[ExampleSearch]:

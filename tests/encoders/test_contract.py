@@ -112,7 +112,7 @@ def test_saved_equals_loaded_without_the_files_it_came_from(make, setting, tmp_p
     def nowhere(model):
         raise AssertionError("weights must not be looked up again")
 
-    monkeypatch.setattr("polysem.encoders.weight_lookup.locate", nowhere)
+    monkeypatch.setattr("polysem.encoders.backbones.locate", nowhere)
     loaded = encoders.build(**json.loads(saved["config"])).eval()
     loaded.load_state_dict(saved["state"])
     if setting in tiny_models.TEXTS:

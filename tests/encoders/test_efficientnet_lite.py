@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from polysem import encoders
-from polysem.encoders import efficientnet_lite, weight_lookup
+from polysem.encoders import backbones, efficientnet_lite
 from polysem.encoders.efficientnet_lite import EfficientNetLite, conv_norm, same_padding
 
 SIZES = [(0, 224, 7), (1, 240, 8), (2, 260, 9)]
@@ -18,7 +18,7 @@ def test_features_equal_those_of_the_packages_own_network(number, size, side, ca
     name = f"efficientnet-lite{number}"
     encoder = encoders.build("grid", model=name)
     theirs = package.EfficientNet.from_name(name).eval()
-    theirs.load_state_dict(torch.load(weight_lookup.locate(name), weights_only=True))
+    theirs.load_state_dict(torch.load(backbones.locate(name), weights_only=True))
     pixels = torch.randn(2, 3, size, size)
     with torch.no_grad():
         expected = theirs.extract_features(pixels).flatten(2).transpose(1, 2)

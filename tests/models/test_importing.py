@@ -179,8 +179,8 @@ def test_the_label_wise_encoders_before_they_are_shared():
         for side in ("image", "text")
     }
     head = {"fc_predict.weight": torch.zeros(6, 8), "fc_predict.bias": torch.zeros(6)}
-    reading = polysem.models.importing.reading
-    tensors = polysem.models.importing.tensors.Tensors
+    reading = polysem.models.importing.checkpoint
+    tensors = polysem.models.importing.checkpoint.CheckpointTensors
     shared = load_case("labelwise_shared").weight
     narrow = {
         key.removeprefix("transformer."): tensor[
@@ -190,9 +190,9 @@ def test_the_label_wise_encoders_before_they_are_shared():
         if key.startswith("transformer.")
     }
     states = {**weight, "transformer": narrow, "head": head}
-    checkpoint = reading.Checkpoint("toy", {key: tensors(key, state) for key, state in states.items()}, {}, {})
-    wanted = polysem.models.importing.plan.Wanted("official")
-    model = polysem.models.importing.labelwise.plan(checkpoint, wanted).carry_out("toy")
+    checkpoint = reading.ReleasedCheckpoint("toy", {key: tensors(key, state) for key, state in states.items()}, {}, {})
+    wanted = polysem.models.importing.checkpoint.ImportOptions("official")
+    model = polysem.models.importing.labelwise.plan(checkpoint, wanted).build("toy")
     values = torch.cat([case.input["features"], case.input["boxes"]], dim=-1)
     with torch.inference_mode():
         images = model.image.encode(LocalFeatures.from_lengths(values, [values.shape[1]] * len(values)))[1]

@@ -12,9 +12,9 @@ import torch
 from PIL import Image
 
 import polysem
-from polysem.encoders import weight_lookup
+from polysem.encoders import backbones
 from polysem.environment.paths import PHOTO_SMALL, SHIPPED
-from polysem.models import fp16_saving
+from polysem.models import folder as folders
 from polysem.models.folder import CARD, CONFIG, WEIGHTS, read_config
 
 PACKAGE = Path(polysem.__file__).parent
@@ -31,7 +31,7 @@ def test_it_is_a_whole_folder_and_a_small_one(name: str) -> None:
     folder = SHIPPED[name]
     assert {path.name for path in files(folder)} >= {CONFIG, WEIGHTS, CARD}
     assert sum(path.stat().st_size for path in files(folder)) < 20e6
-    assert weight_lookup.locate(name) == folder
+    assert backbones.locate(name) == folder
     assert (folder / CARD).read_text(encoding="utf-8").startswith("---\n")
 
 
@@ -46,9 +46,9 @@ def test_its_weights_are_float16(name: str) -> None:
 def test_what_it_borrows_comes_with_the_extra_offline(name: str) -> None:
     described = read_config(SHIPPED[name])
     for side in described["borrowed"]:
-        named = fp16_saving.named(described["model"][side]["encoder"])
+        named = folders._pretrained_models(described["model"][side]["encoder"])
         assert named
-        assert set(named) <= weight_lookup.PACKAGED.keys()
+        assert set(named) <= backbones.PACKAGED.keys()
 
 
 @every

@@ -12,7 +12,7 @@ import torch
 import polysem
 from polysem.data import open_collection, train_overlap
 from polysem.data.collection import load_features
-from polysem.encoders.weight_lookup import SourceError
+from polysem.encoders.backbones import SourceError
 from polysem.errors import ConfigError, InputError
 from polysem.training import backward, train
 from polysem.training.backward import Criterion

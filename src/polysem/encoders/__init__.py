@@ -1,21 +1,16 @@
 """Encoders: pictures, texts and videos to local features."""
 
+from polysem.encoders.backbones import SourceError
 from polysem.encoders.base import Encoder, registry
 from polysem.encoders.bigru import BiGRU
 from polysem.encoders.detector import Detections, Detector
 from polysem.encoders.extraction import caption_keys, extract, extract_texts
-from polysem.encoders.frames import Frames
-from polysem.encoders.grid import Grid
-from polysem.encoders.image import ImageEncoder
-from polysem.encoders.multi_grid import Grids
-from polysem.encoders.patch import Patch
-from polysem.encoders.pixel_encoder import PixelEncoder
+from polysem.encoders.grid import Grid, Grids, Patch
+from polysem.encoders.image import ImageEncoder, PixelEncoder
 from polysem.encoders.preprocessing import Preprocessing
-from polysem.encoders.region import Region
-from polysem.encoders.text import TextEncoder, Tokens
-from polysem.encoders.transformer import Transformer
-from polysem.encoders.video_frames import VideoFrames
-from polysem.encoders.weight_lookup import SourceError
+from polysem.encoders.region import Frames, Region
+from polysem.encoders.text import TextEncoder, Tokens, Transformer
+from polysem.encoders.video import VideoFrames
 
 build = registry.build
 check = registry.check

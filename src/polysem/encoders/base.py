@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
+import torch
 from pydantic import PositiveInt
-from torch import nn
+from torch import Tensor, nn
 
-from polysem.encoders import fingerprints
 from polysem.registry import Part, Registry
 
 registry: Registry[Encoder] = Registry("encoder")
@@ -109,7 +111,7 @@ class Encoder(Part):
 
         The same in every process and after saving and loading; another as soon as one weight changes.
         """
-        return fingerprints.sha256(self.deciding_knobs(), self.state_dict(), self.preprocessing_bytes())
+        return hash_state(self.deciding_knobs(), self.state_dict(), self.preprocessing_bytes())
 
     def deciding_knobs(self) -> Mapping[str, Any]:
         """Knobs that change what a given set of weights computes."""
@@ -131,3 +133,17 @@ def parameters_from(body: nn.Module, stage: nn.Module) -> list[nn.Parameter]:
     # Modules register what they hold in the order in which it is used, so all that follows lies further on.
     parameters, first = list(body.parameters()), next(iter(stage.parameters()))
     return parameters[next(place for place, parameter in enumerate(parameters) if parameter is first) :]
+
+
+def hash_state(knobs: Mapping[str, Any], state: Mapping[str, Tensor], further: Iterable[bytes] = ()) -> str:
+    """Hex digest of JSON-able knobs, named tensors and further bytes, each in an order that does not vary."""
+    digest = hashlib.sha256(json.dumps(knobs, sort_keys=True, ensure_ascii=True).encode())
+    for name in sorted(state):
+        tensor = state[name].detach().cpu().contiguous()
+        # Names and shapes too: the same bytes in another place are another network.
+        digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        raw: Any = tensor.reshape(-1).view(torch.uint8).numpy()
+        digest.update(raw)
+    for part in further:
+        digest.update(b"\n" + hashlib.sha256(part).digest())
+    return digest.hexdigest()

@@ -7,10 +7,10 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from polysem.encoders import backbones, hf_preprocessing
+from polysem.encoders import backbones
 from polysem.encoders.base import Trainable, registry
 from polysem.encoders.image import ImageEncoder
-from polysem.encoders.preprocessing import Channels, Interpolation, Resize
+from polysem.encoders.preprocessing import Channels, Interpolation, Resize, read_preprocessing, side_of
 from polysem.errors import ConfigError, InputError
 from polysem.features import LocalFeatures
 from polysem.masked_ops import is_tracing
@@ -63,11 +63,11 @@ class Detector(ImageEncoder):
         if family in OWL:
             # Only pictures are read here.
             _inner(backbone.module).text_model = nn.Identity()
-        seen = hf_preprocessing.preprocessing(backbone.folder, config, image_size, resize, mean, std, interpolation)
+        seen = read_preprocessing(backbone.folder, config, image_size, resize, mean, std, interpolation)
         width = config["vision_config"]["hidden_size"] if family in OWL else config["d_model"]
         super().__init__(backbone, width, dim, seen, trainable, lr_scale)
         self.family, self.regions = family, regions
-        self.interpolates = family in OWL and seen.size != hf_preprocessing.side_of(config)
+        self.interpolates = family in OWL and seen.size != side_of(config)
         patch = config["vision_config"]["patch_size"] if family in OWL else 0
         available = (seen.size // patch) ** 2 if patch else config["num_queries"]
         if regions > available:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from polysem.encoders.weight_lookup import SourceError
+from polysem.encoders.backbones import SourceError
 from polysem.errors import ConfigError
 
 # width and depth multipliers, side of the pictures it was trained on

@@ -21,7 +21,7 @@ from polysem.data.store.layout import Dtype
 from polysem.data.store.writer import SHARD_BYTES
 from polysem.encoders import pipeline
 from polysem.encoders.base import Encoder
-from polysem.encoders.pixel_encoder import PixelEncoder
+from polysem.encoders.image import PixelEncoder
 from polysem.encoders.text import TextEncoder, Tokens
 from polysem.errors import ConfigError, InputError
 from polysem.features import LocalFeatures

@@ -1,4 +1,4 @@
-"""What an encoder of pictures is: pixels in, local features out, and where on the picture each of them looks."""
+"""Encoders of pixels: from an image or video to its local features, and where on the image each of them looks."""
 
 from __future__ import annotations
 
@@ -13,13 +13,33 @@ from torch import Tensor, nn
 
 from polysem.data.images import load_image
 from polysem.encoders.backbones import Backbone, find_stages
-from polysem.encoders.base import Kind, Trainable
-from polysem.encoders.pixel_encoder import PixelEncoder
+from polysem.encoders.base import Encoder, Kind, Takes, Trainable
 from polysem.encoders.preprocessing import Preprocessing
 from polysem.encoders.region import xavier_linear
 from polysem.errors import InputError
 from polysem.features import LocalFeatures
 from polysem.masked_ops import is_tracing
+
+
+class PixelEncoder(Encoder):
+    """Reads a file by `read` and a picture by `preprocess`; what they give, stacked, is what it is called with."""
+
+    takes: ClassVar[Takes] = "pixels"
+    pictures_per_item: int = 1
+    """How many pictures an input holds: those who bound their memory by a number of items divide it by this."""
+
+    @property
+    @abstractmethod
+    def tokens_per_item(self) -> int:
+        """How many local features it makes of an input."""
+
+    @abstractmethod
+    def read(self, path: Path, generator: torch.Generator | None = None) -> Tensor:
+        """The input made of a file. generator: draws an augmentation, for training."""
+
+    @abstractmethod
+    def preprocess(self, image: Image.Image) -> Tensor:
+        """The input made of a picture."""
 
 
 class ImageEncoder(PixelEncoder):

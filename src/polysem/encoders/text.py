@@ -1,16 +1,22 @@
-"""What a text encoder is: sentences to tokens, tokens to local features."""
+"""Text encoders: sentences to tokens, tokens to local features; and those of pretrained transformers."""
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from pydantic import PositiveInt
+from torch import Tensor, nn
 
-from polysem.encoders.base import Encoder, Kind, Takes
+from polysem.encoders import backbones
+from polysem.encoders.backbones import SourceError
+from polysem.encoders.base import Encoder, Kind, Takes, Trainable, registry
+from polysem.encoders.region import xavier_linear
 from polysem.errors import ConfigError, InputError
 from polysem.features import LocalFeatures
 from polysem.masked_ops import is_tracing
@@ -104,3 +110,152 @@ def checked(texts: Sequence[str]) -> list[str]:
         if not text.strip():
             raise InputError(f"Text number {place} is empty ({text!r:.20}). Leave it out: nothing can be said of it.")
     return given
+
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
+
+
+@registry.register("transformer")
+class Transformer(TextEncoder):
+    """A pretrained text encoder's last states, special tokens included: MiniLM, BERT, RoBERTa, MPNet, ModernBERT.
+
+    `model` is minilm (from its package), the folder of a Hugging Face model, or a name on the hub. `dim` adds a linear
+    projection. A text of more than `max_length` tokens loses the rest.
+
+    A built encoder's config holds `backbone_config`, so that it can be rebuilt without the model's files; its tokenizer
+    then comes from `load_preprocessing`.
+    """
+
+    def __init__(
+        self,
+        model: str = "minilm",
+        dim: PositiveInt | None = None,
+        max_length: PositiveInt = 128,
+        trainable: Trainable = "all",
+        lr_scale: float = 1.0,
+        pretrained: bool = True,
+        backbone_config: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(trainable, lr_scale)
+        backbone = backbones.load(model, pretrained, backbone_config, _choose)
+        self.backbone, self.backbone_config = backbone.module, backbone.config
+        config: Any = backbone.module.config
+        width = int(config.hidden_size)
+        self.projection = xavier_linear(width, dim) if dim is not None else None
+        self.dim = dim or width
+        # Positions of the RoBERTa family start after the padding id, which costs them two.
+        self.max_length = min(max_length, (getattr(config, "max_position_embeddings", None) or max_length + 2) - 2)
+        self.vocab_size, self.pad = int(config.vocab_size), int(getattr(config, "pad_token_id", 0) or 0)
+        self.tokenizer: Any = None
+        if backbone.folder is not None:
+            self.load_preprocessing(backbone.folder)
+        self.set_trainable(trainable)
+
+    def encode_texts(self, texts: list[str]) -> Tokens:
+        if self.tokenizer is None:
+            raise ConfigError(
+                "This encoder was rebuilt from its config and has no tokenizer yet. Call "
+                "encoder.load_preprocessing(folder) with the folder that save_preprocessing() wrote."
+            )
+        found = self.tokenizer(texts, truncation=True, max_length=self.max_length, padding=False)
+        return Tokens.from_lists(found["input_ids"], self.pad)
+
+    @property
+    def mask_id(self) -> int:
+        known = getattr(self.tokenizer, "mask_token_id", None)
+        return super().mask_id if known is None else int(known)
+
+    def tokenize_words(self, texts: Sequence[str]) -> list[list[list[int]]]:
+        self.tokenize(texts)  # checks them
+        found = self.tokenizer(list(texts), truncation=True, max_length=self.max_length, padding=False)
+        return [_by_word(ids, found.word_ids(row)) for row, ids in enumerate(found["input_ids"])]
+
+    def forward(self, tokens: Tokens) -> LocalFeatures:
+        ids = tokens.ids.masked_fill(~tokens.mask, self.pad)
+        if not is_tracing() and (not len(tokens) or tokens.ids.shape[1] > self.backbone_limit or not self._knows(ids)):
+            raise InputError(
+                f"This encoder takes texts of up to {self.backbone_limit} tokens with ids 0 to {self.vocab_size - 1}, "
+                f"got ids of shape {tuple(tokens.ids.shape)}. Make them with encoder.tokenize(texts)."
+            )
+        states: Tensor = self.backbone(input_ids=ids, attention_mask=tokens.mask.long()).last_hidden_state
+        values = states if self.projection is None else self.projection(states)
+        return LocalFeatures(values, tokens.mask).zero_padded()
+
+    @property
+    def backbone_limit(self) -> int:
+        """Tokens that the backbone has positions for."""
+        config: Any = self.backbone.config
+        return int(getattr(config, "max_position_embeddings", None) or 2**31)
+
+    def _knows(self, ids: Tensor) -> bool:
+        return int(ids.min()) >= 0 and int(ids.max()) < self.vocab_size
+
+    @property
+    def body(self) -> nn.Module:
+        return self.backbone
+
+    def stages(self) -> list[nn.Module]:
+        return backbones.find_stages(self.backbone)
+
+    def resolved_knobs(self) -> Mapping[str, Any]:
+        return {"pretrained": False, "backbone_config": self.backbone_config, "max_length": self.max_length}
+
+    # -------------------------------------------------------------------------------------------- the tokenizer
+
+    def save_preprocessing(self, folder: Path) -> None:
+        if self.tokenizer is not None:
+            self.tokenizer.save_pretrained(folder)
+
+    def load_preprocessing(self, folder: Path) -> None:
+        # Without them transformers makes a tokenizer that knows no word, and says nothing.
+        if not any((folder / name).is_file() for name in TOKENIZER_FILES):
+            raise SourceError(f"No tokenizer in {folder}: expected one of {', '.join(TOKENIZER_FILES)}.")
+        try:
+            tokenizer = backbones.transformers().AutoTokenizer.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False
+            )
+        except Exception as error:  # a damaged tokenizer raises almost anything
+            reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            raise SourceError(f"No tokenizer can be read from {folder} ({reason}).") from error
+        if len(tokenizer) > self.vocab_size:
+            raise SourceError(
+                f"The tokenizer in {folder} knows {len(tokenizer)} tokens, the model {self.vocab_size}: "
+                "they do not belong together."
+            )
+        self.tokenizer = tokenizer
+
+    def preprocessing_bytes(self) -> Iterable[bytes]:
+        if self.tokenizer is None:
+            return
+        state = json.loads(self.tokenizer.backend_tokenizer.to_str())
+        # The last call leaves its padding and truncation here; they are not the tokenizer's own.
+        yield json.dumps({**state, "padding": None, "truncation": None}, sort_keys=True).encode()
+
+
+def _by_word(ids: list[int], owners: list[int | None]) -> list[list[int]]:
+    """Tokens of one word together; a special token, which belongs to none, by itself."""
+    words: list[list[int]] = []
+    for place, (token, owner) in enumerate(zip(ids, owners, strict=True)):
+        if owner is not None and place and owners[place - 1] == owner:
+            words[-1].append(token)
+        else:
+            words.append([token])
+    return words
+
+
+def _choose(config: Any) -> tuple[Any, Any]:
+    config = getattr(config, "text_config", None) or config
+    mapping = backbones.transformers().MODEL_MAPPING
+    if type(config) not in mapping or config.is_encoder_decoder or not hasattr(config, "vocab_size"):
+        raise ConfigError(
+            f"The transformer encoder cannot read texts with a {config.model_type!r} model. "
+            "Give a text encoder such as BERT, RoBERTa, MPNet or ModernBERT."
+        )
+    return mapping[type(config)], config

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from polysem.encoders import PixelEncoder, TextEncoder, Tokens
 from polysem.encoders.image import ImageEncoder
-from polysem.encoders.video_frames import VideoFrames
+from polysem.encoders.video import VideoFrames
 from polysem.errors import ConfigError
 from polysem.features import LocalFeatures
 from polysem.models import Model, Tower

@@ -1,7 +1,6 @@
 """Models: two towers wired together, saved and loaded."""
 
-from polysem.models.build import build
-from polysem.models.ensemble import join
+from polysem.models.build import build, join
 from polysem.models.folder import ModelFolderError, load
 from polysem.models.importing import CheckpointError, import_checkpoint
 from polysem.models.model import Model

@@ -26,8 +26,8 @@ from polysem.progress import Progress
 if TYPE_CHECKING:
     from polysem.models.model import Model
 
-Column = Tensor | list[Any]
-Forward = Callable[[Tower, Inputs], tuple[Column, ...]]
+ModelOutput = Tensor | list[Any]
+Forward = Callable[[Tower, Inputs], tuple[ModelOutput, ...]]
 """What to compute of a batch: tensors or lists with a row for each item."""
 
 
@@ -82,11 +82,11 @@ def embed(
     training, device = tower.training, next(tower.parameters()).device
     count, size = len(items), max(1, batch_size // items.images_per_item)
     in_blocks = block is not None and isinstance(items, ImageItems) and device.type == "cpu"
-    columns: list[Column] = []
+    columns: list[ModelOutput] = []
     kept = torch.ones(count, dtype=torch.bool)
     done = 0
 
-    def run(_: list[int], loaded: list[Any]) -> tuple[Column, ...]:
+    def run(_: list[int], loaded: list[Any]) -> tuple[ModelOutput, ...]:
         return _forward(tower, move(items.collate(loaded), device), forward)
 
     tower.eval()
@@ -129,7 +129,7 @@ def embed_batch(tower: Tower, inputs: Inputs, forward: Forward = vectors) -> tup
         tower.train(training)
 
 
-def _forward(tower: Tower, inputs: Inputs, forward: Forward) -> tuple[Column, ...]:
+def _forward(tower: Tower, inputs: Inputs, forward: Forward) -> tuple[ModelOutput, ...]:
     with torch.inference_mode():
         columns = forward(tower, inputs)
         return tuple(column.float().cpu() if isinstance(column, Tensor) else column for column in columns)
@@ -143,12 +143,12 @@ def move(inputs: Inputs, device: torch.device) -> Inputs:
     return inputs.to(device)
 
 
-def _empty(part: Column, count: int) -> Column:
+def _empty(part: ModelOutput, count: int) -> ModelOutput:
     # Made outside inference mode: tensors made inside it cannot take part in training.
     return torch.empty(count, *part.shape[1:]) if isinstance(part, Tensor) else [None] * count
 
 
-def _fill(column: Column, rows: list[int], part: Column) -> None:
+def _fill(column: ModelOutput, rows: list[int], part: ModelOutput) -> None:
     if isinstance(column, Tensor) and isinstance(part, Tensor):
         column[rows] = part
     else:
@@ -156,7 +156,7 @@ def _fill(column: Column, rows: list[int], part: Column) -> None:
             column[row] = value
 
 
-def _select(column: Column, kept: Tensor) -> Column:
+def _select(column: ModelOutput, kept: Tensor) -> ModelOutput:
     if bool(kept.all()):
         return column
     rows = kept.nonzero().flatten()

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from polysem import encoders
 from polysem._version import __version__
-from polysem.encoders import weight_lookup
-from polysem.errors import PolysemError
+from polysem.encoders import backbones
+from polysem.errors import InputError, PolysemError
 from polysem.models import card as model_card
-from polysem.models import fp16_saving
 
 if TYPE_CHECKING:
     from polysem.models.model import Model
+
 
 CONFIG, WEIGHTS, PREPROCESSING, CARD = "config.json", "model.safetensors", "preprocessing", "README.md"
 FORMAT = 1
@@ -41,9 +44,9 @@ def save(model: Model, path: Path, card: Mapping[str, Any], small: bool = False)
         raise ModelFolderError(
             f"{path} holds files of yours that a model would replace: {', '.join(taken)}. Give another folder."
         )
-    lent = fp16_saving.borrowed(model) if small else {}
+    lent = _borrowed_tensors(model) if small else {}
     without = {name for names in lent.values() for name in names}
-    model = fp16_saving.rounded(model, without) if small else model
+    model = _round_to_half(model, without) if small else model
     described = {
         "library_name": "polysem",
         "polysem_version": __version__,
@@ -61,7 +64,7 @@ def save(model: Model, path: Path, card: Mapping[str, Any], small: bool = False)
     try:
         state = unshared(model.state_dict())
         if small:
-            state = fp16_saving.halved(state, without)
+            state = _halve(state, without)
         save_file(state, aside / WEIGHTS, metadata={"format": "pt"})
         for side, tower in (("image", model.image), ("text", model.text)):
             (aside / PREPROCESSING / side).mkdir(parents=True)
@@ -85,10 +88,10 @@ def load(path: str | Path) -> Model:
     """The model in this folder, in evaluation mode on the CPU; or of this name on the hub."""
     from polysem.models.build import build
 
-    folder = weight_lookup.locate(str(path))
+    folder = backbones.locate(str(path))
     described = read_config(folder)
     lent = described.get("borrowed", [])
-    model = build(**fp16_saving.borrowing(described["model"], lent))
+    model = build(**_borrow_weights(described["model"], lent))
     for side, tower in (("image", model.image), ("text", model.text)):
         if any((folder / PREPROCESSING / side).glob("*")):
             tower.encoder.load_preprocessing(folder / PREPROCESSING / side)
@@ -107,7 +110,7 @@ def load(path: str | Path) -> Model:
     model.provenance = described.get("provenance") or {}
     found = model.fingerprint()
     if described.get("fingerprint") not in (None, found):
-        names = ", ".join(name for side in lent for name in fp16_saving.named(described["model"][side]["encoder"]))
+        names = ", ".join(name for side in lent for name in _pretrained_models(described["model"][side]["encoder"]))
         raise ModelFolderError(
             f"The files in {folder} are not the ones that were saved together: the fingerprint is {found[:12]}, "
             f"{CONFIG} says {described['fingerprint'][:12]}. Copy the whole folder again."
@@ -166,3 +169,53 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
         raise ModelFolderError(f"{path} is missing. Copy the model folder again.") from None
     except (OSError, SafetensorError) as error:
         raise ModelFolderError(f"{path} cannot be read ({error}). Copy it again from where it was made.") from None
+
+
+def _round_to_half(model: Model, without: Set[str]) -> Model:
+    """A copy whose weights, without those of these names, are numbers that float16 can hold."""
+    copied = copy.deepcopy(model)
+    for name, tensor in copied.state_dict().items():
+        if name not in without and tensor.is_floating_point():
+            half = tensor.half()
+            if not torch.isfinite(half).all():
+                raise InputError(
+                    f"{name} holds numbers beyond float16 (up to {tensor.abs().max():.3g}, it ends at 65504). "
+                    "Save the model as it is."
+                )
+            tensor.copy_(half)
+    return copied
+
+
+def _borrowed_tensors(model: Model) -> dict[str, set[str]]:
+    """By side, the tensors of an encoder that are still those of its weights package."""
+    found = {}
+    for side, tower in (("image", model.image), ("text", model.text)):
+        config = tower.encoder.config
+        if not all(name in backbones.PACKAGED for name in _pretrained_models(config)):
+            continue
+        own, source = tower.encoder.state_dict(), encoders.build(**_with_pretrained(config)).state_dict()
+        found[side] = {
+            f"{side}.encoder.{name}" for name in own if name in source and torch.equal(own[name], source[name])
+        }
+    return {side: names for side, names in found.items() if names}
+
+
+def _halve(state: Mapping[str, Tensor], without: Set[str]) -> dict[str, Tensor]:
+    """The tensors to store, of a model whose weights float16 can hold."""
+    kept = {name: tensor for name, tensor in state.items() if name not in without}
+    return {name: tensor.half() if tensor.is_floating_point() else tensor for name, tensor in kept.items()}
+
+
+def _borrow_weights(config: Mapping[str, Any], sides: Iterable[str]) -> dict[str, Any]:
+    """The config of a model whose encoders on these sides begin with their package's weights."""
+    lent = {side: {**config[side], "encoder": _with_pretrained(config[side]["encoder"])} for side in sides}
+    return {**config, **lent}
+
+
+def _pretrained_models(encoder: Mapping[str, Any]) -> list[str]:
+    """The models that an encoder begins with; "" for one that begins with none."""
+    return encoder.get("models") or [encoder.get("model", "")]
+
+
+def _with_pretrained(encoder: Mapping[str, Any]) -> dict[str, Any]:
+    return {**encoder, "pretrained": True}

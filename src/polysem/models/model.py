@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from polysem.encoders import fingerprints
-from polysem.encoders.base import Encoder
+from polysem.encoders.base import Encoder, hash_state
 from polysem.models import embedding, folder
 from polysem.models.items import Items, image_items, text_items
 from polysem.models.tower import Hidden, Inputs, Tower
@@ -117,7 +116,7 @@ class Model(nn.Module):
         """
         parts = {name: _fingerprint(part) for name, part in self.parts().items()}
         reads = {"image": self.image.reads, "text": self.text.reads}
-        return fingerprints.sha256({"dim": self.dim, "local": reads, "parts": parts}, {})
+        return hash_state({"dim": self.dim, "local": reads, "parts": parts}, {})
 
     def parts(self) -> dict[str, Part]:
         """Every part by its place, such as "image.encoder"."""
@@ -154,4 +153,4 @@ def _fingerprint(part: Part) -> str:
     if isinstance(part, Encoder):
         return part.fingerprint()
     knobs = {name: value for name, value in part.config.items() if name not in WITHOUT_EFFECT}
-    return fingerprints.sha256(knobs, part.state_dict())
+    return hash_state(knobs, part.state_dict())

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from polysem import models
 from polysem.cli import app
-from polysem.encoders import SourceError, weight_lookup
+from polysem.encoders import SourceError, backbones
 from polysem.environment import offline_packages, packages
 from polysem.environment.paths import PHOTO_SMALL, SHIPPED
 from polysem.errors import InputError
@@ -90,7 +90,7 @@ def test_the_name_of_a_shipped_model_stands_for_its_folder(tmp_path, model, phot
 
 def test_without_its_packages_the_command_that_installs_them_is_named(tmp_path, photos, monkeypatch):
     absent = tuple(replace(each, installed=None, status="missing", assets=()) for each in offline_packages())
-    monkeypatch.setattr(weight_lookup, "offline_packages", lambda: absent)
+    monkeypatch.setattr(backbones, "offline_packages", lambda: absent)
     monkeypatch.setattr(packages, "source_checkout", lambda: None)  # as from a wheel
     failed = call("index", photos, "--out", tmp_path / "index")
     assert failed.exit_code == 1

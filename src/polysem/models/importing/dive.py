@@ -6,10 +6,16 @@ from typing import Any
 
 import torch
 
-from polysem.models.importing.plan import Plan, Side, Variant, Wanted
-from polysem.models.importing.reading import Checkpoint
-from polysem.models.importing.tensors import CheckpointError, Tensors
-from polysem.models.importing.towers import bigru, refuse_pictures, same_width
+from polysem.models.importing.checkpoint import (
+    CheckpointError,
+    CheckpointTensors,
+    ImportedTower,
+    ImportOptions,
+    ImportPlan,
+    ReleasedCheckpoint,
+    Variant,
+)
+from polysem.models.importing.vse import bigru, refuse_pictures, same_width
 
 # Options that build another model than ours. Those that only matter in training are not here.
 _EXPECTED = {
@@ -39,7 +45,7 @@ _POOLS = {"max": "max", "avg": "mean"}
 _LOCAL = {"wemb": "words", "rnn": "states"}
 
 
-def plan(checkpoint: Checkpoint, wanted: Wanted) -> Plan:
+def plan(checkpoint: ReleasedCheckpoint, wanted: ImportOptions) -> ImportPlan:
     variant = wanted.variant
     image, text, options = checkpoint.modules["image"], checkpoint.modules["text"], checkpoint.options
     refuse_pictures(image)
@@ -48,7 +54,7 @@ def plan(checkpoint: Checkpoint, wanted: Wanted) -> Plan:
     dim, input_dim = image.sizes("fc.weight", 2)
     region = {"name": "region", "form": "dive", "input_dim": input_dim, "dim": dim, "variant": variant}
     pool = _known(checkpoint, "img_res_pool", _POOLS)
-    image_tower = Side(
+    image_tower = ImportedTower(
         {
             "encoder": {**region, "dropout": options.get("img_1x1_dropout", 0.0)},
             "pool": {"name": pool},
@@ -59,15 +65,15 @@ def plan(checkpoint: Checkpoint, wanted: Wanted) -> Plan:
     words = _known(checkpoint, "txt_attention_input", _LOCAL)
     text_dropout = 0.0 if options.get("rnn_no_dropout") else dropout
     text_dim, encoder = bigru(text.without("spm."), variant, local=words, dropout=text_dropout)
-    text_tower = Side(
+    text_tower = ImportedTower(
         {"encoder": encoder, "sets": _slots(checkpoint, text.under("spm."), dim, "txt", dropout, variant)},
         {"encoder": text.without("spm."), "sets": text.under("spm.")},
     )
-    return Plan(same_width(checkpoint, dim, text_dim), image_tower, text_tower, _similarity(checkpoint))
+    return ImportPlan(same_width(checkpoint, dim, text_dim), image_tower, text_tower, _similarity(checkpoint))
 
 
 def _slots(
-    checkpoint: Checkpoint, spm: Tensors, dim: int, side: str, dropout: float, variant: Variant
+    checkpoint: ReleasedCheckpoint, spm: CheckpointTensors, dim: int, side: str, dropout: float, variant: Variant
 ) -> dict[str, Any]:
     k, width = spm.sizes("agg_block.latents", 2)
     if width != dim:
@@ -92,21 +98,21 @@ def _slots(
     }
 
 
-def _repeats(spm: Tensors) -> bool:
+def _repeats(spm: CheckpointTensors) -> bool:
     """Whether every layer is the first again: tied weights are listed once per iteration."""
     first = spm.under("agg_block.layers.0.")
     layers = [spm.under(f"agg_block.layers.{step}.") for step in range(spm.count("agg_block.layers."))]
     return all(name in layer and torch.equal(layer[name], tensor) for layer in layers for name, tensor in first.items())
 
 
-def _similarity(checkpoint: Checkpoint) -> dict[str, Any]:
+def _similarity(checkpoint: ReleasedCheckpoint) -> dict[str, Any]:
     name = _known(checkpoint, "eval_similarity", _SIMILARITIES)
     if name != "smooth_chamfer":
         return {"name": name}
     return {"name": name, "alpha": _option(checkpoint, "temperature")}
 
 
-def _option(checkpoint: Checkpoint, name: str) -> Any:
+def _option(checkpoint: ReleasedCheckpoint, name: str) -> Any:
     if name not in checkpoint.options:
         raise CheckpointError(
             f"{checkpoint.file} does not say with which {name} it was trained, and its tensors do not show it. "
@@ -115,7 +121,7 @@ def _option(checkpoint: Checkpoint, name: str) -> Any:
     return checkpoint.options[name]
 
 
-def _known(checkpoint: Checkpoint, option: str, ours: dict[str, str]) -> str:
+def _known(checkpoint: ReleasedCheckpoint, option: str, ours: dict[str, str]) -> str:
     given = _option(checkpoint, option)
     if given not in ours:
         raise CheckpointError(

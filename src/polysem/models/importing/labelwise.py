@@ -12,10 +12,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from polysem.models.importing.plan import Plan, Side, Wanted
-from polysem.models.importing.reading import Checkpoint
-from polysem.models.importing.tensors import CheckpointError, Tensors
-from polysem.models.importing.towers import bigru, same_width
+from polysem.models.importing.checkpoint import (
+    CheckpointError,
+    CheckpointTensors,
+    ImportedTower,
+    ImportOptions,
+    ImportPlan,
+    ReleasedCheckpoint,
+)
+from polysem.models.importing.vse import bigru, same_width
 
 _UNUSED = {
     ("head.fc_MLM.", "head.fc_MOC."): "the head's fc_MLM and fc_MOC, which guess masked words and regions in training",
@@ -24,7 +29,7 @@ _UNUSED = {
 _BOX_WEIGHT, _POSITION_WEIGHT, _HEADS = 1e-4, 1e-5, 8  # written into the released code
 
 
-def plan(checkpoint: Checkpoint, wanted: Wanted) -> Plan:
+def plan(checkpoint: ReleasedCheckpoint, wanted: ImportOptions) -> ImportPlan:
     variant = wanted.variant
     image, text, transformer, head = (checkpoint.modules[name] for name in ("image", "text", "transformer", "head"))
     width, regions = image.sizes("fc.weight", 2)
@@ -48,16 +53,16 @@ def plan(checkpoint: Checkpoint, wanted: Wanted) -> Plan:
     shared |= {f"head.{name}": tensor for name, tensor in head.items()}
     # Flickr25K and NUS-WIDE were compared by cosine, COCO by the product.
     product = "coco" in str(checkpoint.options.get("data_name", ""))
-    return Plan(
+    return ImportPlan(
         classes,
-        Side(
+        ImportedTower(
             {"encoder": {**linear, "input_dim": regions + boxes}, "sets": sets},
             {"encoder": _regions_and_boxes(image), "sets": shared},
             dropped=tuple(
                 why for prefixes, why in _UNUSED.items() if any(name.startswith(prefixes) for name in shared)
             ),
         ),
-        Side(
+        ImportedTower(
             {"encoder": encoder, "project": {**linear, "input_dim": width}, "sets": "shared"},
             {"encoder": words, "project": _halved_with_position(text)},
             dropped=("all position embeddings but the first, which the released code never reads",),
@@ -66,7 +71,7 @@ def plan(checkpoint: Checkpoint, wanted: Wanted) -> Plan:
     )
 
 
-def _regions_and_boxes(image: Tensors) -> dict[str, Tensor]:
+def _regions_and_boxes(image: CheckpointTensors) -> dict[str, Tensor]:
     for name in image.without("fc.", "box_fc."):
         raise CheckpointError(f"{image.where} holds a tensor {name!r}; expected fc.* and box_fc.* alone.")
     for name in ("fc.bias", "box_fc.bias"):
@@ -77,7 +82,7 @@ def _regions_and_boxes(image: Tensors) -> dict[str, Tensor]:
     }
 
 
-def _halved_with_position(text: Tensors) -> dict[str, Tensor]:
+def _halved_with_position(text: CheckpointTensors) -> dict[str, Tensor]:
     width = text.sizes("position_embeddings.weight", 2)[1]
     first = text["position_embeddings.weight"][0]
     return {"fc.weight": torch.eye(width) / 2, "fc.bias": _POSITION_WEIGHT * first / 2}

@@ -15,7 +15,7 @@ import polysem
 from polysem import encoders, models, recipes
 from polysem.cli import app
 from polysem.data.store import FeatureStore
-from polysem.encoders.multi_grid import averaging
+from polysem.encoders.grid import averaging
 from polysem.errors import ConfigError
 from polysem.export import export_onnx
 from polysem.inspection import explain, locate_stored_tokens

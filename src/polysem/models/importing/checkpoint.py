@@ -1,4 +1,4 @@
-"""Opens released checkpoints. They are pickles; only tensors and plain values are taken from them, no code is run."""
+"""Released checkpoints: read as tensors and plain values without running code, and made into a model of our parts."""
 
 from __future__ import annotations
 
@@ -7,18 +7,65 @@ import math
 import re
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor
 
-from polysem.errors import unknown
-from polysem.models.importing.tensors import CheckpointError, Tensors
+from polysem.errors import PolysemError, unknown
+from polysem.models.build import build
+from polysem.models.model import Model
+from polysem.registry import Part
 
-Source = Literal["vse-infty", "vse-2ad", "dive", "labelwise"]
-SOURCES: tuple[Source, ...] = get_args(Source)
+
+class CheckpointError(PolysemError):
+    """A file that is no released checkpoint, is damaged, or holds a model that polysem has no counterpart of."""
+
+
+class CheckpointTensors(dict[str, Tensor]):
+    """CheckpointTensors by name. where: the file and the place in it, for messages."""
+
+    def __init__(self, where: str, state: dict[str, Tensor]) -> None:
+        super().__init__(state)
+        self.where = where
+
+    def sizes(self, name: str, axes: int) -> tuple[int, ...]:
+        """The shape of a tensor that must be there and have so many axes: sizes of a model are read from these."""
+        if name not in self:
+            held = ", ".join(sorted(self)[:6]) or "none"
+            raise CheckpointError(
+                f"{self.where} holds no tensor {name!r}; it has {len(self)}: {held}{', …' * (len(self) > 6)}. "
+                "The file is incomplete, or was not written by the authors' training script: get it again."
+            )
+        shape = tuple(self[name].shape)
+        if len(shape) != axes:
+            raise CheckpointError(
+                f"{self.where}: the tensor {name!r} has shape {shape}, expected {axes} axes. "
+                "This is not the released code's tensor of that name: get the file again."
+            )
+        return shape
+
+    def under(self, prefix: str) -> CheckpointTensors:
+        """The tensors whose names begin so, without that beginning."""
+        return CheckpointTensors(
+            self.where, {k.removeprefix(prefix): v for k, v in self.items() if k.startswith(prefix)}
+        )
+
+    def without(self, *prefixes: str) -> CheckpointTensors:
+        return CheckpointTensors(self.where, {k: v for k, v in self.items() if not k.startswith(prefixes)})
+
+    def count(self, pattern: str) -> int:
+        """How many of `pattern`0, `pattern`1, … there are, such as layers."""
+        n = 0
+        while any(name.startswith(f"{pattern}{n}.") for name in self):
+            n += 1
+        return n
+
+
+ReleasedBy = Literal["vse-infty", "vse-2ad", "dive", "labelwise"]
+SOURCES: tuple[ReleasedBy, ...] = get_args(ReleasedBy)
 
 _LAYOUT = {
     "vse-infty": "a list of two state dicts, image and text",
@@ -31,7 +78,7 @@ _SCORES = ("epoch", "best_rsum", "rsum", "best_score", "best_loss", "Eiters")
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class ReleasedCheckpoint:
     """A released checkpoint, whatever its layout.
 
     modules: "image" and "text", and for the label-wise model also "transformer" and "head".
@@ -39,7 +86,7 @@ class Checkpoint:
     """
 
     file: str
-    modules: Mapping[str, Tensors]
+    modules: Mapping[str, CheckpointTensors]
     options: Mapping[str, Any]
     recorded: Mapping[str, float]
 
@@ -54,7 +101,7 @@ class Checkpoint:
                 )
 
 
-def read(path: Path, source: str) -> Checkpoint:
+def read(path: Path, source: str) -> ReleasedCheckpoint:
     """The checkpoint in this file, which must be one of `source`."""
     if source not in SOURCES:
         raise unknown("origin of a checkpoint", source, SOURCES)
@@ -72,7 +119,7 @@ def read(path: Path, source: str) -> Checkpoint:
             f"{path} is not of {source}, whose 'model' is {_LAYOUT[source]}. It looks like {found}: "
             f"'model' is {_LAYOUT[found]}. Run again with --from {found}."
         )
-    return Checkpoint(path.name, _modules(path.name, model, source), _options(content), _recorded(content))
+    return ReleasedCheckpoint(path.name, _modules(path.name, model, source), _options(content), _recorded(content))
 
 
 def _load(path: Path) -> Any:
@@ -103,7 +150,7 @@ def _load(path: Path) -> Any:
         ) from None
 
 
-def _recognise(model: Any) -> Source | None:
+def _recognise(model: Any) -> ReleasedBy | None:
     if isinstance(model, (list, tuple)) and model and all(_is_state(part) for part in model):
         return {2: "vse-infty", 4: "labelwise"}.get(len(model))  # type: ignore[return-value]
     if _is_state(model) and any(str(name).removeprefix("module.").startswith("img_enc.") for name in model):
@@ -115,7 +162,7 @@ def _is_state(part: Any) -> bool:
     return isinstance(part, dict) and bool(part) and all(isinstance(tensor, Tensor) for tensor in part.values())
 
 
-def _modules(file: str, model: Any, source: str) -> dict[str, Tensors]:
+def _modules(file: str, model: Any, source: str) -> dict[str, CheckpointTensors]:
     if source in _MODULES:
         return {
             name: _bare(f"{file}, model[{place}] ({name})", part)
@@ -125,10 +172,10 @@ def _modules(file: str, model: Any, source: str) -> dict[str, Tensors]:
     for name in whole.without("img_enc.", "txt_enc."):
         raise CheckpointError(f"{file} holds a tensor {name!r}; expected img_enc.* and txt_enc.* alone.")
     sides = {"image": "img_enc.", "text": "txt_enc."}
-    return {name: Tensors(f"{file}, {prefix}*", whole.under(prefix)) for name, prefix in sides.items()}
+    return {name: CheckpointTensors(f"{file}, {prefix}*", whole.under(prefix)) for name, prefix in sides.items()}
 
 
-def _bare(where: str, state: Mapping[Any, Tensor]) -> Tensors:
+def _bare(where: str, state: Mapping[Any, Tensor]) -> CheckpointTensors:
     """Without the prefix that DataParallel adds."""
     bare = {str(name).removeprefix("module."): tensor for name, tensor in state.items()}
     for name, tensor in bare.items():
@@ -136,7 +183,7 @@ def _bare(where: str, state: Mapping[Any, Tensor]) -> Tensors:
             raise CheckpointError(
                 f"{where}: {name!r} holds NaN or infinity; no embedding can come of it. Get it again."
             )
-    return Tensors(where, bare)
+    return CheckpointTensors(where, bare)
 
 
 def _options(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,3 +200,62 @@ def _recorded(content: Mapping[str, Any]) -> dict[str, float]:
         for name in _SCORES
         if isinstance(content.get(name), (int, float)) and math.isfinite(content[name])
     }
+
+
+Variant = Literal["paper", "official"]
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """What the file leaves open. variant: whether padding leaks as in the released code. bert_heads: see `towers`."""
+
+    variant: Variant
+    bert_heads: int | None = None
+
+
+@dataclass(frozen=True)
+class ImportedTower:
+    """A tower to be: its config, and the tensors of its parts by place, such as "encoder" or "sets.pooling".
+
+    official: under the authors' names. own: under ours, for parts that were never theirs, such as BERT.
+    dropped: tensors without effect on an embedding, each with the reason.
+    """
+
+    config: dict[str, Any]
+    official: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
+    own: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ImportPlan:
+    dim: int
+    image: ImportedTower
+    text: ImportedTower
+    similarity: dict[str, Any]
+
+    @property
+    def dropped(self) -> list[str]:
+        return [f"{side}: {what}" for side in ("image", "text") for what in getattr(self, side).dropped]
+
+    def build(self, file: str) -> Model:
+        """The model with the checkpoint's weights."""
+        try:
+            model = build(dim=self.dim, image=self.image.config, text=self.text.config, similarity=self.similarity)
+        except PolysemError as error:
+            raise CheckpointError(f"{file} describes a model that cannot be built. {error}") from None
+        for side, tower in (("image", self.image), ("text", self.text)):
+            for place, state in tower.official.items():
+                try:
+                    cast(Part, model.get_submodule(f"{side}.{place}")).load_official(state)
+                except PolysemError as error:
+                    raise CheckpointError(f"{file}, {side}.{place}: {error}") from None
+            for place, state in tower.own.items():
+                try:
+                    model.get_submodule(f"{side}.{place}").load_state_dict(dict(state))
+                except RuntimeError as error:
+                    problem = " ".join(str(error).split())
+                    raise CheckpointError(
+                        f"{file}, {side}.{place}: {problem:.400} These do not belong together: get the file again."
+                    ) from None
+        return model.eval()

@@ -9,8 +9,8 @@ from PIL import Image
 
 import polysem
 from polysem import models
-from polysem.encoders import weight_lookup
-from polysem.encoders.weight_lookup import SourceError
+from polysem.encoders import backbones
+from polysem.encoders.backbones import SourceError
 from polysem.errors import InputError, PolysemError
 from polysem.models.folder import CONFIG, WEIGHTS, ModelFolderError
 
@@ -102,11 +102,11 @@ def test_a_missing_tensor_of_its_own_is_told(small: Path, tmp_path: Path) -> Non
 
 def test_without_the_package_the_error_names_it(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(model: str) -> Path:
-        if model in weight_lookup.PACKAGED:
+        if model in backbones.PACKAGED:
             raise SourceError(f"{model} is absent")
         return Path(model)
 
-    monkeypatch.setattr(weight_lookup, "locate", gone)
+    monkeypatch.setattr(backbones, "locate", gone)
     with pytest.raises(PolysemError, match="efficientnet-lite0 is absent"):
         polysem.load(small)
 

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from polysem.data.video import is_video, sample_frames
 from polysem.encoders.base import Trainable, registry
-from polysem.encoders.image import ImageEncoder
-from polysem.encoders.pixel_encoder import PixelEncoder
+from polysem.encoders.image import ImageEncoder, PixelEncoder
 from polysem.encoders.preprocessing import Preprocessing
 from polysem.errors import InputError
 from polysem.features import LocalFeatures

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from polysem import LocalFeatures, models
-from polysem.models import length_buckets
+from polysem.models import tower as towers
 
 SETS = {
     "gpo": {"name": "single", "pooling": "gpo"},
@@ -39,7 +39,7 @@ def test_groups_equal_one_piece_with_gradients_too(sets, monkeypatch):
     monkeypatch.setattr(type(tower.sets), "works_on_tokens", True)  # slots do not: they would not be cut
     given = features()
     given = LocalFeatures(given.values.double(), given.mask)
-    assert len(length_buckets.groups(given.mask)) == length_buckets.GROUPS
+    assert len(towers.group_by_length(given.mask)) == towers.GROUPS
 
     def run():
         tower.zero_grad()
@@ -48,7 +48,7 @@ def test_groups_equal_one_piece_with_gradients_too(sets, monkeypatch):
         return found, [p.grad.clone() for p in tower.parameters() if p.grad is not None]
 
     cut, cut_gradients = run()
-    monkeypatch.setattr(length_buckets, "groups", lambda mask: [])
+    monkeypatch.setattr(towers, "group_by_length", lambda mask: [])
     whole, whole_gradients = run()
     if whole.logits is not None:
         torch.testing.assert_close(cut.logits, whole.logits)
@@ -63,16 +63,16 @@ def test_groups_equal_one_piece_with_gradients_too(sets, monkeypatch):
 
 
 def test_rows_of_like_length_stay_together():
-    assert length_buckets.groups(torch.ones(200, 30, dtype=torch.bool)) == []
+    assert towers.group_by_length(torch.ones(200, 30, dtype=torch.bool)) == []
 
 
 def test_small_batches_stay_together():
-    assert length_buckets.groups(features(40).mask) == []
+    assert towers.group_by_length(features(40).mask) == []
 
 
 def test_every_row_is_in_one_group_that_reaches_its_last_token():
     mask = features().mask
-    found = length_buckets.groups(mask)
+    found = towers.group_by_length(mask)
     assert sorted(torch.cat([rows for rows, _ in found]).tolist()) == list(range(len(mask)))
     for rows, length in found:
         assert not mask[rows][:, length:].any()

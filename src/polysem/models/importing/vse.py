@@ -1,12 +1,18 @@
-"""The towers that VSE∞, VSE+2AD and DivE have in common."""
+"""VSE∞ and VSE+2AD, each side pooled by GPO or AdPool; and the towers that DivE has in common with them."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from polysem.models.importing.plan import Side, Variant, Wanted
-from polysem.models.importing.reading import Checkpoint
-from polysem.models.importing.tensors import CheckpointError, Tensors
+from polysem.models.importing.checkpoint import (
+    CheckpointError,
+    CheckpointTensors,
+    ImportedTower,
+    ImportOptions,
+    ImportPlan,
+    ReleasedCheckpoint,
+    Variant,
+)
 
 # Modules that read pictures. Their networks (a caffe-style ResNet of a detector, ResNeXt-WSL, torchvision's ResNet with
 # strides of its own) have no counterpart among our backbones.
@@ -14,7 +20,7 @@ _READS_PICTURES = ("backbone.", "image_encoder.", "cnn.", "vit.")
 _UNUSED_NORM = "mlp.bns.1."
 
 
-def refuse_pictures(image: Tensors) -> None:
+def refuse_pictures(image: CheckpointTensors) -> None:
     """Raise for a model with an image network of its own."""
     for name in image:
         if name.startswith(_READS_PICTURES):
@@ -24,7 +30,7 @@ def refuse_pictures(image: Tensors) -> None:
             )
 
 
-def same_width(checkpoint: Checkpoint, image: int, text: int) -> int:
+def same_width(checkpoint: ReleasedCheckpoint, image: int, text: int) -> int:
     if image != text:
         raise CheckpointError(
             f"{checkpoint.file}: the image side has width {image}, the text side {text}. They do not belong together: "
@@ -33,7 +39,9 @@ def same_width(checkpoint: Checkpoint, image: int, text: int) -> int:
     return image
 
 
-def region(image: Tensors, pool_prefix: str, pool: dict[str, Any], wanted: Wanted) -> tuple[int, Side]:
+def region(
+    image: CheckpointTensors, pool_prefix: str, pool: dict[str, Any], wanted: ImportOptions
+) -> tuple[int, ImportedTower]:
     """The width and the tower of region features, a residual MLP and a pooling."""
     refuse_pictures(image)
     dim, input_dim = image.sizes("fc.weight", 2)
@@ -41,14 +49,14 @@ def region(image: Tensors, pool_prefix: str, pool: dict[str, Any], wanted: Wante
     encoder = {"name": "region", "input_dim": input_dim, "dim": dim, "form": form, "variant": wanted.variant}
     sets = {"name": "single", "pooling": pool["name"], "knobs": _without_name(pool)}
     unused = len(image.under(_UNUSED_NORM))
-    return dim, Side(
+    return dim, ImportedTower(
         {"encoder": encoder, "sets": sets},
         {"encoder": image.without(pool_prefix), "sets.pooling": image.under(pool_prefix)},
         dropped=(f"{unused} of {_UNUSED_NORM}*, which the released code never calls",) if unused else (),
     )
 
 
-def bigru(text: Tensors, variant: Variant, **knobs: Any) -> tuple[int, dict[str, Any]]:
+def bigru(text: CheckpointTensors, variant: Variant, **knobs: Any) -> tuple[int, dict[str, Any]]:
     """The width and the config of a word embedding read by a GRU."""
     vocab_size, word_dim = text.sizes("embed.weight", 2)
     dim = text.sizes("rnn.weight_hh_l0", 2)[1]
@@ -56,14 +64,16 @@ def bigru(text: Tensors, variant: Variant, **knobs: Any) -> tuple[int, dict[str,
     return dim, {"name": "bigru", **sizes, "variant": variant, **knobs}
 
 
-def text_tower(text: Tensors, pool_prefix: str, pool: dict[str, Any], wanted: Wanted) -> tuple[int, Side]:
+def text_tower(
+    text: CheckpointTensors, pool_prefix: str, pool: dict[str, Any], wanted: ImportOptions
+) -> tuple[int, ImportedTower]:
     """The width and the tower of a BiGRU, or of BERT with a projection, and a pooling."""
     sets = {"name": "single", "pooling": pool["name"], "knobs": _without_name(pool)}
     pooled = {"sets.pooling": text.under(pool_prefix)}
     body = text.without(pool_prefix)
     if not text.under("bert."):
         dim, encoder = bigru(body, wanted.variant)
-        return dim, Side({"encoder": encoder, "sets": sets}, {"encoder": body, **pooled})
+        return dim, ImportedTower({"encoder": encoder, "sets": sets}, {"encoder": body, **pooled})
     for name in body.without("bert.", "linear."):
         raise CheckpointError(f"{text.where} holds a tensor {name!r}; expected bert.*, linear.* and {pool_prefix}*.")
     dim = body.sizes("linear.weight", 2)[0]
@@ -79,13 +89,13 @@ def text_tower(text: Tensors, pool_prefix: str, pool: dict[str, Any], wanted: Wa
     }
     unused = len(bert) - len(bert.without(*_BERT_UNUSED))
     dropped = (f"{unused} of BERT's pooler and position numbers, which no embedding depends on",) if unused else ()
-    return dim, Side({"encoder": encoder, "sets": sets}, pooled, {"encoder": own}, dropped)
+    return dim, ImportedTower({"encoder": encoder, "sets": sets}, pooled, {"encoder": own}, dropped)
 
 
 _BERT_UNUSED = ("pooler.", "embeddings.position_ids")
 
 
-def bert_config(bert: Tensors, heads: int | None) -> dict[str, Any]:
+def bert_config(bert: CheckpointTensors, heads: int | None) -> dict[str, Any]:
     """A BERT as large as these tensors. They do not show its heads: 64 wide each, as every published BERT has them."""
     vocab_size, width = bert.sizes("embeddings.word_embeddings.weight", 2)
     if heads is None and width % 64:
@@ -113,3 +123,20 @@ def bert_config(bert: Tensors, heads: int | None) -> dict[str, Any]:
 
 def _without_name(part: dict[str, Any]) -> dict[str, Any]:
     return {knob: value for knob, value in part.items() if knob != "name"}
+
+
+def plan_vse_infty(checkpoint: ReleasedCheckpoint, wanted: ImportOptions) -> ImportPlan:
+    checkpoint.require({"no_imgnorm": False, "no_txtnorm": False}, "a model")
+    gpo = {"name": "gpo", "variant": wanted.variant}
+    width, image = region(checkpoint.modules["image"], "gpool.", gpo, wanted)
+    text_width, text = text_tower(checkpoint.modules["text"], "gpool.", gpo, wanted)
+    return ImportPlan(same_width(checkpoint, width, text_width), image, text, {"name": "cosine"})
+
+
+def plan_vse_2ad(checkpoint: ReleasedCheckpoint, wanted: ImportOptions) -> ImportPlan:
+    checkpoint.require({"no_imgnorm": False, "no_txtnorm": False}, "a model")
+    # AdPool as printed has other weights than as released, so "paper" here is the released form with padding left out.
+    adpool = {"name": "adpool", "variant": "official" if wanted.variant == "official" else "corrected"}
+    width, image = region(checkpoint.modules["image"], "pool.", adpool, wanted)
+    text_width, text = text_tower(checkpoint.modules["text"], "pool.", adpool, wanted)
+    return ImportPlan(same_width(checkpoint, width, text_width), image, text, {"name": "cosine"})

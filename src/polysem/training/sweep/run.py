@@ -80,7 +80,7 @@ def sweep(
         metrics: of table and plot, by path ("i2t.ndcg50").
         features, text_features: stores that all runs share, as for `train`.
         on_collapse, tracker: as for `train`.
-        show: gets told of every run.
+        show: its methods are called for every run.
     """
     if distributed.world_size() > 1:
         raise ConfigError(

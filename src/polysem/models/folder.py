@@ -85,7 +85,22 @@ def save(model: Model, path: Path, card: Mapping[str, Any], small: bool = False)
 
 
 def load(path: str | Path) -> Model:
-    """The model in this folder, in evaluation mode on the CPU; or of this name on the hub."""
+    """Load a model, in evaluation mode on the CPU.
+
+    Args:
+        path: a folder that `Model.save` or `polysem train` wrote, a model shipped with polysem, or a name on the hub.
+
+    Raises:
+        ModelFolderError: the folder holds no model, is damaged, or was written by a newer polysem.
+
+    Example:
+        >>> from polysem.models import build, load
+        >>> image = {"encoder": {"name": "region", "input_dim": 16}, "sets": {"name": "single", "pooling": "mean"}}
+        >>> text = {"encoder": {"name": "bigru", "vocab_size": 9}, "sets": {"name": "single", "pooling": "mean"}}
+        >>> model = build(8, image, text, {"name": "cosine"})
+        >>> load(model.save("my-model")).fingerprint() == model.fingerprint()
+        True
+    """
     from polysem.models.build import build
 
     folder = backbones.locate(str(path))

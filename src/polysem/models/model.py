@@ -31,6 +31,17 @@ class Model(nn.Module):
 
     `encode_images` and `encode_texts` give (items, K, dim) sets; `similarity(images, texts)` scores every pair.
     provenance: what is known of its making (recipe, data, validation); saved with it, without effect on it.
+
+    Example:
+        >>> import numpy as np
+        >>> from polysem.models import build
+        >>> image = {"encoder": {"name": "region", "input_dim": 16}, "sets": {"name": "single", "pooling": "mean"}}
+        >>> text = {"encoder": {"name": "bigru", "vocab_size": 9}, "sets": {"name": "single", "pooling": "mean"}}
+        >>> model = build(8, image, text, {"name": "cosine"}).eval()
+        >>> regions = [np.ones((5, 16), np.float32), np.zeros((3, 16), np.float32)]
+        >>> images, texts = model.encode_images(regions), model.encode_texts([[1, 4, 2], [1, 5, 6, 2]])
+        >>> tuple(images.shape), tuple(model.similarity(images, texts).shape)
+        ((2, 1, 8), (2, 2))
     """
 
     def __init__(self, dim: int, image: Tower, text: Tower, similarity: Similarity) -> None:
@@ -88,15 +99,27 @@ class Model(nn.Module):
         return vectors if convert_to_tensor or not convert_to_numpy else vectors.numpy()
 
     def encode_images(self, images: Any, *, batch_size: int = 32, progress: Progress | None = None) -> Tensor:
-        """(items, K, dim) on the CPU, in the order given; an item's set does not depend on the others.
+        """Embed images. An image's set does not depend on the others.
 
-        images: paths or PIL images, where the encoder takes pixels; (tokens, dim) arrays or `LocalFeatures` where it
-        takes features. `LocalFeatures` of the encoder's own making are accepted by both.
+        Args:
+            images: paths or PIL images, where the encoder takes pixels; (tokens, dim) arrays or `LocalFeatures` where
+                it takes features. Features of the encoder's own making are accepted by both.
+            batch_size: images in memory together.
+            progress: called with "encoding", the images that are done, and all of them.
+
+        Returns:
+            (items, K, dim) on the CPU, in the order given.
         """
         return _embed(self.image, image_items(self.image.encoder, images), batch_size, progress)
 
     def encode_texts(self, texts: Any, *, batch_size: int = 128, progress: Progress | None = None) -> Tensor:
-        """(texts, K, dim) on the CPU, in the order given. texts: sentences, or `Tokens`, or lists of token ids."""
+        """Embed texts: (texts, K, dim) on the CPU, in the order given.
+
+        Args:
+            texts: sentences, `Tokens`, or lists of token ids.
+            batch_size: texts encoded together; those of like length are.
+            progress: called with "encoding", the texts that are done, and all of them.
+        """
         return _embed(self.text, text_items(self.text.encoder, texts), batch_size, progress)
 
     def classify_images(self, images: Any, *, batch_size: int = 32, progress: Progress | None = None) -> Tensor:

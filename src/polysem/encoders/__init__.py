@@ -6,11 +6,10 @@ from polysem.encoders.bigru import BiGRU
 from polysem.encoders.detector import Detections, Detector
 from polysem.encoders.extraction import caption_keys, extract, extract_texts
 from polysem.encoders.grid import Grid, Grids, Patch
-from polysem.encoders.image import ImageEncoder, PixelEncoder
+from polysem.encoders.image import ImageEncoder, PixelEncoder, VideoFrames
 from polysem.encoders.preprocessing import Preprocessing
 from polysem.encoders.region import Frames, Region
 from polysem.encoders.text import TextEncoder, Tokens, Transformer
-from polysem.encoders.video import VideoFrames
 
 build = registry.build
 check = registry.check

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from polysem.encoders import PixelEncoder, TextEncoder, Tokens
-from polysem.encoders.image import ImageEncoder
-from polysem.encoders.video import VideoFrames
+from polysem.encoders.image import ImageEncoder, VideoFrames
 from polysem.errors import ConfigError
 from polysem.features import LocalFeatures
 from polysem.models import Model, Tower

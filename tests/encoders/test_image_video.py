@@ -53,7 +53,7 @@ def test_more_frames_than_go_through_at_once_change_nothing(video, monkeypatch, 
     pixels = video.read(clips[2].media.path)[None]
     with torch.inference_mode():
         together = video(pixels).values
-        monkeypatch.setattr("polysem.encoders.video._AT_ONCE", 1)
+        monkeypatch.setattr("polysem.encoders.image._AT_ONCE", 1)
         torch.testing.assert_close(video(pixels).values, together, atol=1e-5, rtol=1e-5)
 
 

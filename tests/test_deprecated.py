@@ -1,0 +1,28 @@
+"""Former import paths of the public API work, and say where the name is now."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import pytest
+
+from polysem._deprecated import NAMES, REMOVED_IN
+
+
+@pytest.mark.parametrize("old", NAMES)
+def test_a_former_path_gives_what_stands_at_the_new_one(old):
+    module, _, name = old.partition(":")
+    target, _, attribute = NAMES[old].partition(":")
+    present = import_module(target)
+    with pytest.warns(DeprecationWarning, match=f"{name} is now {target}.*polysem {REMOVED_IN}"):
+        found = getattr(import_module(module), name)
+    assert found is (getattr(present, attribute) if attribute else present)
+
+
+def test_what_never_was_is_still_an_error():
+    with pytest.raises(AttributeError, match="nothing_of_this_name"):
+        import_module("polysem.sets").nothing_of_this_name
+    with pytest.raises(ImportError):
+        import_module("polysem.no_such_module")
+    assert "polysem.no_such_module" not in sys.modules

@@ -19,8 +19,8 @@ from polysem.errors import InputError
 from polysem.search.backend import Backend
 from polysem.search.filters import matches, parse
 from polysem.search.store import Batch, Entry, Manifest, SearchError, Side
-from search.engine_support import SMOOTH, score, sets
-from search.filter_support import random_filter, random_item
+from search.engine.support import SMOOTH, score, sets
+from search.filters.random_filters import random_filter, random_item
 
 DIM = 12
 SETS = {"image": 4, "text": 3}

@@ -17,6 +17,8 @@ from search.photos import make_photos, tiny_model
 
 K, DIM = 2, 16
 
+pytestmark = pytest.mark.crash
+
 
 def manifest(**changes) -> Manifest:
     return Manifest(

@@ -17,10 +17,12 @@ import numpy as np
 import pytest
 
 from polysem.search.store import Batch, Entry, SearchError, Store, schema, segments, snapshot, writer
-from search.making import DIM, batch, manifest, sets
+from search.small_indexes import DIM, batch, manifest, sets
 from waiting import LONG
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
+
+pytestmark = pytest.mark.crash
 
 
 def contents(store: Store) -> dict[str, float]:
@@ -44,8 +46,9 @@ ALL = {"a0": 0, "b0": 10, "a1": 1, "b1": 11, "a2": 2, "b2": 12}
 OTHERS = {key: value for key, value in ALL.items() if key[1] != "1"}
 
 
+@pytest.mark.slow
 def test_a_killed_writer_loses_nothing_it_acknowledged(tmp_path: Path) -> None:
-    command = [sys.executable, str(HERE / "killed.py"), str(tmp_path), "40", "1"]
+    command = [sys.executable, str(HERE / "kill_store.py"), str(tmp_path), "40", "1"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=2 * LONG)
     assert run.returncode == 0, run.stderr
     report = json.loads(run.stdout)
@@ -55,9 +58,10 @@ def test_a_killed_writer_loses_nothing_it_acknowledged(tmp_path: Path) -> None:
     assert sum(report["creation"].values()) == 10
 
 
+@pytest.mark.slow
 def test_a_writer_killed_at_every_step_leaves_all_or_nothing(tmp_path: Path) -> None:
     """Before and after every write, sync, rename, deletion and statement of one add, one remove and one compact."""
-    command = [sys.executable, str(HERE / "killed.py"), str(tmp_path), "steps"]
+    command = [sys.executable, str(HERE / "kill_store.py"), str(tmp_path), "steps"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=2 * LONG)
     assert run.returncode == 0, run.stderr
     report = json.loads(run.stdout)
@@ -225,7 +229,7 @@ LIMITED = """
 import resource, sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from making import batch
+from small_indexes import batch
 from polysem.search.store import Batch, Entry, SearchError, Store
 import numpy as np
 with Store.open({folder!r}, write=True) as store:
@@ -256,7 +260,7 @@ def test_a_real_limit_of_the_system_is_met_with_a_message(store: Store, limit: i
 FORBIDDEN = """
 import os, sys
 sys.path.insert(0, {tests!r})
-from making import batch, manifest
+from small_indexes import batch, manifest
 from polysem.search.store import SearchError, Store
 import numpy.ma  # numpy asks for it late, and the other user may not be allowed to read where it is installed
 os.setuid(65534)

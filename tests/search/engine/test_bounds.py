@@ -11,7 +11,7 @@ from polysem.search.engine.checks import max_norm_error
 from polysem.search.engine.scan_data import ScanItems, ScanQueries
 from polysem.search.engine.scoring import FIXED_ONE, Scoring
 from polysem.search.engine.sketch import build_sketches, learn_rotation, measure_plan, project_queries
-from search.engine_support import SETTING, SMOOTH, WAYS, sets, unit
+from search.engine.support import SETTING, SMOOTH, WAYS, sets, unit
 
 CONFIGS = [SMOOTH, {"name": "smooth_chamfer", "alpha": 0.01}, {"name": "smooth_chamfer", "alpha": 1e4},
            {"name": "smooth_chamfer", "alpha": 39.0}, {"name": "chamfer"}, {"name": "mil"}]  # fmt: skip

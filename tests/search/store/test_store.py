@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from polysem.errors import ConfigError, InputError
 from polysem.search.store import Batch, Entry, SearchError, Side, Store, item_tables, schema, segments, writer
-from search.making import DIM, SETS, batch, manifest, sets
+from search.small_indexes import DIM, SETS, batch, manifest, sets
 from waiting import LONG
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from polysem.errors import ConfigError, InputError, NonFiniteError
 from polysem.search.engine import Engine, SketchPlan, native, pruning, search_engines
 from polysem.search.engine import engine as engine_module
-from search.engine_support import SETTING, SMOOTH, WAYS, assert_is_the_truth, sets, unit
+from search.engine.support import SETTING, SMOOTH, WAYS, assert_is_the_truth, sets, unit
 
 CONFIGS = [
     SMOOTH,

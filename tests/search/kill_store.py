@@ -1,7 +1,7 @@
 """Kills a writer again and again and compares what is left with what was acknowledged. Run by `test_faults.py`.
 
-    python killed.py FOLDER ROUNDS SEED    at random moments of random work; prints, as JSON, what was interrupted
-    python killed.py FOLDER steps          at every step of one add, remove and compact
+    python kill_store.py FOLDER ROUNDS SEED    at random moments of random work; prints, as JSON, what was interrupted
+    python kill_store.py FOLDER steps          at every step of one add, remove and compact
 
 This process forks the writers, so that a kill costs milliseconds, and checks the folder after each.
 """
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from making import batch, manifest
+from small_indexes import batch, manifest
 
 from polysem.search.store import SearchError, Store, schema
 

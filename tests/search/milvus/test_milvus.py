@@ -23,11 +23,12 @@ from polysem.search.milvus.connection import MilvusConnection
 from polysem.search.milvus.expressions import certain, complement, describe, possible
 from polysem.search.store import Batch, Entry, Manifest, SearchError
 from search.backend_checks import DIM, SAME, SETS, BackendChecks, batch, manifest, numbered
-from search.engine_support import sets
-from search.filter_support import random_filter, random_item
+from search.engine.support import sets
+from search.filters.random_filters import random_filter, random_item
 from waiting import wait_until
 
 SERVER = Path(__file__).with_name("milvus_server.py")
+pytestmark = pytest.mark.milvus
 
 
 def needs(*modules: str) -> Any:

@@ -22,7 +22,7 @@ from polysem.search.filters import parse
 from polysem.search.local import LocalBackend, segment_searcher, side_searcher
 from polysem.search.local.segment_searcher import MeanIndex
 from polysem.search.store import Snapshot
-from search.filter_support import random_filter, random_item
+from search.filters.random_filters import random_filter, random_item
 from waiting import LONG, finish, wait_until
 
 K, DIM = 4, 32
@@ -392,8 +392,10 @@ def test_a_reader_sees_one_moment_within_a_call(filled):
         assert reader.count("image") == count + 2
 
 
+@pytest.mark.crash
+@pytest.mark.slow
 def test_an_index_killed_at_any_moment_is_searched_right(tmp_path):
-    command = [sys.executable, str(Path(__file__).parent / "killed_index.py"), str(tmp_path / "index"), "25", "1"]
+    command = [sys.executable, str(Path(__file__).parents[1] / "kill_index.py"), str(tmp_path / "index"), "25", "1"]
     # OpenMP with several threads does not survive the forks of this program.
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     run = subprocess.run(command, capture_output=True, text=True, timeout=2 * LONG, env=environment)

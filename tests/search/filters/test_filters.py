@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polysem.search.filters import And, Compare, Field, FilterError, In, IsNull, Not, Or, matches, parse, sql, to_sql
-from search.filter_support import random_filter, random_item
+from search.filters.random_filters import random_filter, random_item
 
 DOG: dict[str, Any] = {
     "id": "a/1.jpg",

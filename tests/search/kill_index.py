@@ -1,6 +1,6 @@
 """Kills a whole index at random moments, preparations included, and searches what is left. Run by `test_local.py`.
 
-python killed_index.py FOLDER ROUNDS SEED
+python kill_index.py FOLDER ROUNDS SEED
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from killed import die_at_call, killed
+from kill_store import die_at_call, killed
 
 from polysem.search import Batch, Entry, Index, Manifest
 from polysem.search.engine import SketchPlan, engine

@@ -161,17 +161,18 @@ def test_kill_9_and_the_same_command_end_in_the_same_bits(data, tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run(command(tmp_path / "straight"), check=True, env=environment, capture_output=True)
     cut = tmp_path / "cut"
-    metrics, steps = cut / "metrics.jsonl", 15
-    # It is killed wherever it is by then, but it cannot be at its end.
-    command_held = command(cut, end=steps + 12)
-    process = subprocess.Popen(command_held, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_until(
-        lambda: (
-            process.poll() is not None or (metrics.exists() and metrics.read_text().count('"kind": "step"') >= steps)
-        )
-    )
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    metrics = cut / "metrics.jsonl"
+
+    def steps_written() -> int:
+        return metrics.read_text().count('"kind": "step"') if metrics.exists() else 0
+
+    for steps in (8, 20):  # the second time it has been resumed
+        # It is killed wherever it is by then, but it cannot be at its end.
+        held = command(cut, end=steps + 8)
+        process = subprocess.Popen(held, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_until(lambda p=process, n=steps: p.poll() is not None or steps_written() >= n)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
     subprocess.run(command(cut), check=True, env=environment, capture_output=True)
     assert same_run(tmp_path / "straight", cut)
 

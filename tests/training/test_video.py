@@ -137,7 +137,7 @@ def test_a_recipe_and_a_collection_that_do_not_fit_say_which_would(clips, resnet
 
 
 def test_a_mistake_in_the_frames_encoder_is_named(resnet):
-    with pytest.raises(UnknownNameError, match=r"image\.encoder.*image_sise"):
+    with pytest.raises(UnknownNameError, match=r"image\.encoder\.encoder.*image_sise"):
         tiny(resnet, "image.encoder.encoder.image_sise=3")
 
 

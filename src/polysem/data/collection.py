@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -168,6 +169,11 @@ class Collection:
     @property
     def has_splits(self) -> bool:
         return any(item.split is not None for item in self.items)
+
+    def held_out(self) -> tuple[Collection, Collection]:
+        """The former name of `hold_out`, which goes in polysem 0.3."""
+        warnings.warn("Collection.held_out() is now hold_out().", DeprecationWarning, stacklevel=2)
+        return self.hold_out()
 
     def hold_out(self) -> tuple[Collection, Collection]:
         """Split off a tenth of a collection without splits: (held out, rest), by the items' ids, so always the same."""

@@ -47,6 +47,8 @@ def _check_part(place: str, folder: ModuleType, config: PartConfig, complete: bo
 
 
 def _check_side(name: str, side: Side, recipe: Recipe) -> None:
+    if isinstance(wrapped := side.encoder.get("encoder"), dict):
+        _check_part(f"{name}.encoder.encoder", encoders, wrapped)
     _check_part(f"{name}.encoder", encoders, side.encoder)
     encoder, encoder_name = encoder_registry.find(side.encoder["name"]), side.encoder["name"]
     if side.project is not None:

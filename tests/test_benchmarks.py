@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+pytestmark = [pytest.mark.benchmarks, pytest.mark.slow]
+
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = [pytest.mark.benchmarks, pytest.mark.slow]
+
 BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "evaluation.py"
 
 

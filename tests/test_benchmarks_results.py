@@ -15,6 +15,8 @@ from polysem import recipes
 from polysem.data import open_collection
 from training.small import TINY, make_data
 
+pytestmark = [pytest.mark.benchmarks, pytest.mark.slow]
+
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
 MODULES = ("claims", "costs", "differences", "figures", "page", "rows", "run", "summary")

@@ -8,6 +8,8 @@ import pytest
 
 from polysem.data.collection import Collection, Item, Media
 
+pytestmark = [pytest.mark.benchmarks, pytest.mark.slow]
+
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 

@@ -16,6 +16,8 @@ from typer.main import get_command
 from polysem.cli import app
 from polysem.pooling.base import registry
 
+pytestmark = pytest.mark.docs
+
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
@@ -103,6 +105,7 @@ def test_the_method_pages_run(capsys):
     assert ran >= 8
 
 
+@pytest.mark.slow
 def test_the_new_pooling_is_found_trained_and_loaded(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(registry, "_parts", dict(registry._parts))  # other tests go through all that is registered
     runpy.run_path(str(ROOT / "examples" / "new_pooling.py"))["main"](tmp_path)

@@ -10,6 +10,8 @@ import pytest
 
 import polysem
 
+pytestmark = pytest.mark.docs
+
 ROOT = Path(polysem.__file__).parent
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 

@@ -10,6 +10,8 @@ from fastapi.testclient import TestClient
 from polysem.errors import InputError
 from support import FIXTURES
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 SCRIPTS = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem not in ("tiny", "new_pooling"))
 

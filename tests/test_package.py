@@ -12,6 +12,7 @@ def test_importing_the_package_does_not_load_torch():
     assert done.stdout.split() == ["False", polysem.__version__]
 
 
+@pytest.mark.slow
 def test_the_folders_and_local_features_are_attributes_of_the_package():
     script = "import polysem; print(polysem.pooling.names()[0], polysem.LocalFeatures.__name__)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

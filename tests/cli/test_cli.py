@@ -76,6 +76,7 @@ def test_quick_commands_load_no_heavy_module(arguments: tuple[str, ...]) -> None
 
 
 @pytest.mark.parametrize("arguments", [("--version",), ("doctor",)])
+@pytest.mark.slow
 def test_quick_commands_start_in_under_a_second_and_a_half(arguments: tuple[str, ...]) -> None:
     def once() -> float:
         """Of the processor: what others do on the machine counts as little as possible."""

@@ -20,6 +20,8 @@ from polysem.errors import ConfigError, InputError
 from polysem.training import train
 from training.labelled import make_labelled, tiny
 
+pytestmark = pytest.mark.slow
+
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (30, 40, 220)}
 
 

@@ -23,6 +23,7 @@ def run(*arguments: object):
     return CliRunner().invoke(app, ["train", *map(str, arguments)])
 
 
+@pytest.mark.slow
 def test_it_trains_and_says_what_came_of_it(data, tmp_path):
     found = run("vse-infty", "--data", data, "--out", tmp_path / "run", *SETTINGS)
     assert found.exit_code == 0, found.output
@@ -32,6 +33,7 @@ def test_it_trains_and_says_what_came_of_it(data, tmp_path):
     assert list((tmp_path / "run" / "tensorboard").rglob("events.*"))
 
 
+@pytest.mark.slow
 def test_the_result_as_json(data, tmp_path):
     found = run("vse-infty", "--data", data, "--out", tmp_path / "run", "--tracker", "none", "--json", *SETTINGS)
     assert found.exit_code == 0, found.output
@@ -41,6 +43,7 @@ def test_the_result_as_json(data, tmp_path):
     assert not (tmp_path / "run" / "tensorboard").exists()
 
 
+@pytest.mark.slow
 def test_a_recipe_of_ones_own(data, tmp_path):
     (tmp_path / "mine.yaml").write_text("extends: vse-infty\nsummary: mine\nimage: {sets: {pooling: mean}}\n")
     found = run(tmp_path / "mine.yaml", "--data", data, "--out", tmp_path / "run", "--tracker", "none", *SETTINGS)

@@ -12,6 +12,8 @@ from typer.testing import CliRunner, Result
 from polysem.cli import app
 from search.videos import CAPTIONS, FRAMES, feature_model, make_features, make_videos, raw_model, write_video
 
+pytestmark = pytest.mark.slow
+
 
 def run(*words: object, code: int = 0) -> Result:
     result = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "160"})

@@ -29,6 +29,8 @@ from polysem.evaluation.reports.compare import Comparison, ComparisonCell, Compa
 from polysem.server import run as running
 from waiting import LONG, wait_until
 
+pytestmark = pytest.mark.slow
+
 RUN_TINY = Path(__file__).with_name("run_tiny.py")
 TESTS = Path(__file__).parents[1]
 

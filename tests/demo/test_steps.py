@@ -23,6 +23,8 @@ from polysem.synthetic.scenes.art import CREDIT
 from polysem.training import NullObserver
 from training.small import make_data, weights
 
+pytestmark = pytest.mark.slow
+
 TEST = SCENES // 10
 
 

@@ -140,6 +140,7 @@ def test_the_hubs_cache_comes_before_the_hub(saved, monkeypatch):
     assert backbones.locate("owner/model") == saved("bert")
 
 
+@pytest.mark.slow
 def test_without_internet_the_answer_comes_at_once(monkeypatch, tmp_path):
     script = (
         "import time\n"
@@ -229,6 +230,7 @@ def test_weights_that_do_not_fit_or_carry_code_are_an_error(site, state):
         encoders.build("grid")
 
 
+@pytest.mark.slow
 def test_importing_the_encoders_does_not_load_transformers():
     script = "import sys, polysem.encoders; print('transformers' in sys.modules, 'huggingface_hub' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

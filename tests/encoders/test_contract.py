@@ -126,6 +126,7 @@ def test_saved_equals_loaded_without_the_files_it_came_from(make, setting, tmp_p
 
 
 @every_encoder
+@pytest.mark.slow
 def test_the_fingerprint_follows_weights_and_knobs_but_not_where_they_are_from(make, setting):
     encoder = make(setting)
     before = encoder.fingerprint()
@@ -219,6 +220,7 @@ def test_dim_projects_and_none_leaves_the_width(make, setting):
     torch.testing.assert_close(projected(given).values[mask], expected[mask], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_fingerprint_is_the_same_in_every_process(saved):
     script = (
         "from polysem import encoders\n"

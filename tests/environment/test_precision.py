@@ -53,6 +53,7 @@ def crashing_unless(isa: str) -> str:
     return f'[ "${ISA_VARIABLE}" = {isa} ] || kill -ILL $$\n{FASTER}'
 
 
+@pytest.mark.slow
 def test_the_real_trial_answers_or_is_killed():
     found = reduced_precision("bf16")
     assert found.works == (found.problem is None)

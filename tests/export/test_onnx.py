@@ -16,6 +16,8 @@ from polysem.export import ExportError, export_onnx
 from polysem.models import build
 from support import shaken
 
+pytestmark = pytest.mark.slow
+
 runtime = pytest.importorskip("onnxruntime")
 tokenizers = pytest.importorskip("tokenizers")
 

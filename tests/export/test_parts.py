@@ -13,6 +13,8 @@ from polysem.models import build
 from polysem.models.build import build_similarity, build_tower
 from support import shaken
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("onnxruntime")
 
 DIM, WIDTH = 12, 10

@@ -13,6 +13,8 @@ from polysem import PolysemError, encoders
 from polysem.data.store import FeatureManifest
 from polysem.inspection import image_attentions, locate_regions, locate_stored_tokens, locate_tokens
 
+pytestmark = pytest.mark.slow
+
 FAMILIES = [*tiny_models.GRIDS, *tiny_models.PATCHES, "efficientnet-lite0", "grids"]
 SIZES = [(96, 96), (160, 60), (60, 160)]
 CORNERS = [(0.0, 0.0), (0.5, 0.0), (0.0, 0.5), (0.5, 0.5)]

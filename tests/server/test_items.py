@@ -219,6 +219,7 @@ def test_any_id_is_found_again(writer, key):
     ],
     ids=str,
 )
+@pytest.mark.slow
 def test_what_cannot_be_kept_is_refused_and_nothing_is_added(writer, about):
     error(send(writer, picture(), about), 400, "bad_request")
     assert writer.get("/api/v1/stats").json()["items"]["image"] == 4

@@ -19,6 +19,8 @@ from schemathesis.specs.openapi.checks import (
 from polysem.server import Limits, Settings
 from server.running import TOKEN, make_index, server
 
+pytestmark = pytest.mark.slow
+
 PATHS = {
     "/healthz": {"get"},
     "/metrics": {"get"},

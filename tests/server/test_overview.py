@@ -80,7 +80,7 @@ def test_what_takes_long_to_count_is_counted_once(own_place, model, monkeypatch)
 def test_an_index_audited_by_an_older_version_is_served(own_place, model):
     with Index.open(own_place, write=True, model=model) as index:
         audit = index.verify().audit
-        index._backend.write_note("audit", {name: value for name, value in audit.items() if name != "change"})
+        index._backend.write_value("audit", {name: value for name, value in audit.items() if name != "change"})
     with client(own_place, model) as made:
         assert made.get("/api/v1/stats").json()["audit_outdated"] is True
 

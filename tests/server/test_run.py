@@ -22,6 +22,8 @@ from polysem.server import Limits, Settings, serve
 from server.running import BEARER, TOKEN, answer, client, error, picture, server
 from waiting import LONG, finish, wait_for, wait_until
 
+pytestmark = pytest.mark.slow
+
 
 def test_until_the_model_is_loaded_the_server_says_so(place, model, monkeypatch):
     from polysem.server.state import State

@@ -21,6 +21,8 @@ from polysem.training.splits import split
 from training.small import assembled, cpu, gradients, make_data, tiny
 from training.test_backward import doubled
 
+pytestmark = pytest.mark.slow
+
 SLOTS = (
     *("image.sets.head_dim=8", "text.sets.head_dim=8", "image.sets.dropout=0.0", "text.sets.dropout=0.0"),
     "regularisers=[]",

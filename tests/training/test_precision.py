@@ -15,6 +15,8 @@ from polysem.training.loop import NullObserver
 from polysem.training.train import _choose_precision
 from training.small import make_data, tiny
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):

@@ -16,6 +16,8 @@ from training.labelled import make_labelled
 from training.two_processes import compute_gradients
 from waiting import LONG
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 STILL = ("image.encoder.dropout=0.0", "text.encoder.dropout=0.0", "image.sets.dropout=0.0", "text.sets.dropout=0.0")
 CASES = {

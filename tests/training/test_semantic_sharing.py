@@ -27,6 +27,8 @@ from training.small import cpu, make_data
 from training.test_backward import doubled
 from training.test_train import same_run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:

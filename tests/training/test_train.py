@@ -25,6 +25,8 @@ from training.killed_runs import killed_after
 from training.small import TINY, make_data, tiny, weights
 from waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 SLOTS = ("image.sets.head_dim=8", "text.sets.head_dim=8")
 
 

@@ -14,6 +14,8 @@ from polysem.errors import InputError, PolysemError
 from polysem.training import train
 from training.small import TINY, make_data
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):

@@ -22,6 +22,8 @@ from polysem.errors import InputError
 from polysem.search import FilterError, Index, SearchError
 from search.photos import make_photos, save, tiny_model
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):

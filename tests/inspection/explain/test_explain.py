@@ -15,6 +15,8 @@ from polysem.inspection import draw, explain
 from polysem.inspection.explain import nearest_captions
 from polysem.inspection.explain.drawing import make_figure
 
+pytestmark = pytest.mark.slow
+
 CAPTION = "a small red dog"
 CAPTIONS = [f"{first} {second}" for first in WORDS for second in WORDS]
 

@@ -230,6 +230,7 @@ def test_two_threads_change_nothing(way):
     assert_identical([*alone, *together])
 
 
+@pytest.mark.slow
 def test_more_queries_than_items_are_shared_out_by_queries(way):
     """The items fill no whole block of the native loops, nor do the queries of a thread."""
     import torch

@@ -305,6 +305,7 @@ def test_sql_and_python_agree(items: list[Mapping[str, Any]], filters: list[str]
 
 @settings(max_examples=200, deadline=None)
 @given(st.one_of(st.text(max_size=30), st.text(st.sampled_from("abel='().<>!nodrit\" 1-"), max_size=30)))
+@pytest.mark.slow
 def test_any_text_is_a_filter_or_a_clear_error(text: str) -> None:
     try:
         condition, parameters = to_sql(text)

@@ -223,6 +223,7 @@ def test_one_item_at_a_time_costs_what_it_is(tmp_path, small_thresholds, monkeyp
         assert 3000 not in built
 
 
+@pytest.mark.slow
 def test_a_second_process_reads_while_one_writes(filled):
     code = (
         "import sys, numpy as np; from polysem.search.local import LocalBackend; "

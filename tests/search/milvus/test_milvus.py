@@ -28,7 +28,7 @@ from search.filters.random_filters import random_filter, random_item
 from waiting import wait_until
 
 SERVER = Path(__file__).with_name("milvus_server.py")
-pytestmark = pytest.mark.milvus
+pytestmark = [pytest.mark.milvus, pytest.mark.slow]
 
 
 def needs(*modules: str) -> Any:
@@ -129,9 +129,11 @@ class TestMilvusServer(BackendChecks):
     def place(self, server: MilvusPlace) -> MilvusPlace:
         return server
 
+    @pytest.mark.slow
     def test_thousands_of_items_come_in_pages(self, index: MilvusBackend) -> None:
         pages_hold_everything(index)
 
+    @pytest.mark.slow
     def test_readers_see_an_item_whole_while_it_is_replaced(self, place: MilvusPlace) -> None:
         """Its set and its caption tell of the same version, and it is never gone."""
         # A collection of its own: a busy server may show a version that was replaced long ago, here another test's.
@@ -290,6 +292,7 @@ def test_an_index_is_made_once_and_found_again(lite: MilvusPlace) -> None:
     assert not Path("nowhere").exists()
 
 
+@pytest.mark.slow
 def test_an_interrupted_creation_is_begun_again(lite: MilvusPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"{lite.prefix}/interrupted"
     with monkeypatch.context() as patched:

@@ -22,7 +22,7 @@ from waiting import LONG
 
 HERE = Path(__file__).parents[1]
 
-pytestmark = pytest.mark.crash
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 
 def contents(store: Store) -> dict[str, float]:
@@ -244,6 +244,7 @@ with Store.open({folder!r}, write=True) as store:
 
 
 @pytest.mark.parametrize("limit", [1000, 60_000, 120_000])
+@pytest.mark.slow
 def test_a_real_limit_of_the_system_is_met_with_a_message(store: Store, limit: int) -> None:
     """The smallest stops the segment, the others the database's log."""
     store.close()
@@ -277,6 +278,7 @@ for attempt in (lambda: Store.open({folder!r}, write=True), lambda: Store.create
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can become somebody else")
 @pytest.mark.parametrize("writing", [False, True])
+@pytest.mark.slow
 def test_who_may_only_read_reads(writing: bool) -> None:
     """As another user, with and without a writer at work."""
     with tempfile.TemporaryDirectory() as outside:

@@ -473,6 +473,7 @@ print(reads)
 """
 
 
+@pytest.mark.slow
 def test_two_readers_and_a_writer_at_once(store: Store, tmp_path: Path) -> None:
     ids = [str(i) for i in range(10)]
 
@@ -576,6 +577,7 @@ def test_words_module_is_there() -> None:
     assert item_tables._WORD.findall("it's a dog-house, ünï") == ["it", "s", "a", "dog", "house", "ünï"]
 
 
+@pytest.mark.slow
 def test_a_large_index_opens_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     n = 100_000
     with Store.create(tmp_path, manifest(sets={"image": 1}, dim=4)) as store:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from server.browser.driving import Page
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 
 def test_every_view_names_them(page: Page) -> None:

@@ -11,6 +11,8 @@ from selenium.webdriver.common.keys import Keys
 from server.browser.driving import PHONE, Page
 from server.browser.fake_server import Collection
 
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
 AXE = (Path(__file__).parent / "axe" / "axe.min.js").read_text(encoding="utf-8")
 FEW = "year+%3E%3D+2013+and+year+%3C%3D+2014"  # enough for every kind of part, and quick to look through
 VIEWS = {

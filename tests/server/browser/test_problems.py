@@ -7,6 +7,8 @@ import pytest
 from server.browser.driving import Page
 from server.browser.fake_server import TOKEN, Collection
 
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
 
 def test_a_busy_server_is_explained_and_asked_again(page: Page, collection: Collection) -> None:
     collection.expected = True

@@ -15,6 +15,8 @@ from server.browser.driving import DESKTOP, PHONE, Page
 from server.browser.test_for_everyone import violations
 from server.running import server
 
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
 
 @pytest.fixture
 def real(chromium: webdriver.Chrome, place: Path, model: Model) -> Iterator[Page]:

@@ -16,6 +16,8 @@ from polysem.search.filters import matches
 from server.browser.driving import Page
 from server.browser.fake_server import Collection
 
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
 
 def searches(collection: Collection) -> list[dict[str, Any]]:
     return [body for path, body in collection.asked if path == "search" and "offset" in body]

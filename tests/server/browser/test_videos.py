@@ -16,6 +16,8 @@ from server.browser.driving import Page
 from server.browser.test_for_everyone import violations
 from server.running import make_index, server
 
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
 WORDS = "something red"
 VIDEO = "document.querySelector('.card video')"
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import statistics
 
+import pytest
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
 from server.browser.driving import Page
 from server.browser.fake_server import Collection
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 BRIGHTEST = """
 const { width, height } = arguments[0], copy = new OffscreenCanvas(width, height);

@@ -15,6 +15,8 @@ from polysem.synthetic.scenes.make import build_scenes, make_emoji_scenes
 from synthetic.caption_truth import untruths
 from synthetic.fake_art import fake_art, fake_kinds
 
+pytestmark = pytest.mark.slow
+
 ITEMS = 60
 
 

@@ -14,6 +14,8 @@ from polysem.training import train
 from polysem.training.monitoring.diagnosis import PATIENCE, StepFacts, TrainingMonitor, collapsed_label_loss
 from training.labelled import make_labelled, tiny
 
+pytestmark = pytest.mark.slow
+
 LONG = ("training.epochs=8", "training.validate_every=8")  # of 20 steps each
 
 

@@ -18,6 +18,8 @@ from polysem.training.sweep.result import validation_figures
 from training.labelled import LAYERS, SHORT, WIDTHS, make_labelled
 from training.small import TINY, make_data
 
+pytestmark = pytest.mark.slow
+
 ONCE = (*TINY[:-1], "training.epochs=1", "training.captions=all")
 SHARING = [*WIDTHS, *SHORT[:-1], *(f"image.sets.{knob}" for knob in LAYERS), "training.epochs=1"]
 

@@ -117,8 +117,9 @@ def test_noise_in_the_middle_never_raises_anything_else(tmp_path):
     whole = sample_videos.noise(tmp_path / "whole.mp4", 3, frames=24).read_bytes()
     draws, refused = np.random.default_rng(0), {}
     for number in range(30):
-        broken = bytearray(whole)
-        for place in draws.integers(0, len(whole), 40):
+        # The first is whole and the second without its beginning: what the encoder writes differs a little by machine.
+        broken = bytearray(whole if number != 1 else whole[64:])
+        for place in draws.integers(0, len(broken), 40 if number > 1 else 0):
             broken[place] = int(draws.integers(0, 256))
         path = tmp_path / f"{number}.mp4"
         path.write_bytes(bytes(broken))
@@ -126,7 +127,8 @@ def test_noise_in_the_middle_never_raises_anything_else(tmp_path):
             assert len(list(sample_frames(path, 3))) == 3
         except VideoError as error:
             refused[path.name] = str(error)
-    assert 0 < len(refused) < 30
+    assert "0.mp4" not in refused
+    assert "1.mp4" in refused
     assert all(name in message for name, message in refused.items())
 
 

@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from polysem.search import Index
-from search.photos import COLOURS
-from server.running import error, picture
+from search.photos import COLOURS, tiny_model
+from server.running import client, error, make_index, picture
 
 
 @pytest.fixture
@@ -152,3 +152,18 @@ def test_an_upload_that_is_no_picture_is_refused(reader):
     error(reader.post("/api/v1/uploads", files={"file": ("x.png", b"<html>", "image/png")}), 400, "bad_request")
     error(reader.post("/api/v1/uploads", files={"other": ("x.png", picture(), "image/png")}), 400, "bad_request")
     error(reader.post("/api/v1/uploads", data={"file": "text"}), 400, "bad_request")
+
+
+def test_a_model_whose_vectors_have_other_lengths_is_served(tmp_path, photos, monkeypatch):
+    """Label-wise models as released do not normalise; the index holds unit vectors, and cosine ignores the length."""
+    single = tiny_model(tmp_path, {"name": "cosine"}, k=1)
+    place = make_index(tmp_path / "index", single, photos)
+    with client(place, single) as made:
+        wanted = made.post("/api/v1/search", json={"text": "a red picture"}).json()["results"]
+    real = type(single).encode_texts
+    monkeypatch.setattr(type(single), "encode_texts", lambda self, texts: 3 * real(self, texts))
+    with client(place, single) as made:
+        found = made.post("/api/v1/search", json={"text": "a red picture"}).json()["results"]
+    assert [(each["id"], each["score"]) for each in found] == [
+        (each["id"], pytest.approx(each["score"], abs=1e-6)) for each in wanted
+    ]

@@ -14,8 +14,6 @@ from polysem.models.tower import Local, Tower, check_wiring
 from polysem.sets import Ensemble
 from polysem.sets.base import registry as set_registry
 
-TOWER_KEYS = ("encoder", "project", "pool", "local", "sets")
-
 
 def build(dim: int, image: Mapping[str, Any], text: Mapping[str, Any], similarity: Mapping[str, Any]) -> Model:
     """A model whose vectors have width `dim`. `build(**model.config)` makes an untrained twin of a model.

@@ -1,4 +1,4 @@
-"""From items to vectors: the one path by which training, evaluation, search and inspection embed what they are given.
+"""From items to vectors: the one path by which validation, evaluation, search and inspection embed what they are given.
 
 `items` says what there is and how it is loaded, `embed` runs it through a tower.
 """

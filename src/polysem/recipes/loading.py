@@ -49,7 +49,10 @@ def catalogue() -> dict[str, list[Recipe]]:
 
 def family(name: str) -> str:
     """The family that a recipe's name begins with."""
-    return next(start for start in FAMILIES if name == start or name.startswith(f"{start}-"))
+    for start in FAMILIES:
+        if name == start or name.startswith(f"{start}-"):
+            return start
+    raise ConfigError(f"The recipe {name!r} begins with the name of no family: {', '.join(FAMILIES)}. Rename it.")
 
 
 def _files() -> tuple[str, ...]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from PIL.Image import Image
+    from torch import Tensor
 
     from polysem.models import Model
 
@@ -137,20 +138,21 @@ class QueryEncoding:
         return await self.images(image)
 
     def _encode_texts(self, texts: Sequence[str]) -> list[Set]:
-        return _copies(self._model.encode_texts(list(texts)))
+        return self._units(self._model.encode_texts(list(texts)))
 
     def _encode_images(self, images: Sequence[Image]) -> list[Set]:
-        return _copies(self._model.encode_images(list(images)))
+        return self._units(self._model.encode_images(list(images)))
+
+    def _units(self, sets: Tensor) -> list[Set]:
+        """The sets as the index stores them. Copies: a view would keep its whole batch alive while one is cached."""
+        from polysem.search.encoder import as_units
+
+        return [vectors.copy() for vectors in as_units(sets.numpy(), self._model.similarity.config)]
 
     def close(self) -> None:
         self.texts.close()
         self.images.close()
         self.model_thread.close()
-
-
-def _copies(sets: Any) -> list[Set]:
-    """A view would keep its whole batch alive while one of it is cached."""
-    return [vectors.numpy().copy() for vectors in sets]
 
 
 @dataclass(frozen=True)

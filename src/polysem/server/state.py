@@ -109,10 +109,9 @@ class State:
     def _warm_up(self, index: Index) -> None:
         """Load the model, and do once what the first search would have to wait for."""
         for text in ("warm", "up"):
-            vectors = index.model.encode_texts([text])[0].numpy()
             for side, count in index.stats().by_side.items():
                 if count:
-                    index.search(vectors=vectors, find=side, k=1)  # type: ignore[arg-type]
+                    index.search(text, find=side, k=1)  # type: ignore[arg-type]
 
     async def stop(self) -> None:
         """Finish what runs, then close everything."""

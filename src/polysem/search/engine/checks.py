@@ -32,7 +32,7 @@ def validate_queries(queries: Any, D: int) -> tuple[NDArray[np.float32], float]:
     array = np.asarray(queries)
     if array.ndim != 3 or array.shape[1] == 0 or array.shape[2] != D or array.dtype.kind != "f":
         raise InputError(
-            f"PreparedQueries are sets of vectors as wide as the items', (queries, set size, {D}); got {kind(array)}. "
+            f"Queries must be sets of vectors as wide as the items, (queries, set size, {D}); got {kind(array)}. "
             "Were both made by the same model?"
         )
     array = np.ascontiguousarray(array, dtype=np.float32)

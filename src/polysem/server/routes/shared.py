@@ -44,7 +44,7 @@ def video_address(key: str, side: str, path: str | None) -> str | None:
 
 
 def decode_id(raw: str) -> str:
-    """The id in an address. It is still percent-encoded here, so that an id may hold slashes (see `EncodedIds`)."""
+    """The id in an address. It is still percent-encoded here, so that an id may hold slashes (see `RawItemPaths`)."""
     try:
         key = unquote_to_bytes(raw.encode("latin-1")).decode()
     except UnicodeError:

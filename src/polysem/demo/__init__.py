@@ -3,13 +3,7 @@
 One's own pictures without captions go straight into the index.
 """
 
-from typing import TYPE_CHECKING
-
-from polysem._deprecated import find_deprecated
 from polysem.demo.example_searches import ExampleSearch
 from polysem.demo.steps import RECIPES, Demo, demo
 
 __all__ = ["RECIPES", "Demo", "ExampleSearch", "demo"]
-
-if not TYPE_CHECKING:
-    __getattr__ = find_deprecated(__name__)

@@ -8,9 +8,8 @@ from __future__ import annotations
 import platform
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from polysem._deprecated import find_deprecated
 from polysem._version import __version__
 from polysem.environment.hardware import (
     Accelerator,
@@ -155,7 +154,3 @@ def _precision_findings(precisions: tuple[Precision, ...]) -> list[EnvironmentFi
         for precision in precisions
         if not precision.works
     ]
-
-
-if not TYPE_CHECKING:
-    __getattr__ = find_deprecated(__name__)

@@ -1,8 +1,5 @@
 """Evaluation: numbers with the protocol they were measured under."""
 
-from typing import TYPE_CHECKING
-
-from polysem._deprecated import find_deprecated
 from polysem.evaluation.cost import cost
 from polysem.evaluation.evaluate import evaluate
 from polysem.evaluation.metrics import compute_recalls
@@ -23,6 +20,3 @@ __all__ = [
     "intervals",
     "paired_p",
 ]
-
-if not TYPE_CHECKING:
-    __getattr__ = find_deprecated(__name__)

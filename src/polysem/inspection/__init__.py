@@ -1,8 +1,5 @@
 """Inspection: why a match happened, what the space looks like, and whether the sets are diverse."""
 
-from typing import TYPE_CHECKING
-
-from polysem._deprecated import find_deprecated
 from polysem.inspection.attention import Attention, image_attentions, text_attentions
 from polysem.inspection.diagnose import Diagnosis, HealthVerdict, diagnose
 from polysem.inspection.explain import Contributions, Explanation, decompose_score, draw, explain
@@ -30,6 +27,3 @@ __all__ = [
     "map",
     "text_attentions",
 ]
-
-if not TYPE_CHECKING:
-    __getattr__ = find_deprecated(__name__)

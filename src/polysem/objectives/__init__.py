@@ -9,9 +9,6 @@ Example:
     {'i2t': 0.1, 't2i': 0.3}
 """
 
-from typing import TYPE_CHECKING
-
-from polysem._deprecated import find_deprecated
 from polysem.objectives.adopt import AdOpt
 from polysem.objectives.base import LabelledBatch, LabelObjective, Loss, Objective, Regulariser, registry
 from polysem.objectives.dscmr import DSCMR
@@ -46,6 +43,3 @@ __all__ = [
     "names",
     "registry",
 ]
-
-if not TYPE_CHECKING:
-    __getattr__ = find_deprecated(__name__)

@@ -10,9 +10,6 @@ Example:
     ((2, 3, 8), (2, 3, 5))
 """
 
-from typing import TYPE_CHECKING
-
-from polysem._deprecated import find_deprecated
 from polysem.sets.attention_pooling import AttentionPooling
 from polysem.sets.base import SetPrediction, SetPredictor, TokenSum, registry
 from polysem.sets.dscmr import CommonSpace
@@ -48,6 +45,3 @@ __all__ = [
     "names",
     "registry",
 ]
-
-if not TYPE_CHECKING:
-    __getattr__ = find_deprecated(__name__)

@@ -9,9 +9,8 @@ import inspect
 import pkgutil
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from polysem._deprecated import find_deprecated
 from polysem.data.collection import Collection, DataError, Problems
 from polysem.data.readers.base import READERS, DataLocation, register_reader
 from polysem.errors import unknown
@@ -56,7 +55,3 @@ def open_collection(path: str | Path, problems: Problems | None = None, **option
                 raise unknown(f"option of {reader.read.__name__}", option, known)
         return reader.read(**arguments, problems=problems, **options)
     raise DataError(f"{path}: expected a folder, a .json, a .csv or a .jsonl table.")
-
-
-if not TYPE_CHECKING:
-    __getattr__ = find_deprecated(__name__)

@@ -8,14 +8,8 @@ A batch exists once its line is in the journal, and its line is written after it
 interrupts a writer leaves a store that reads as if the writer had stopped at its last commit.
 """
 
-from typing import TYPE_CHECKING
-
-from polysem._deprecated import find_deprecated
 from polysem.data.store.layout import FeatureManifest, StoreError
 from polysem.data.store.reader import FeatureStore
 from polysem.data.store.writer import StoreEntry, StoreWriter
 
 __all__ = ["FeatureManifest", "FeatureStore", "StoreEntry", "StoreError", "StoreWriter"]
-
-if not TYPE_CHECKING:
-    __getattr__ = find_deprecated(__name__)

@@ -5,9 +5,7 @@ Every module of this folder is imported here, and a protocol registers itself: a
 
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING
 
-from polysem._deprecated import find_deprecated
 from polysem.evaluation.protocols.base import (
     EvaluationTask,
     ModelScores,
@@ -30,6 +28,3 @@ __all__ = [
 
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
-
-if not TYPE_CHECKING:
-    __getattr__ = find_deprecated(__name__)

@@ -1,8 +1,5 @@
 """Why an image and a caption have the score they have."""
 
-from typing import TYPE_CHECKING
-
-from polysem._deprecated import find_deprecated
 from polysem.inspection.explain.contributions import Contributions, WinningDimensions, decompose_score
 from polysem.inspection.explain.drawing import draw
 from polysem.inspection.explain.explain import explain
@@ -20,6 +17,3 @@ __all__ = [
     "draw",
     "explain",
 ]
-
-if not TYPE_CHECKING:
-    __getattr__ = find_deprecated(__name__)

@@ -5,14 +5,8 @@ that only chooses what to score: a scan in float32 (`scan`, natively or with tor
 a compact sketch (`sketch`, `pruning`), each with a slack that covers its rounding. So results never depend on the path.
 """
 
-from typing import TYPE_CHECKING
-
-from polysem._deprecated import find_deprecated
 from polysem.search.engine.engine import Engine, search_engines
 from polysem.search.engine.scan_data import TopHits
 from polysem.search.engine.sketch import SketchPlan
 
 __all__ = ["Engine", "SketchPlan", "TopHits", "search_engines"]
-
-if not TYPE_CHECKING:
-    __getattr__ = find_deprecated(__name__)

@@ -9,9 +9,6 @@ a writer leaves an index that reads as if the writer had stopped after its last 
 needs a local disk: an index on a network file system can be copied from there, not used there.
 """
 
-from typing import TYPE_CHECKING
-
-from polysem._deprecated import find_deprecated
 from polysem.search.store.entries import Batch, Entry, Item, Manifest, Side
 from polysem.search.store.errors import IndexBusyError, SearchError
 from polysem.search.store.segments import Damage, Segment
@@ -35,6 +32,3 @@ __all__ = [
     "Stats",
     "Store",
 ]
-
-if not TYPE_CHECKING:
-    __getattr__ = find_deprecated(__name__)

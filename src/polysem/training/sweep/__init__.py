@@ -1,13 +1,7 @@
 """A sweep: one recipe trained over and over with other values of some of its keys, and what that changes."""
 
-from typing import TYPE_CHECKING
-
-from polysem._deprecated import find_deprecated
 from polysem.training.sweep.plan import SweepPlan, plan_sweep
 from polysem.training.sweep.result import Sweep, SweepRow, SweepRun
 from polysem.training.sweep.run import SweepObserver, sweep
 
 __all__ = ["Sweep", "SweepObserver", "SweepPlan", "SweepRow", "SweepRun", "plan_sweep", "sweep"]
-
-if not TYPE_CHECKING:
-    __getattr__ = find_deprecated(__name__)

@@ -25,7 +25,7 @@ from polysem import load
 from polysem.data import open_collection
 from polysem.encoders import PixelEncoder
 from polysem.search import Index
-from polysem.search.store import Batch, Entry
+from polysem.search.store import Entry, VectorBatch
 
 RESULTS = Path(__file__).parent / "results" / "photo-speed.json"
 QUERIES = (
@@ -80,7 +80,7 @@ def main() -> None:
         sets = model.encode_images([item.media.path for item in list(collection)[:100]]).numpy()
         with Index.create(Path(folder) / "grown", model) as index:
             names = [Entry(f"{number}.jpg") for number in range(given.items)]
-            index.add(Batch("image", names, grown(sets, given.items)))
+            index.add(VectorBatch("image", names, grown(sets, given.items)))
             taken = []
             for number in range(ROUNDS * len(QUERIES)):
                 began = time.perf_counter()

@@ -41,8 +41,8 @@ from polysem.data.images import load_image
 from polysem.data.readers import open_collection
 from polysem.data.store import FeatureStore
 from polysem.models import Model
-from polysem.search.duplicates import THRESHOLD, likeness
-from polysem.search.relevance import relevant
+from polysem.search.duplicates import THRESHOLD, compare_sets
+from polysem.search.relevance import find_cut
 from polysem.synthetic.scenes import english
 from polysem.synthetic.scenes.catalogue import load_kinds
 
@@ -149,7 +149,7 @@ def asked(model: Model, gallery: Collection, images: torch.Tensor) -> list[Query
 def ours(query: Query) -> int:
     size = len(query.scores)
     sample = np.random.default_rng(0).choice(query.scores, min(SAMPLE, size), replace=False)
-    return relevant(query.scores, sample, size).count
+    return find_cut(query.scores, sample, size).count
 
 
 def flat(threshold: float) -> Count:
@@ -248,7 +248,7 @@ def cuts(queries: list[Query], chosen_on: list[Query] | None) -> dict[str, Any]:
         some = [queries[i] for i in drawn]
         ratios.append(float(macro(some, mine[drawn]) / macro(some, theirs[drawn])))
     ratio = {name: found["ours"]["f1"] / figures["f1"] for name, figures in found.items() if name != "ours"}
-    judged = [relevant(each.scores, each.scores, len(each.scores)).doubtful for each in queries]
+    judged = [find_cut(each.scores, each.scores, len(each.scores)).doubtful for each in queries]
     doubt = {kind: _mean(queries, kind, judged) for kind in dict.fromkeys(each.kind for each in queries)}
     return {
         "pictures": len(queries[0].scores),
@@ -334,14 +334,14 @@ def duplicates(model: Model, gallery: Collection, images: torch.Tensor) -> dict[
         for name, pictures in track(made.items(), "encoding", transient=True)
     }
     alike = {
-        name: np.array([likeness(one, other[None])[0] for one, other in zip(sets["unchanged"], these, strict=True)])
+        name: np.array([compare_sets(one, other[None])[0] for one, other in zip(sets["unchanged"], these, strict=True)])
         for name, these in sets.items()
         if name != "unchanged"
     }
     whole = images.numpy()
     folded, nearest = np.zeros(len(THRESHOLDS)), np.empty(len(whole))
     for place, one in enumerate(track(whole, "comparing", transient=True)):
-        others = np.delete(likeness(one, whole), place)
+        others = np.delete(compare_sets(one, whole), place)
         folded += [np.count_nonzero(others >= at) for at in THRESHOLDS]
         nearest[place] = others.max()
     pairs = len(whole) * (len(whole) - 1) // 2

@@ -35,7 +35,7 @@ REPEATED = 0.2
 def make_index(place: Path, model: str, items: int) -> int:
     """How many numbers the set of a query has."""
     from polysem.models import load
-    from polysem.search import Batch, Entry, Index
+    from polysem.search import Entry, Index, VectorBatch
 
     rng = np.random.default_rng(0)
     with Index.create(place, load(model) if not Path(model).exists() else model) as index:
@@ -55,7 +55,7 @@ def make_index(place: Path, model: str, items: int) -> int:
                 )
                 for number in range(count)
             ]
-            index.add(Batch("image", entries, sets.astype(np.float32)))
+            index.add(VectorBatch("image", entries, sets.astype(np.float32)))
         return index.manifest.sets["text"] * index.manifest.dim
 
 

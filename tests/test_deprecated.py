@@ -21,6 +21,14 @@ def test_a_former_path_gives_what_stands_at_the_new_one(old):
     assert found is (getattr(present, attribute) if attribute else present)
 
 
+def test_a_former_attribute_gives_what_the_new_one_does():
+    from polysem.search import AddReport
+
+    report = AddReport(1, 0, 0, 0, conflicts=["a"])
+    with pytest.warns(DeprecationWarning, match=f"AddReport.clashes is now conflicts.*polysem {REMOVED_IN}"):
+        assert report.clashes == ["a"]
+
+
 def test_what_never_was_is_still_an_error():
     with pytest.raises(AttributeError, match="nothing_of_this_name"):
         getattr(import_module("polysem.sets"), "nothing_of_this_name")  # noqa: B009

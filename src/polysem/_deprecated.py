@@ -37,6 +37,17 @@ def find_deprecated(module: str) -> Callable[[str], Any]:
     return __getattr__
 
 
+def renamed_attribute(old: str, new: str) -> property:
+    """A property for the former name of an attribute or method of a class."""
+
+    def read(self: object) -> Any:
+        text = f"{type(self).__name__}.{old} is now {new}; the old name goes in polysem {REMOVED_IN}."
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        return getattr(self, new)
+
+    return property(read)
+
+
 class _DeprecatedFinder(MetaPathFinder, Loader):
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if not name.startswith("polysem.") or not any(old.startswith((f"{name}:", f"{name}.")) for old in NAMES):

@@ -18,7 +18,7 @@ from polysem import similarity
 from polysem.errors import InputError
 from polysem.search.backend import Backend
 from polysem.search.filters import matches, parse
-from polysem.search.store import Batch, Entry, Manifest, SearchError, Side
+from polysem.search.store import Entry, Manifest, SearchError, Side, VectorBatch
 from search.engine.support import SMOOTH, score, sets
 from search.filters.random_filters import random_filter, random_item
 
@@ -38,9 +38,9 @@ class Place(Protocol):
     def again(self, write: bool = False) -> Backend: ...
 
 
-def batch(ids: Iterable[str], side: Side = "image", seed: int = 0, **fields: Any) -> Batch:
+def batch(ids: Iterable[str], side: Side = "image", seed: int = 0, **fields: Any) -> VectorBatch:
     entries = [Entry(each, **fields) for each in ids]
-    return Batch(side, entries, sets(len(entries), SETS[side], DIM, seed=seed))
+    return VectorBatch(side, entries, sets(len(entries), SETS[side], DIM, seed=seed))
 
 
 def truth(query: Any, items: dict[str, Any], k: int) -> list[str]:
@@ -49,7 +49,7 @@ def truth(query: Any, items: dict[str, Any], k: int) -> list[str]:
     return sorted(scores, key=lambda key: -scores[key])[:k]
 
 
-def numbered(count: int, seed: int = 0) -> tuple[Batch, dict[str, Any]]:
+def numbered(count: int, seed: int = 0) -> tuple[VectorBatch, dict[str, Any]]:
     """Items with a year, a label and a set each; the sets by id."""
     vectors = sets(count, SETS["image"], DIM, seed=seed)
     entries = [
@@ -58,7 +58,7 @@ def numbered(count: int, seed: int = 0) -> tuple[Batch, dict[str, Any]]:
         )
         for n in range(count)
     ]
-    return Batch("image", entries, vectors), {entry.id: own for entry, own in zip(entries, vectors, strict=True)}
+    return VectorBatch("image", entries, vectors), {entry.id: own for entry, own in zip(entries, vectors, strict=True)}
 
 
 class BackendChecks:
@@ -71,7 +71,7 @@ class BackendChecks:
     def test_items_come_back_as_they_were_added(self, index: Backend) -> None:
         entry = Entry("x", "a/b.jpg", "a dog", {"year": 2020, "deep": {"list": [1, None, "é"]}}, ("dog", "beach"), "h1")
         before = time.time()
-        assert index.add(Batch("image", [entry], SAME[None])) == (1, 0)
+        assert index.add(VectorBatch("image", [entry], SAME[None])) == (1, 0)
         (item,) = index.find(["missing", "x"])
         assert (item.id, item.side, item.path, item.caption, item.hash) == ("x", "image", entry.path, "a dog", "h1")
         assert (item.metadata, item.labels) == (entry.metadata, ("dog", "beach"))
@@ -154,8 +154,8 @@ class BackendChecks:
     def test_equal_scores_come_in_the_order_of_adding(self, index: Backend, mode: Any) -> None:
         ids = [f"{n * 7 % 20}" for n in range(20)]
         for some in (ids[:12], ids[12:]):
-            index.add(Batch("image", [Entry(each) for each in some], np.repeat(SAME[None], len(some), 0)))
-        index.add(Batch("image", [Entry(ids[4])], SAME[None]))
+            index.add(VectorBatch("image", [Entry(each) for each in some], np.repeat(SAME[None], len(some), 0)))
+        index.add(VectorBatch("image", [Entry(ids[4])], SAME[None]))
         found = index.search("image", SAME, 20, mode=mode)
         assert len(set(found.scores.tolist())) == 1
         assert [item.id for item in found.items] == [*ids[:4], *ids[5:], ids[4]]
@@ -166,7 +166,7 @@ class BackendChecks:
         assert (list(nothing.items), nothing.scores.shape, nothing.scored) == ([], (0,), 0)
         assert nothing.sets.shape == (0, SETS["image"], DIM)
         assert index.add() == (0, 0)
-        assert index.add(Batch("image", [], np.empty((0, 4, DIM)))) == (0, 0)
+        assert index.add(VectorBatch("image", [], np.empty((0, 4, DIM)))) == (0, 0)
         assert index.remove([]) == 0
         assert (index.find([]), index.hashes([], "image"), index.caption_ids([])) == ([], {}, [])
         assert index.sample("image", 5) == []
@@ -202,7 +202,7 @@ class BackendChecks:
     def test_bad_input_adds_nothing(self, index: Backend, entry: Entry, vectors: Any, message: str) -> None:
         both = np.stack([SAME[: len(vectors)], vectors])
         with pytest.raises(InputError, match=message):
-            index.add(batch(["good"]), Batch("image", [Entry("ok"), entry], both))
+            index.add(batch(["good"]), VectorBatch("image", [Entry("ok"), entry], both))
         assert index.count("image") == 0
 
     def test_ids_of_any_unicode(self, index: Backend) -> None:
@@ -237,7 +237,7 @@ class BackendChecks:
                 entries = [
                     Entry(item["id"], item["path"], item["caption"], item["metadata"], item["label"]) for item in own
                 ]
-                index.add(Batch(side, entries, sets(len(own), SETS[side], DIM)))  # type: ignore[arg-type]
+                index.add(VectorBatch(side, entries, sets(len(own), SETS[side], DIM)))  # type: ignore[arg-type]
             if place == 0:  # what is sealed and what is new are filtered by different code
                 index.optimize()
         held = 0

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from kill_store import die_at_call, killed
 
-from polysem.search import Batch, Entry, Index, Manifest
+from polysem.search import Entry, Index, Manifest, VectorBatch
 from polysem.search.engine import SketchPlan, engine
 from polysem.search.local import segment_searcher
 
@@ -60,7 +60,7 @@ def perform(index: Index, kind: str, given: Any) -> None:
     if kind == "add":
         entries = [Entry(key, labels=["l"]) for key in given]
         own = [frames(value) for value in given.values()]
-        index.add(Batch("image", entries, np.stack([sets(value) for value in given.values()]), frames=own))
+        index.add(VectorBatch("image", entries, np.stack([sets(value) for value in given.values()]), frames=own))
     elif kind == "remove":
         index.remove(given)
     else:

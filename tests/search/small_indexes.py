@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from polysem.search.store import Batch, Entry, Manifest, Side
+from polysem.search.store import Entry, Manifest, Side, VectorBatch
 
 DIM = 6
 SETS = {"image": 3, "text": 2}
@@ -23,5 +23,5 @@ def sets(values: Iterable[float], side: Side = "image") -> np.ndarray:
     return np.broadcast_to(given[:, None, None], (len(given), SETS[side], DIM)) + np.float32(1)
 
 
-def batch(items: dict[str, float], side: Side = "image", **fields: Any) -> Batch:
-    return Batch(side, [Entry(key, **fields) for key in items], sets(items.values(), side))
+def batch(items: dict[str, float], side: Side = "image", **fields: Any) -> VectorBatch:
+    return VectorBatch(side, [Entry(key, **fields) for key in items], sets(items.values(), side))

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polysem.search import Batch, Entry, Index, Manifest, SearchError
+from polysem.search import Entry, Index, Manifest, SearchError, VectorBatch
 from polysem.search.engine import SketchPlan, engine
 from polysem.search.local import LocalBackend, segment_searcher
 from polysem.search.store.segments import Segment
@@ -31,8 +31,8 @@ def made(count: int, seed: int = 0) -> np.ndarray:
     return drawn / np.linalg.norm(drawn, axis=-1, keepdims=True)
 
 
-def batch(name: str, count: int, seed: int = 0) -> Batch:
-    return Batch("image", [Entry(f"{name}{i}", hash="h") for i in range(count)], made(count, seed))
+def batch(name: str, count: int, seed: int = 0) -> VectorBatch:
+    return VectorBatch("image", [Entry(f"{name}{i}", hash="h") for i in range(count)], made(count, seed))
 
 
 @pytest.fixture
@@ -190,7 +190,7 @@ def test_pictures_that_are_all_damaged_are_not_taken_for_missing(tmp_path):
     """Else a search for pictures would quietly answer with texts."""
     with Index.create(tmp_path, manifest(sets={"image": K, "text": K})) as index:
         index.add(batch("a", 20))
-        index.add(Batch("text", [Entry("t")], made(1)))
+        index.add(VectorBatch("text", [Entry("t")], made(1)))
     overwrite(first(tmp_path), 100, bytes(400))
     with Index.open(tmp_path) as index:
         found = index.search(vectors=made(1)[0])
@@ -247,10 +247,10 @@ def test_vectors_that_are_added_can_be_searched(tmp_path):
     for dtype in ("float32", "float16"):
         with Index.create(tmp_path / dtype, manifest(dtype=dtype)) as index:
             for number, norm in enumerate((0.9911, 1.0, 1.0089)):
-                index.add(Batch("image", [Entry(f"{number}")], norm * made(1, number)))
+                index.add(VectorBatch("image", [Entry(f"{number}")], norm * made(1, number)))
             assert len(index.search(vectors=made(1, 9)[0])) == 3
             with pytest.raises(ValueError, match=r"norm 1\.01"):
-                index.add(Batch("image", [Entry("x")], 1.01 * made(1)))
+                index.add(VectorBatch("image", [Entry("x")], 1.01 * made(1)))
 
 
 def test_removing_is_one_step(tmp_path, monkeypatch):
@@ -276,7 +276,7 @@ def test_removing_is_one_step(tmp_path, monkeypatch):
 def test_true_is_not_one(tmp_path):
     with Index.create(tmp_path / "index", manifest()) as index:
         entries = [Entry("n", metadata={"x": 1}), Entry("t", metadata={"x": True})]
-        index.add(Batch("image", entries, made(2)))
+        index.add(VectorBatch("image", entries, made(2)))
         for _ in range(2):
             assert index.search(vectors=made(1)[0], where="x = 1").ids == ["n"]
             assert index.search(vectors=made(1)[0], where="x = true").ids == ["t"]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from polysem.errors import InputError, NonFiniteError
-from polysem.search.duplicates import group_duplicates, likeness
+from polysem.search.duplicates import compare_sets, group_duplicates
 
 
 def unit(x):
@@ -26,8 +26,8 @@ def by_hand(a, b):
 
 def test_likeness_is_the_worst_best_partner_of_both_sides():
     a, b = sets(1, 3)[0], sets(5, 4, seed=2)
-    assert likeness(a, b) == pytest.approx([by_hand(a, each) for each in b], abs=1e-6)
-    assert likeness(b[0], a[None])[0] == pytest.approx(likeness(a, b[:1])[0], abs=1e-6)
+    assert compare_sets(a, b) == pytest.approx([by_hand(a, each) for each in b], abs=1e-6)
+    assert compare_sets(b[0], a[None])[0] == pytest.approx(compare_sets(a, b[:1])[0], abs=1e-6)
 
 
 def test_different_results_lead_themselves():

@@ -15,9 +15,9 @@ from PIL import Image
 
 from polysem.errors import InputError, UnknownNameError
 from polysem.models import Model
-from polysem.search import Batch, Entry, FilterError, Index, Manifest, SearchError, query
-from polysem.search.encoder import manifest_of
-from polysem.search.ingest import CollectionReader
+from polysem.search import Entry, FilterError, Index, Manifest, SearchError, VectorBatch, query
+from polysem.search.encoder import make_manifest
+from polysem.search.ingest import CollectionEncoder
 from polysem.search.local.reader import LocalReader
 from search.photos import CAPTIONS, COLOURS, make_photos, save, tiny_model
 
@@ -122,7 +122,7 @@ def test_a_model_that_was_moved_is_asked_for(tmp_path, model, photos):
     with pytest.raises(SearchError, match="--model"):
         Index.open(tmp_path / "index").search("a red picture")
     assert len(Index.open(tmp_path / "index", model=tmp_path / "elsewhere").search("a red picture")) == 4
-    unnamed = Index.create(tmp_path / "vectors", manifest_of(model))
+    unnamed = Index.create(tmp_path / "vectors", make_manifest(model))
     with pytest.raises(SearchError, match="does not say where its model is"):
         unnamed.search("a red picture")
 
@@ -162,9 +162,9 @@ def test_a_folder_that_was_moved_keeps_its_vectors(tmp_path, model, monkeypatch)
         photos.rename(tmp_path / "elsewhere")
         save(tmp_path / "elsewhere" / "red.png", (10, 10, 10), np.random.default_rng(1))
         encoded = []
-        real = CollectionReader._items
+        real = CollectionEncoder._items
         monkeypatch.setattr(
-            CollectionReader,
+            CollectionEncoder,
             "_items",
             lambda self, items: encoded.extend(item.id for item in items) or real(self, items),
         )
@@ -260,7 +260,7 @@ def test_irrelevant_results_are_cut_or_marked(tmp_path, model):
     close = query + 0.1 * vectors(5, seed=3)
     items[:5] = close / np.linalg.norm(close, axis=-1, keepdims=True)
     with Index.create(tmp_path / "index", model) as index:
-        index.add(Batch("image", entries(405), items))
+        index.add(VectorBatch("image", entries(405), items))
         cut = index.search(vectors=query, k=50, relevant=True)
         assert {f"item {i}" for i in range(5)} <= set(cut.ids)
         assert len(cut) <= 8
@@ -349,7 +349,7 @@ def test_an_index_of_one_side(tmp_path, side):
     manifest = Manifest("f", {side: 2}, 16, {"name": "smooth_chamfer"})
     with Index.create(tmp_path / "index", manifest) as index:
         assert index.search(vectors=vectors(1)[0]).ids == []
-        index.add(Batch(side, entries(5), vectors(5)))
+        index.add(VectorBatch(side, entries(5), vectors(5)))
         found = index.search(vectors=vectors(5)[3], k=2)
         assert (found[0].id, found.side, found.of) == ("item 3", side, 5)
         assert len(index.search(item="item 3", relevant="mark", dedupe=True)) == 4
@@ -362,7 +362,7 @@ def test_folding_goes_on_until_there_are_enough(tmp_path, model, mode):
     """Three hundred copies of each of five items: far more than are looked at first."""
     items = np.repeat(vectors(5), 300, axis=0)
     with Index.create(tmp_path / "index", model) as index:
-        index.add(Batch("image", entries(1500), items))
+        index.add(VectorBatch("image", entries(1500), items))
         found = index.search(vectors=items[0], k=4, dedupe=0.999, mode=mode)
         assert [result.rank for result in found] == [1, 2, 3, 4]
         assert found[0].score > found[3].score
@@ -375,7 +375,7 @@ def test_folding_ends_in_an_index_of_copies_and_says_so(tmp_path, model, monkeyp
     items = np.repeat(vectors(5), 100, axis=0)
     asked = []
     with Index.create(tmp_path / "index", model) as index:
-        index.add(Batch("image", entries(500), items))
+        index.add(VectorBatch("image", entries(500), items))
         real = LocalReader.search
         monkeypatch.setattr(
             LocalReader,
@@ -520,9 +520,9 @@ def test_vectors_that_cannot_be_searched_are_refused_and_nothing_is_added(index)
         (vectors(2), "need vectors of shape"),
     ]:
         with pytest.raises(InputError, match=words):
-            index.add(Batch("image", entries(3), wrong))
+            index.add(VectorBatch("image", entries(3), wrong))
     assert index.stats().items == 12
-    assert index.add(Batch("image", entries(3), vectors(3))).new == 3
+    assert index.add(VectorBatch("image", entries(3), vectors(3))).new == 3
 
 
 @pytest.mark.parametrize(
@@ -572,7 +572,7 @@ def test_more_results_than_items_are_all_of_them(index):
 def test_ids_of_any_script(tmp_path, model):
     ids = ["привет", "图片", "🐕‍🦺", "a'b\"c", "x#0", "%_\\", "-- drop", "é", "e\u0301"]
     with Index.create(tmp_path / "index", model) as index:
-        index.add(Batch("image", [Entry(key) for key in ids], vectors(len(ids))))
+        index.add(VectorBatch("image", [Entry(key) for key in ids], vectors(len(ids))))
         assert set(index.search("a", k=20).ids) == set(ids)
         for key in ids:
             assert index.search(item=key, k=20).of == len(ids) - 1

@@ -14,7 +14,7 @@ from polysem import LocalFeatures
 from polysem.errors import InputError
 from polysem.models import Model
 from polysem.models.video import MOST, choose_frames, embed_with_frames, find_moment, format_time
-from polysem.search import Batch, Entry, Index, Manifest
+from polysem.search import Entry, Index, Manifest, VectorBatch
 from search.photos import COLOURS, make_photos, tiny_model
 from search.videos import (
     CAPTIONS,
@@ -172,7 +172,7 @@ def test_moments_change_neither_order_nor_scores(tmp_path: Path, features: Path,
     model = feature_model()
     with Index.create(tmp_path / "plain", model) as plain:
         vectors = torch.cat([model.encode_images([np.load(features / "features" / f"{key}.npy")]) for key in CAPTIONS])
-        plain.add(Batch("image", [Entry(key) for key in CAPTIONS], vectors.numpy()))
+        plain.add(VectorBatch("image", [Entry(key) for key in CAPTIONS], vectors.numpy()))
         without = plain.search("something red")
         assert [result.moment for result in without] == [None] * 4
     found = index.search("something red", find="image")
@@ -276,13 +276,13 @@ def test_frames_of_a_replaced_video_are_those_of_the_new_one(tmp_path: Path) -> 
         for place in (4, 1):
             frames = unit(6, 2, 8, seed=5 + place)
             frames[place] = query
-            index.add(Batch("image", [Entry("a", metadata={"duration": 6})], first, frames=[frames]))
+            index.add(VectorBatch("image", [Entry("a", metadata={"duration": 6})], first, frames=[frames]))
             assert index.search(vectors=query)[0].moment.frame == place  # type: ignore[union-attr]
         # Without frames this time, and a picture that may get the key of a removed one.
-        index.add(Batch("image", [Entry("a")], second))
+        index.add(VectorBatch("image", [Entry("a")], second))
         assert index.search(vectors=query)[0].moment is None
         index.remove(["a"])
-        index.add(Batch("image", [Entry("b")], second))
+        index.add(VectorBatch("image", [Entry("b")], second))
         assert index.search(vectors=query)[0].moment is None
         assert tables(index) == 0
 
@@ -290,7 +290,7 @@ def test_frames_of_a_replaced_video_are_those_of_the_new_one(tmp_path: Path) -> 
 def test_items_with_and_without_frames_share_a_batch(tmp_path: Path) -> None:
     with Index.create(tmp_path / "index", MANIFEST) as index:
         frames = [None, unit(3, 2, 8, seed=4), None]
-        index.add(Batch("image", [Entry(key) for key in "abc"], unit(3, 2, 8), frames=frames))
+        index.add(VectorBatch("image", [Entry(key) for key in "abc"], unit(3, 2, 8), frames=frames))
         have = {each.id: each.moment is not None for each in index.search(vectors=unit(2, 8))}
     assert have == {"a": False, "b": True, "c": False}
 
@@ -311,7 +311,7 @@ def test_frames_that_are_none_are_refused_and_nothing_is_added(
 ) -> None:
     with Index.create(tmp_path / "index", MANIFEST) as index:
         with pytest.raises(InputError, match=said):
-            index.add(Batch("image", [Entry("a"), Entry("b")], unit(2, 2, 8), frames=frames))
+            index.add(VectorBatch("image", [Entry("a"), Entry("b")], unit(2, 2, 8), frames=frames))
         assert index.stats().items == 0
         assert tables(index) is None
 

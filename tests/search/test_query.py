@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from polysem.errors import InputError
-from polysem.search import Batch, Entry, Index, Manifest, SearchResults
+from polysem.search import Entry, Index, Manifest, SearchResults, VectorBatch
 from polysem.search.engine import SketchPlan, engine
 from polysem.search.local import segment_searcher
 from polysem.search.local.reader import LocalReader
@@ -41,7 +41,7 @@ def test_a_commit_between_the_steps_of_a_search_does_not_show(tmp_path, monkeypa
     """A writer replaces everything after any step: the search is the one of the moment at which it began."""
     given = {"item": {"item": "item 3"}, "vectors": {"vectors": vectors(1, 5)[0]}}[asked]
     with Index.create(tmp_path / "index", MANIFEST) as writer:
-        writer.add(Batch("image", entries(300), vectors(300)))
+        writer.add(VectorBatch("image", entries(300), vectors(300)))
         reader = Index.open(tmp_path / "index")
         options = {**given, "k": 40, "where": "year < 2008", "relevant": "mark", "dedupe": 0.999}
         expected = reader.search(**options)
@@ -53,7 +53,7 @@ def test_a_commit_between_the_steps_of_a_search_does_not_show(tmp_path, monkeypa
             if not done:
                 done.append(step)
                 writer.remove([f"item {i}" for i in range(250)])
-                writer.add(Batch("image", entries(200, "new"), np.repeat(vectors(1, 5), 200, axis=0)))
+                writer.add(VectorBatch("image", entries(200, "new"), np.repeat(vectors(1, 5), 200, axis=0)))
                 writer.compact()
             return answer
 
@@ -79,7 +79,7 @@ def index(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(segment_searcher, "MIN_SKETCHED", 500)
     with Index.create(tmp_path / "index", MANIFEST) as made:
         for number, count in enumerate((900, 600, 40)):
-            made.add(Batch("image", entries(count, f"part{number}"), vectors(count, number)))
+            made.add(VectorBatch("image", entries(count, f"part{number}"), vectors(count, number)))
         made.remove([f"part0 {i}" for i in range(0, 900, 7)])
         yield made
 
@@ -113,7 +113,7 @@ def test_many_searches_under_any_similarity_and_of_nothing(tmp_path, similarity)
     with Index.create(tmp_path / "index", Manifest("f", {"image": K}, DIM, similarity)) as index:
         assert [each.ids for each in index.search_many(vectors(2))] == [[], []]
         assert index.search_many(vectors(0)) == []
-        index.add(Batch("image", entries(50), vectors(50)))
+        index.add(VectorBatch("image", entries(50), vectors(50)))
         queries = vectors(4, seed=3)
         alone = [index.search(vectors=query) for query in queries]
         assert all(same(one, other) for one, other in zip(index.search_many(queries), alone, strict=True))
@@ -144,7 +144,7 @@ def captioned(tmp_path: Path, monkeypatch):
     items = [Entry(f"i{n}", caption=text, metadata={"n": n}) for n, text in enumerate(captions)]
     items[250] = Entry("unicorn-250", caption="a unicorn", metadata={"n": 250})
     with Index.create(tmp_path / "index", MANIFEST) as index:
-        index.add(Batch("image", items, vectors(len(items))))
+        index.add(VectorBatch("image", items, vectors(len(items))))
         monkeypatch.setattr(index, "_encoder", FixedTexts())
         yield index
 

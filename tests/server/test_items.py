@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from polysem.search import Batch, Entry, Index
+from polysem.search import Entry, Index, VectorBatch
 from server.running import BEARER, client, error, picture
 
 ODD = ["a/b c/ü.png", "x/image", "../../etc/passwd", "a%2Fb", "?q#f&", "日本/犬.jpg", "a\nb", " ", "...", "😀"]
@@ -139,7 +139,7 @@ def linked(tmp_path, model):
     vectors = np.random.default_rng(0).normal(size=(len(entries), 2, 16)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=2, keepdims=True)
     with Index.create(tmp_path / "index", model) as index:
-        index.add(Batch("image", entries, vectors))
+        index.add(VectorBatch("image", entries, vectors))
     with client(tmp_path / "index", model) as made:
         yield made
 

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from polysem.inspection import explain
-from polysem.search import Batch, Entry, Index
+from polysem.search import Entry, Index, VectorBatch
 from search.photos import make_photos, tiny_model
 from server.running import client, error, make_index
 from waiting import finish, wait_until
@@ -38,7 +38,7 @@ def test_values_to_choose_from_are_found_by_their_filter(tmp_path, model):
     entries = [Entry(str(n), None, metadata={"mixed": value, "flag": n % 3 == 0}) for n, value in enumerate(values)]
     vectors = np.random.default_rng(0).normal(size=(len(entries), 2, 16)).astype(np.float32)
     with Index.create(tmp_path / "index", model) as index:
-        index.add(Batch("image", entries, vectors / np.linalg.norm(vectors, axis=2, keepdims=True)))
+        index.add(VectorBatch("image", entries, vectors / np.linalg.norm(vectors, axis=2, keepdims=True)))
     with client(tmp_path / "index", model) as made:
         fields = made.get("/api/v1/stats").json()["filters"]["image"]["metadata"]
         offered = {each["name"]: each["values"] for each in fields if each["kind"] == "choice"}

@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from polysem.models import Model
-from polysem.search import Batch, Entry, Index
+from polysem.search import Entry, Index, VectorBatch
 from polysem.server import media as parts
 from polysem.server.errors import ApiError
 from search.photos import COLOURS
@@ -176,7 +176,7 @@ def odd(tmp_path: Path, model: Model, clips: Path) -> Iterator[tuple[TestClient,
     vectors = np.eye(16, dtype=np.float32)[:6, None]
     names = ["text.mp4", "link.mp4", "gone.mp4", "folder.mp4", "page.webm", "cut.mp4"]
     with Index.create(tmp_path / "index", model) as index:
-        index.add(Batch("image", [Entry(name, path=str(folder / name)) for name in names], vectors))
+        index.add(VectorBatch("image", [Entry(name, path=str(folder / name)) for name in names], vectors))
     secret = write_video(tmp_path / "secret.mp4", [(1, 2, 3)])
     (folder / "text.mp4").write_text("root:x:0:0")
     (folder / "link.mp4").symlink_to(secret)

@@ -2,12 +2,11 @@
 
 from polysem.search.filters import FilterError
 from polysem.search.index import Index
-from polysem.search.results import AddReport, IndexStats, SearchResult, SearchResults, Verified
-from polysem.search.store import Batch, Entry, IndexBusyError, Manifest, SearchError
+from polysem.search.results import AddReport, IndexStats, SearchResult, SearchResults, VerifyReport
+from polysem.search.store import Entry, IndexBusyError, Manifest, SearchError, VectorBatch
 
 __all__ = [
     "AddReport",
-    "Batch",
     "Entry",
     "FilterError",
     "Index",
@@ -17,5 +16,6 @@ __all__ = [
     "SearchError",
     "SearchResult",
     "SearchResults",
-    "Verified",
+    "VectorBatch",
+    "VerifyReport",
 ]

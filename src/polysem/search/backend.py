@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from polysem.progress import Progress
 from polysem.search.filters import Filter
-from polysem.search.store import Added, Batch, Compacted, Damage, Item, Manifest, Side, Stats
+from polysem.search.store import AddCounts, CompactReport, Damage, IndexedItem, Manifest, Side, Stats, VectorBatch
 
 Mode = Literal["exact", "fast"]
 CANDIDATES = 200
@@ -20,13 +20,13 @@ CANDIDATES = 200
 
 
 @dataclass(frozen=True)
-class Ranked:
+class Ranking:
     """A backend's answer: items best first with their scores in float64 and their sets (n, K, D).
 
     scored: how many items were scored exactly. unreadable: how many could not be, because their segment is damaged.
     """
 
-    items: Sequence[Item]
+    items: Sequence[IndexedItem]
     scores: NDArray[np.float64]
     sets: NDArray[Any]
     scored: int
@@ -49,7 +49,7 @@ class IndexReader(Protocol):
     def paths(self, ids: Iterable[str], side: Side) -> dict[str, str | None]:
         """The path of each of these ids that is indexed."""
 
-    def find(self, ids: Iterable[str], side: Side | None = None) -> list[Item]:
+    def find(self, ids: Iterable[str], side: Side | None = None) -> list[IndexedItem]:
         """The items with these ids, in their order. Unknown ids are left out."""
 
     def caption_ids(self, ids: Iterable[str]) -> list[str]:
@@ -79,13 +79,13 @@ class IndexReader(Protocol):
         where: Filter | None = None,
         mode: Mode | None = None,
         candidates: int = CANDIDATES,
-    ) -> Ranked:
+    ) -> Ranking:
         """The k best items of a side for a query set (L, D). candidates: re-scored exactly by the fast mode."""
 
-    def search_batch(self, side: Side, queries: NDArray[Any], k: int, *, where: Filter | None = None) -> list[Ranked]:
+    def search_batch(self, side: Side, queries: NDArray[Any], k: int, *, where: Filter | None = None) -> list[Ranking]:
         """`search` in exact mode for query sets (Q, L, D): the same items and scores, bit for bit."""
 
-    def search_words(self, side: Side, text: str, k: int, *, where: Filter | None = None) -> list[Item]:
+    def search_words(self, side: Side, text: str, k: int, *, where: Filter | None = None) -> list[IndexedItem]:
         """The k best items of a side by the words of their id and caption (full text, BM25)."""
 
     def sample(self, side: Side, count: int, *, where: Filter | None = None, seed: int = 0) -> list[str]:
@@ -123,7 +123,7 @@ class Backend(IndexReader, Protocol):
         """A reader pinned to one commit for the block, so that several calls agree. Milvus has no snapshots: there
         it is the live collection."""
 
-    def add(self, *batches: Batch) -> Added:
+    def add(self, *batches: VectorBatch) -> AddCounts:
         """Add items; an id that exists on the same side is replaced.
 
         A folder adds all of them or none; Milvus whole items, and of an interrupted call perhaps only the first ones.
@@ -144,7 +144,7 @@ class Backend(IndexReader, Protocol):
     def repair(self, damage: Sequence[Damage]) -> list[Damage]:
         """Rebuild what is damaged and derived, where this may write; the damage that is left."""
 
-    def compact(self) -> Compacted:
+    def compact(self) -> CompactReport:
         """Give back the space of removed items."""
 
     def close(self) -> None:

@@ -34,14 +34,14 @@ def group_duplicates(vectors: NDArray[Any], threshold: float = THRESHOLD) -> lis
     leaders: list[int] = []
     leader_of: list[int] = []
     for position in range(len(sets)):
-        alike = np.flatnonzero(likeness(sets[position], sets[leaders]) >= threshold)
+        alike = np.flatnonzero(compare_sets(sets[position], sets[leaders]) >= threshold)
         leader_of.append(leaders[alike[0]] if len(alike) else position)
         if not len(alike):
             leaders.append(position)
     return leader_of
 
 
-def likeness(one: NDArray[np.float32], many: NDArray[np.float32]) -> NDArray[np.float32]:
+def compare_sets(one: NDArray[np.float32], many: NDArray[np.float32]) -> NDArray[np.float32]:
     """(K, D), (n, L, D) unit vectors -> (n,): the cosine that the worst matched vector of either set still has."""
     cosines = np.einsum("kd,nld->nkl", one, many, optimize=True)
     worst: NDArray[np.float32] = np.minimum(cosines.max(2).min(1), cosines.max(1).min(1))

@@ -21,7 +21,7 @@ from polysem.similarity import registry
 _ROUNDING = 1e-5
 
 
-def manifest_of(model: Model, source: str = "", dtype: Dtype = "float32") -> Manifest:
+def make_manifest(model: Model, source: str = "", dtype: Dtype = "float32") -> Manifest:
     """The manifest of an index of this model's vectors. source: where the model can be loaded from."""
     images, texts = model.set_sizes
     return Manifest(
@@ -57,7 +57,7 @@ def _load_features(path: Path) -> NDArray[Any]:
         raise InputError(f"{path}: not a readable .npy array of features ({error}).") from None
 
 
-def as_units(vectors: NDArray[np.float32], similarity: Mapping[str, Any]) -> NDArray[np.float32]:
+def normalise_sets(vectors: NDArray[np.float32], similarity: Mapping[str, Any]) -> NDArray[np.float32]:
     """A model's vectors as an index stores them: normalised where the similarity is the cosine, which ignores length.
 
     Label-wise models as released do not normalise, and the engine needs unit vectors. For other similarities length
@@ -124,7 +124,7 @@ class QueryEncoder:
             if not text.strip():
                 raise InputError("The query is empty. Say in words what to look for.")
         vectors: NDArray[np.float32] = self.model.encode_texts(list(texts)).numpy()
-        return as_units(vectors, self._manifest.similarity)
+        return normalise_sets(vectors, self._manifest.similarity)
 
     def image(self, image: str | Path | Image.Image | NDArray[Any]) -> NDArray[np.float32]:
         """(K, D). A picture, or its features where the model reads those."""
@@ -136,4 +136,4 @@ class QueryEncoder:
                     "give a .npy file of them, or search from an item of the index by its id (--item)."
                 )
             image = _load_features(Path(image))
-        return as_units(model.encode_images([image])[0].numpy(), self._manifest.similarity)
+        return normalise_sets(model.encode_images([image])[0].numpy(), self._manifest.similarity)

@@ -26,7 +26,7 @@ Paths = Callable[[Iterable[str]], dict[str, str | None]]
 """Ids of images -> the paths of those that are in the index."""
 
 
-class Clash(NamedTuple):
+class IdConflict(NamedTuple):
     """A conflict. there: the file that has the id, indexed or earlier in the same call. given: another file with it."""
 
     id: str
@@ -35,7 +35,7 @@ class Clash(NamedTuple):
     source: str
 
 
-def find_conflicts(collections: Sequence[Collection], known: Paths) -> Iterator[Clash]:
+def find_conflicts(collections: Sequence[Collection], known: Paths) -> Iterator[IdConflict]:
     """Every item that would replace a different file. Features have the ids of their data set, and may."""
     taken: dict[str, str] = {}
     for collection in collections:
@@ -47,13 +47,13 @@ def find_conflicts(collections: Sequence[Collection], known: Paths) -> Iterator[
             for key in some:
                 for there in (taken.get(key), indexed.get(key)):
                     if there is not None and _differ(there, given[key]):
-                        yield Clash(key, there, given[key], collection.name)
+                        yield IdConflict(key, there, given[key], collection.name)
                         break
         if len(collections) > 1:
             taken |= given
 
 
-def refuse_conflicts(found: Iterable[Clash]) -> None:
+def refuse_conflicts(found: Iterable[IdConflict]) -> None:
     """Raise if there are any, with what to do about it."""
     if conflicts := list(found):
         key, there, given, source = conflicts[0]

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from polysem._deprecated import renamed_attribute
 from polysem.data.collection import Collection
 from polysem.data.readers import open_collection
 from polysem.errors import InputError, PolysemError, kind
@@ -21,12 +22,12 @@ from polysem.models.video import has_frames
 from polysem.progress import Progress
 from polysem.search import audit, duplicates, id_conflicts, open_index
 from polysem.search.backend import CANDIDATES, Backend, IndexReader, Mode
-from polysem.search.encoder import QueryEncoder, manifest_of
+from polysem.search.encoder import QueryEncoder, make_manifest
 from polysem.search.filters import Filter, parse
-from polysem.search.ingest import CollectionReader
+from polysem.search.ingest import CollectionEncoder
 from polysem.search.query import QueryOptions, first_depth, run, target_side
-from polysem.search.results import AddReport, IndexStats, SearchResults, Verified
-from polysem.search.store import Batch, Compacted, Item, Manifest, Side
+from polysem.search.results import AddReport, IndexStats, SearchResults, VerifyReport
+from polysem.search.store import CompactReport, IndexedItem, Manifest, Side, VectorBatch
 from polysem.search.store.entries import SIDES, Dtype, is_unicode
 
 _CREDITS = "credits"
@@ -44,11 +45,11 @@ class Index:
 
     Example:
         >>> import tempfile
-        >>> from polysem.search import Batch, Entry, Index, Manifest
+        >>> from polysem.search import Entry, Index, Manifest, VectorBatch
         >>> manifest = Manifest("my vectors", sets={"image": 1}, dim=2, similarity={"name": "cosine"})
+        >>> batch = VectorBatch("image", [Entry("sun"), Entry("moon")], np.float32([[[1, 0]], [[0, 1]]]))
         >>> with Index.create(tempfile.mkdtemp(), manifest) as index:
-        ...     report = index.add(Batch("image", [Entry("sun"), Entry("moon")], np.float32([[[1, 0]], [[0, 1]]])))
-        ...     report.new, index.search(vectors=np.float32([[0.6, 0.8]]), k=1).ids
+        ...     index.add(batch).new, index.search(vectors=np.float32([[0.6, 0.8]]), k=1).ids
         (2, ['moon'])
     """
 
@@ -86,7 +87,7 @@ class Index:
         if not isinstance(loaded, Model):
             raise InputError(f"Index.create() takes a model, its folder or a Manifest, got {kind(model)}.")
         source = _absolute(model) if isinstance(model, (str, Path)) else ""
-        return cls(place, open_index.create(place, manifest_of(loaded, source, dtype), store), loaded)
+        return cls(place, open_index.create(place, make_manifest(loaded, source, dtype), store), loaded)
 
     @classmethod
     def open(cls, place: str | Path, *, write: bool = False, model: Model | str | Path | None = None) -> Self:
@@ -114,7 +115,7 @@ class Index:
 
     def add(
         self,
-        source: str | Path | Collection | Batch,
+        source: str | Path | Collection | VectorBatch,
         *,
         captions: bool = True,
         features: str | Path | None = None,
@@ -123,7 +124,7 @@ class Index:
         replacing: bool = True,
         progress: Progress | None = None,
     ) -> AddReport:
-        """Add a collection, or what `polysem data check` can read, or a `Batch` of vectors made elsewhere.
+        """Add a collection, or what `polysem data check` can read, or a `VectorBatch` of vectors made elsewhere.
 
         Images go to the side "image"; with `captions` their captions go to the side "text", as id#0, id#1 and so on.
         An id that is indexed is replaced if its content has changed; if only its path, labels or metadata have, it
@@ -144,11 +145,11 @@ class Index:
         Example:
             >>> import tempfile; from polysem.search import Entry
             >>> index = Index.create(tempfile.mkdtemp(), Manifest("mine", {"text": 1}, 2, {"name": "cosine"}))
-            >>> batch = Batch("text", [Entry("a", caption="a dog", labels=["animal"])], np.float32([[[1, 0]]]))
+            >>> batch = VectorBatch("text", [Entry("a", caption="a dog", labels=["animal"])], np.float32([[[1, 0]]]))
             >>> index.add(batch).new, index.add(batch).replaced
             (1, 1)
         """
-        if isinstance(source, Batch):
+        if isinstance(source, VectorBatch):
             added = self._backend.add(source)
             self._backend.optimize(progress)
             return AddReport(added.new, added.replaced, 0, 0)
@@ -157,10 +158,10 @@ class Index:
             if features is not None or text_features is not None:
                 raise InputError(f"Stores of features know items by their own ids: leave out the prefix {prefix!r}.")
             collection = id_conflicts.add_prefix(collection, prefix)
-        conflicts = list(self.clashes(collection))
+        conflicts = list(self.find_conflicts(collection))
         if not replacing:
             id_conflicts.refuse_conflicts(conflicts)
-        reader = CollectionReader(self.model, features, text_features, frames=self._backend.keeps_frames)
+        reader = CollectionEncoder(self.model, features, text_features, frames=self._backend.keeps_frames)
         new = replaced = unchanged = removed = reused = done = 0
         skipped = list(collection.skipped)
         credited = self._backend.read_value(_CREDITS) or []
@@ -179,9 +180,11 @@ class Index:
         remark = _NO_FRAMES if has_frames(self.model.image) and not self._backend.keeps_frames else ""
         return AddReport(new, replaced, unchanged, removed, skipped, remark, reused, conflicts)
 
-    def clashes(self, *collections: Collection) -> Iterator[id_conflicts.Clash]:
+    def find_conflicts(self, *collections: Collection) -> Iterator[id_conflicts.IdConflict]:
         """Items that would take the id of a different file, of the index or of an earlier collection."""
         return id_conflicts.find_conflicts(collections, lambda ids: self._backend.paths(ids, "image"))
+
+    clashes = renamed_attribute("clashes", "find_conflicts")
 
     def remove(self, ids: Iterable[str], side: Side | None = None) -> int:
         """Remove items by id, on one side or both, and the captions that came with an image; how many there were."""
@@ -197,7 +200,7 @@ class Index:
         images, texts = ids.get("image", []), ids.get("text", [])
         return self._backend.remove(images, "image", texts={*texts, *self._backend.caption_ids(images)})
 
-    def compact(self, progress: Progress | None = None) -> Compacted:
+    def compact(self, progress: Progress | None = None) -> CompactReport:
         """Free the space of removed items and merge small segments."""
         report = self._backend.compact()
         self._backend.optimize(progress)
@@ -240,7 +243,7 @@ class Index:
             >>> import tempfile; from polysem.search import Entry
             >>> index = Index.create(tempfile.mkdtemp(), Manifest("mine", {"image": 1}, 2, {"name": "cosine"}))
             >>> entries = [Entry("a", metadata={"year": 1999}), Entry("b", metadata={"year": 2024})]
-            >>> _ = index.add(Batch("image", entries, np.float32([[[1, 0]], [[0.8, 0.6]]])))
+            >>> _ = index.add(VectorBatch("image", entries, np.float32([[[1, 0]], [[0.8, 0.6]]])))
             >>> index.search(vectors=np.float32([[1, 0]])).ids
             ['a', 'b']
             >>> index.search(item="a", where="year > 2000")[0].score.__round__(2)
@@ -289,7 +292,7 @@ class Index:
         Example:
             >>> import tempfile; from polysem.search import Entry
             >>> index = Index.create(tempfile.mkdtemp(), Manifest("mine", {"image": 1}, 2, {"name": "cosine"}))
-            >>> _ = index.add(Batch("image", [Entry("a"), Entry("b")], np.float32([[[1, 0]], [[0, 1]]])))
+            >>> _ = index.add(VectorBatch("image", [Entry("a"), Entry("b")], np.float32([[[1, 0]], [[0, 1]]])))
             >>> [results.ids for results in index.search_many(np.float32([[[1, 0]], [[0, 1]]]), k=1)]
             [['a'], ['b']]
         """
@@ -325,16 +328,16 @@ class Index:
         """
         return id_conflicts.collect_files(self._backend, paths)
 
-    def items(self, ids: Iterable[str], side: Side | None = None) -> list[Item]:
+    def items(self, ids: Iterable[str], side: Side | None = None) -> list[IndexedItem]:
         """The items with these ids; unknown ids are left out."""
         return self._backend.find([key for key in ids if is_unicode(key)], side)
 
-    def sample(self, side: Side, count: int, *, seed: int = 0) -> list[Item]:
+    def sample(self, side: Side, count: int, *, seed: int = 0) -> list[IndexedItem]:
         """Up to `count` random items of a side; the same ones for the same seed."""
         with self._backend.snapshot() as now:
             return now.find(now.sample(side, count, seed=seed), side)
 
-    def captions(self, image: str) -> list[Item]:
+    def captions(self, image: str) -> list[IndexedItem]:
         """The texts that were added as captions of the image with this id."""
         with self._backend.snapshot() as now:
             return now.find(now.caption_ids([image]), "text")
@@ -351,7 +354,7 @@ class Index:
         size, modes = stats.bytes_per_item, self._backend.modes
         return IndexStats(*stats[:5], size, self.manifest, measured, modes, changed, stats.change, credited)
 
-    def verify(self, *, sample: int = audit.SAMPLE, progress: Progress | None = None) -> Verified:
+    def verify(self, *, sample: int = audit.SAMPLE, progress: Progress | None = None) -> VerifyReport:
         """Check every checksum, and measure recall@10 of the fast mode against the exact one on a sample.
 
         The figure is stored beside the index where it was opened for writing.
@@ -367,14 +370,14 @@ class Index:
         except PolysemError as error:
             if not damage:
                 raise
-            return Verified(damage, lost, None, repaired, f"The fast mode could not be measured: {error}")
+            return VerifyReport(damage, lost, None, repaired, f"The fast mode could not be measured: {error}")
         remark = ""
         if measured is not None and self._backend.writable:
             try:
                 self._backend.write_value(audit.NAME, measured)
             except PolysemError as error:  # the report matters more than storing it
                 remark = f"The figures could not be stored: {error}"
-        return Verified(damage, lost, measured, repaired, remark)
+        return VerifyReport(damage, lost, measured, repaired, remark)
 
     def close(self) -> None:
         """Close the files. Safe to call twice."""

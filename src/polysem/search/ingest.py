@@ -24,8 +24,8 @@ from polysem.models.embedding import embed, vectors
 from polysem.models.items import FeatureItems, ImageItems, Items, StoredItems, open_store
 from polysem.models.tower import Inputs, Tower
 from polysem.models.video import embed_with_frames, has_frames
-from polysem.search.encoder import as_units
-from polysem.search.store import Batch, Entry, Side
+from polysem.search.encoder import normalise_sets
+from polysem.search.store import Entry, Side, VectorBatch
 from polysem.search.store.entries import as_rows
 
 CHUNK = 1024
@@ -53,7 +53,7 @@ class IndexedItems(Protocol):
 class Chunk:
     """A part of a collection, ready to be committed: its batches, the captions of its images, and counts."""
 
-    batches: list[Batch]
+    batches: list[VectorBatch]
     captions: dict[str, set[str]]
     """For each image that came with captions, their ids: others are stale. Without any, those indexed are kept."""
     unchanged: int
@@ -63,7 +63,7 @@ class Chunk:
     """Items of the batches that keep their vectors, because their content is the same."""
 
 
-class CollectionReader:
+class CollectionEncoder:
     """Reads collections with one model.
 
     Args:
@@ -141,7 +141,7 @@ class CollectionReader:
         reused = {each.id for each in captions_batch.entries}
         count += len(reused)
         if unencoded := [each for each in new if each.id not in reused]:
-            encoded = Batch("text", unencoded, self._as_units(self._encode_texts(unencoded)))
+            encoded = VectorBatch("text", unencoded, self._as_units(self._encode_texts(unencoded)))
             captions_batch = _concatenate(captions_batch, encoded)
         unchanged = len(valid) - len(changed) + len(texts) - len(new)
         batches = [batch for batch in (images, captions_batch) if batch.entries]
@@ -168,10 +168,10 @@ class CollectionReader:
         except (OSError, PolysemError):  # reading it to encode it says what is wrong
             return b""
 
-    def _encode_images(self, changed: list[tuple[Item, Entry]], skipped: list[Skipped]) -> Batch:
+    def _encode_images(self, changed: list[tuple[Item, Entry]], skipped: list[Skipped]) -> VectorBatch:
         nothing = np.empty((0, self._model.set_sizes[0], self._model.dim), np.float32)
         if not changed:
-            return Batch("image", [], nothing, frames=[])
+            return VectorBatch("image", [], nothing, frames=[])
         unreadable: set[int] = set()
 
         def skip(row: int, error: InputError) -> None:
@@ -189,7 +189,7 @@ class CollectionReader:
         )
         entries = [entry for row, (_, entry) in enumerate(changed) if row not in unreadable]
         sets = self._as_units(columns[0].numpy() if columns else nothing)
-        return Batch("image", entries, sets, frames=columns[1] if len(columns) > 1 else [])
+        return VectorBatch("image", entries, sets, frames=columns[1] if len(columns) > 1 else [])
 
     def _items(self, items: list[Item]) -> Items[Any]:
         if self._store is not None:
@@ -199,7 +199,7 @@ class CollectionReader:
         return ImageItems(self._model.image.encoder, [item.media.path for item in items])
 
     def _as_units(self, sets: NDArray[np.float32]) -> NDArray[np.float32]:
-        return as_units(sets, self._model.similarity.config)
+        return normalise_sets(sets, self._model.similarity.config)
 
     def _encode_texts(self, entries: list[Entry]) -> NDArray[np.float32]:
         if self._text_store is None:
@@ -256,7 +256,7 @@ def _has_same_content(one: str | None, other: str | None) -> bool:
 
 def _reuse_vectors(
     side: Side, entries: Iterable[Entry], hashes: Mapping[str, str | None], index: IndexedItems, frames: bool
-) -> Batch:
+) -> VectorBatch:
     """Those of these entries whose content is indexed already, with the vectors it has there.
 
     hashes: of the indexed items by id. frames: whether the items are videos, whose frames are needed too.
@@ -266,12 +266,12 @@ def _reuse_vectors(
     own = index.frames(side, list(sets)) if frames else {}
     reusable = [entry for entry in same if entry.id in sets and (not frames or entry.id in own)]
     vectors = np.array([sets[entry.id] for entry in reusable])
-    return Batch(side, reusable, vectors, frames=[own[entry.id] for entry in reusable] if frames else ())
+    return VectorBatch(side, reusable, vectors, frames=[own[entry.id] for entry in reusable] if frames else ())
 
 
-def _concatenate(one: Batch, other: Batch) -> Batch:
+def _concatenate(one: VectorBatch, other: VectorBatch) -> VectorBatch:
     """Two batches of one side as one, which becomes one segment."""
     if not one.entries or not other.entries:
         return one if one.entries else other
     vectors = np.concatenate([one.vectors, other.vectors])
-    return Batch(one.side, [*one.entries, *other.entries], vectors, frames=[*one.frames, *other.frames])
+    return VectorBatch(one.side, [*one.entries, *other.entries], vectors, frames=[*one.frames, *other.frames])

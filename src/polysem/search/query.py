@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from polysem.errors import InputError, unknown
 from polysem.models.video import find_moment
-from polysem.search.backend import CANDIDATES, IndexReader, Mode, Ranked
+from polysem.search.backend import CANDIDATES, IndexReader, Mode, Ranking
 from polysem.search.duplicates import group_duplicates
 from polysem.search.engine.scoring import similarity_scores
 from polysem.search.filters import Filter, matches
-from polysem.search.relevance import Cut, relevant
+from polysem.search.relevance import Cut, find_cut
 from polysem.search.results import SearchResult, SearchResults
-from polysem.search.store import Item, Side
+from polysem.search.store import IndexedItem, Side
 from polysem.search.store.entries import SIDES
 
 BACKGROUND = 2000
@@ -75,7 +75,7 @@ def first_depth(options: QueryOptions, total: int, inside: int = 0) -> int:
     return min(wanted + inside, max(total, 1))
 
 
-def run(now: IndexReader, query: NDArray[Any], options: QueryOptions, first: Ranked | None = None) -> SearchResults:
+def run(now: IndexReader, query: NDArray[Any], options: QueryOptions, first: Ranking | None = None) -> SearchResults:
     """Search one snapshot for a query set (L, D).
 
     Args:
@@ -89,7 +89,7 @@ def run(now: IndexReader, query: NDArray[Any], options: QueryOptions, first: Ran
     total = now.count(side, where)
     inside = _is_searched(now, options.item, side, where)
 
-    def rank(depth: int) -> Ranked:
+    def rank(depth: int) -> Ranking:
         if options.words is not None:
             return _rank_hybrid(now, side, query, depth, options)
         return now.search(side, query, depth, where=where, mode=options.mode, candidates=options.candidates)
@@ -103,7 +103,7 @@ def run(now: IndexReader, query: NDArray[Any], options: QueryOptions, first: Ran
     cut: Cut | None = None
     if options.relevant:
         background = now.sample_scores(side, query, BACKGROUND, where=where)
-        cut = relevant(np.array([result.score for result in results]), background, total)
+        cut = find_cut(np.array([result.score for result in results]), background, total)
         results = [replace(result, relevant=result.rank <= cut.count) for result in results]
         results = results if options.relevant == "mark" else results[: cut.count]
     results = _add_moments(now, side, results, query)
@@ -129,23 +129,23 @@ def _is_searched(now: IndexReader, item: tuple[Side, str] | None, side: Side, wh
     return sum(where is None or matches(where, _as_filtered(each)) for each in now.find([item[1]], side))
 
 
-def _as_filtered(item: Item) -> dict[str, Any]:
+def _as_filtered(item: IndexedItem) -> dict[str, Any]:
     return {**item._asdict(), "label": list(item.labels)}
 
 
-def _leave_out(ranked: Ranked, item: tuple[Side, str] | None) -> tuple[list[SearchResult], list[int]]:
+def _leave_out(ranked: Ranking, item: tuple[Side, str] | None) -> tuple[list[SearchResult], list[int]]:
     """The ranking as results without ranks, but for one item; and their positions in the ranking."""
     others = [number for number, each in enumerate(ranked.items) if (each.side, each.id) != item]
     return [_as_result(ranked.items[number], float(ranked.scores[number])) for number in others], others
 
 
-def _as_result(item: Item, score: float) -> SearchResult:
+def _as_result(item: IndexedItem, score: float) -> SearchResult:
     return SearchResult(0, item.id, item.side, score, item.path, item.caption, item.labels, item.metadata)
 
 
 def _rank_distinct(
-    rank: Callable[[int], Ranked], ranked: Ranked, options: QueryOptions, threshold: float, total: int, inside: int
-) -> tuple[list[SearchResult], Ranked, int | None]:
+    rank: Callable[[int], Ranking], ranked: Ranking, options: QueryOptions, threshold: float, total: int, inside: int
+) -> tuple[list[SearchResult], Ranking, int | None]:
     """Results without near-duplicates, the ranking they come from and, if it ended before k, how deep it was.
 
     The ranking is made twice as deep until k different results are left, or `MOST` items were looked at.
@@ -173,7 +173,7 @@ def _fold(results: list[SearchResult], sets: NDArray[Any], threshold: float) -> 
     return [replace(results[leader], duplicates=tuple(own)) for leader, own in copies.items()]
 
 
-def _rank_hybrid(now: IndexReader, side: Side, query: NDArray[Any], count: int, options: QueryOptions) -> Ranked:
+def _rank_hybrid(now: IndexReader, side: Side, query: NDArray[Any], count: int, options: QueryOptions) -> Ranking:
     """Reciprocal-rank fusion of the vector ranking and the word ranking: score = sum of 1 / (60 + rank).
 
     Each ranking contributes its best `FUSION_DEPTH` items (or `count`); an item that only one of them holds has the
@@ -193,7 +193,7 @@ def _rank_hybrid(now: IndexReader, side: Side, query: NDArray[Any], count: int, 
     sets |= dict(zip(missing, now.vectors(side, missing), strict=True)) if missing else {}
     arrays = np.stack([sets[key] for key in best]) if best else ranked.sets[:0]
     scores = np.array([fused[key] for key in best], np.float64)
-    return Ranked([items[key] for key in best], scores, arrays, ranked.scored, ranked.unreadable)
+    return Ranking([items[key] for key in best], scores, arrays, ranked.scored, ranked.unreadable)
 
 
 def _add_moments(now: IndexReader, side: Side, results: list[SearchResult], query: NDArray[Any]) -> list[SearchResult]:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from polysem._deprecated import renamed_attribute
 from polysem.errors import InputError, NonFiniteError, kind
 
 EXPONENT, RISE = 0.5, 0.6
@@ -58,7 +59,7 @@ class Cut:
         """Whether perhaps nothing is relevant, not even the best: unrelated items reach as high by themselves."""
         return self.by_chance is not None and self.by_chance > DOUBT
 
-    def explained(self) -> str:
+    def explain(self) -> str:
         """One clause for people."""
         if self.by_chance is None:
             return "too few items to tell which are relevant: none left out"
@@ -69,8 +70,10 @@ class Cut:
         text += ", though few items make it a guess" if not self.reliable else ""
         return text + (", or perhaps none: unrelated items score as high" if self.doubtful else "")
 
+    explained = renamed_attribute("explained", "explain")
 
-def relevant(scores: ArrayLike, background: ArrayLike, collection_size: int) -> Cut:
+
+def find_cut(scores: ArrayLike, background: ArrayLike, collection_size: int) -> Cut:
     """Cut a ranking after its relevant results.
 
     Leave a query that is itself an item out of the results: its perfect score would hide the rest.
@@ -84,12 +87,12 @@ def relevant(scores: ArrayLike, background: ArrayLike, collection_size: int) -> 
     Example:
         >>> import numpy as np
         >>> background = np.random.default_rng(0).normal(0.2, 0.02, 1000)
-        >>> relevant([0.8, 0.75, 0.3], background, collection_size=5000).count
+        >>> find_cut([0.8, 0.75, 0.3], background, collection_size=5000).count
         2
     """
     best_scores, sample = _validate(scores, "scores"), _validate(background, "background")
     if np.any(np.diff(best_scores) > 0):
-        raise InputError("relevant() takes the scores of results with the best first; these rise somewhere. Sort them.")
+        raise InputError("find_cut() takes the scores of results with the best first; these rise somewhere. Sort them.")
     size = max(int(collection_size), len(best_scores), len(sample))
     if len(sample) < FEWEST:
         return Cut(len(best_scores), None, len(best_scores) == size, None, reliable=False)
@@ -124,7 +127,7 @@ def _bulk(sample: Floats) -> tuple[float, float]:
 def _validate(values: ArrayLike, name: str) -> Floats:
     given: NDArray[Any] = np.asarray(values)
     if given.ndim != 1 or (given.size and given.dtype.kind not in "iuf"):
-        raise InputError(f"relevant() takes {name} as a one-dimensional array of numbers, got {kind(given)}.")
+        raise InputError(f"find_cut() takes {name} as a one-dimensional array of numbers, got {kind(given)}.")
     floats = given.astype(np.float64)
     if not np.isfinite(floats).all():
         raise NonFiniteError(

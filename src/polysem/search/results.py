@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from polysem._deprecated import renamed_attribute
 from polysem.data.collection import Skipped
 from polysem.models.video import Moment
 from polysem.search.backend import Mode
-from polysem.search.id_conflicts import Clash
+from polysem.search.id_conflicts import IdConflict
 from polysem.search.relevance import Cut
 from polysem.search.store import Damage, Manifest, Side
 
@@ -79,7 +80,7 @@ class AddReport:
     """What an `add` did. unchanged: items that were indexed already, as they are. skipped: what could not be read.
 
     remark: what the backend cannot store of them. reused: how many of those replaced were not encoded again, because
-    only their path, labels or metadata changed. clashes: those that took the id of a different file that still exists.
+    only their path, labels or metadata changed. conflicts: those that took the id of another existing file.
     """
 
     new: int
@@ -89,7 +90,8 @@ class AddReport:
     skipped: Sequence[Skipped] = ()
     remark: str = ""
     reused: int = 0
-    clashes: Sequence[Clash] = ()
+    conflicts: Sequence[IdConflict] = ()
+    clashes = renamed_attribute("clashes", "conflicts")
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ class IndexStats:
 
 
 @dataclass(frozen=True)
-class Verified:
+class VerifyReport:
     """What `verify` found. lost: the ids of the items that a damage concerns, by the name of the damaged file.
 
     repaired: files that were damaged and have been rebuilt. remark: why there is no audit, or why it was not stored.

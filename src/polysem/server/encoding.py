@@ -145,9 +145,9 @@ class QueryEncoding:
 
     def _units(self, sets: Tensor) -> list[Set]:
         """The sets as the index stores them. Copies: a view would keep its whole batch alive while one is cached."""
-        from polysem.search.encoder import as_units
+        from polysem.search.encoder import normalise_sets
 
-        return [vectors.copy() for vectors in as_units(sets.numpy(), self._model.similarity.config)]
+        return [vectors.copy() for vectors in normalise_sets(sets.numpy(), self._model.similarity.config)]
 
     def close(self) -> None:
         self.texts.close()

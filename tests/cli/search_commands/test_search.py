@@ -231,7 +231,7 @@ def test_replacing_another_picture_is_told(index, twins):
     assert "1 took the id of a different picture, e.g. one.png" in done.stdout
     assert paths(index) == {"one.png": str(second / "one.png"), "two.png": str(second / "two.png")}
     with Index.open(index, write=True) as opened:
-        assert [clash.id for clash in opened.add(first).clashes] == ["one.png"]
+        assert [conflict.id for conflict in opened.add(first).conflicts] == ["one.png"]
         with pytest.raises(InputError, match="Nothing was added"):
             opened.add(second, replacing=False)
 

@@ -18,7 +18,7 @@ from inspection import synthetic_galleries as galleries
 from polysem.cli import app
 from polysem.errors import InputError
 from polysem.inspection.map import Map, lay_out, make_points, map_space, write_map
-from polysem.search.store import Batch, Entry, Manifest, Store
+from polysem.search.store import Entry, Manifest, Store, VectorBatch
 from training.small import make_data
 from waiting import LONG
 
@@ -111,7 +111,7 @@ def test_the_command_maps_an_index(tmp_path: Path) -> None:
         vectors = np.random.default_rng(0).normal(size=(5, 2, 6)).astype(np.float32)
         vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)
         entries = [Entry(f"photo {i}", caption=f"a dog {i}", labels=["dog"]) for i in range(5)]
-        store.add(Batch("image", entries, vectors))
+        store.add(VectorBatch("image", entries, vectors))
     out = tmp_path / "map.html"
     done = run(str(folder), "--out", str(out), "--method", "pca", "--colour", "label")
     assert done.exit_code == 0, done.output

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polysem.search import Batch, Entry, Index, Manifest, SearchError
-from polysem.search.backend import Ranked
+from polysem.search import Entry, Index, Manifest, SearchError, VectorBatch
+from polysem.search.backend import Ranking
 from polysem.search.engine import SketchPlan, engine
 from polysem.search.filters import parse
 from polysem.search.local import LocalBackend, segment_searcher, side_searcher
@@ -46,12 +46,12 @@ def made(count: int, seed: int = 0) -> np.ndarray:
     return unit((centres + 0.7 * rng.normal(size=(count, K, DIM))) * weights)
 
 
-def batch(count: int, seed: int = 0, name: str = "item") -> Batch:
+def batch(count: int, seed: int = 0, name: str = "item") -> VectorBatch:
     years = [
         Entry(f"{name} {i}", metadata={"year": 2000 + i % 20}, labels=["even"] if i % 2 == 0 else [])
         for i in range(count)
     ]
-    return Batch("image", years, made(count, seed))
+    return VectorBatch("image", years, made(count, seed))
 
 
 def plainly(sets: np.ndarray, query: np.ndarray) -> np.ndarray:
@@ -84,7 +84,7 @@ IDS = [f"item {i}" for i in range(3000)] + [f"later {i}" for i in range(700)] + 
 QUERIES = unit(made(12, 7) + 0.3 * made(12, 8))
 
 
-def assert_best(found: Ranked, query: np.ndarray, k: int, allowed: np.ndarray | None = None) -> None:
+def assert_best(found: Ranking, query: np.ndarray, k: int, allowed: np.ndarray | None = None) -> None:
     scores = plainly(EVERY, query)
     if allowed is not None:
         scores = np.where(allowed, scores, -np.inf)
@@ -324,7 +324,7 @@ def test_after_a_change_a_filter_reads_what_is_new_and_nothing_else(filled, monk
     assert filled.count("image", where) == before + 2
     assert asked[1:] == [{newest}]
     assert filled.remove(["late 4", "item 4"]) == 2
-    filled.add(Batch("image", [Entry("late 24", metadata={"year": 1990})], made(1)))
+    filled.add(VectorBatch("image", [Entry("late 24", metadata={"year": 1990})], made(1)))
     assert filled.count("image", where) == before - 1
     assert all(len(each) == 1 for each in asked[1:])
 
@@ -341,7 +341,7 @@ def test_filters_that_are_carried_on_are_those_asked_anew(tmp_path, monkeypatch)
             entries = [
                 Entry(key, each["path"], each["caption"], each["metadata"], each["label"]) for key, each in once.items()
             ]
-            index.add(Batch("image", entries, made(len(entries))))
+            index.add(VectorBatch("image", entries, made(len(entries))))
             if step % 3 == 0:
                 index.remove([str(rng.randrange(12))])
             if step % 7 == 6:

@@ -21,7 +21,7 @@ from polysem.search.filters import Compare, Field, matches, parse
 from polysem.search.milvus import Address, MilvusBackend, rows
 from polysem.search.milvus.connection import MilvusConnection
 from polysem.search.milvus.expressions import certain, complement, describe, possible
-from polysem.search.store import Batch, Entry, Manifest, SearchError
+from polysem.search.store import Entry, Manifest, SearchError, VectorBatch
 from search.backend_checks import DIM, SAME, SETS, BackendChecks, batch, manifest, numbered
 from search.engine.support import sets
 from search.filters.random_filters import random_filter, random_item
@@ -173,9 +173,9 @@ def pages_hold_everything(index: MilvusBackend) -> None:
     count = 1150
     vectors = np.tile(sets(23, SETS["image"], DIM), (50, 1, 1))
     entries = [Entry(str(n), metadata={"n": n}) for n in range(count)]
-    index.add(Batch("image", entries[:900], vectors[:900]))
+    index.add(VectorBatch("image", entries[:900], vectors[:900]))
     index.optimize()  # a page is made of what was sealed and of what is new
-    index.add(Batch("image", entries[900:], vectors[900:]))
+    index.add(VectorBatch("image", entries[900:], vectors[900:]))
     assert index.count("image") == count
     assert sorted(map(int, index.sample("image", 5000, seed=1))) == list(range(count))
     assert index.count("image", parse("n >= 1000 and n < 1100")) == 100
@@ -195,7 +195,7 @@ def test_sets_larger_than_a_field_are_split(lite: MilvusPlace) -> None:
     assert rows.count_parts(wide) == 2
     index = lite.new(wide)
     vectors = sets(3, 4, 4096)
-    index.add(Batch("image", [Entry(each) for each in "abc"], vectors))
+    index.add(VectorBatch("image", [Entry(each) for each in "abc"], vectors))
     np.testing.assert_array_equal(index.vectors("image", ["c", "a"]), vectors[[2, 0]])
     assert index.verify() == []
     with pytest.raises(InputError, match="too large for Milvus"):
@@ -245,7 +245,7 @@ def test_what_milvus_cannot_hold_is_refused_by_name(lite: MilvusPlace) -> None:
         (Entry("big", metadata={"x": list(range(5000))}), r"'big'.* values to filter by"),
     ):
         with pytest.raises(InputError, match=message):
-            index.add(batch(["fine"]), Batch("image", [entry], SAME[None]))
+            index.add(batch(["fine"]), VectorBatch("image", [entry], SAME[None]))
     assert index.count("image") == 0
     with pytest.raises(InputError, match="value 'long'"):
         index.write_value("long", np.random.default_rng(0).random(20_000).tolist())

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polysem.search.store import Batch, Entry, SearchError, Store, schema, segments, snapshot, writer
+from polysem.search.store import Entry, SearchError, Store, VectorBatch, schema, segments, snapshot, writer
 from search.small_indexes import DIM, batch, manifest, sets
 from waiting import LONG
 
@@ -138,7 +138,7 @@ def test_a_flipped_bit_is_found_and_never_copied(store: Store) -> None:
 
 
 def test_a_damaged_database_is_named(store: Store) -> None:
-    store.add(Batch("image", [Entry(f"{i:09}", caption="x" * 500) for i in range(200)], sets(range(200))))
+    store.add(VectorBatch("image", [Entry(f"{i:09}", caption="x" * 500) for i in range(200)], sets(range(200))))
     store.close()
     path = store.folder / schema.NAME
     for page in range(3, path.stat().st_size // 4096 - 1):
@@ -217,11 +217,11 @@ def test_a_database_that_cannot_grow_rolls_back(store: Store) -> None:
     connection.execute(f"PRAGMA max_page_count = {pages}")
     many = [Entry(str(i), caption="x" * 1000) for i in range(100)]
     with pytest.raises(SearchError, match=r"database or disk is full.*free some space"):
-        store.add(Batch("image", many, sets(range(100))))
+        store.add(VectorBatch("image", many, sets(range(100))))
     assert contents(store) == ALL
     assert len(list(store.folder.glob("segment*"))) == 3
     connection.execute("PRAGMA max_page_count = 1000000")
-    store.add(Batch("image", many, sets(range(100))))
+    store.add(VectorBatch("image", many, sets(range(100))))
     assert len(contents(store)) == 106
 
 
@@ -230,7 +230,7 @@ import resource, sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from small_indexes import batch
-from polysem.search.store import Batch, Entry, SearchError, Store
+from polysem.search.store import VectorBatch, Entry, SearchError, Store
 import numpy as np
 with Store.open({folder!r}, write=True) as store:
     resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polysem.errors import ConfigError, InputError
-from polysem.search.store import Batch, Entry, SearchError, Side, Store, item_tables, schema, segments, writer
+from polysem.search.store import Entry, SearchError, Side, Store, VectorBatch, item_tables, schema, segments, writer
 from search.small_indexes import DIM, SETS, batch, manifest, sets
 from waiting import LONG
 
@@ -41,7 +41,7 @@ def store(tmp_path: Path) -> Any:
 def test_items_come_back_as_they_were_added(store: Store) -> None:
     entry = Entry("x", "a/b.jpg", "a dog", {"year": 2020, "deep": {"list": [1, None, "é"]}}, ("dog", "beach"), "h1")
     before = time.time()
-    assert store.add(Batch("image", [entry], sets([5]))) == (1, 0)
+    assert store.add(VectorBatch("image", [entry], sets([5]))) == (1, 0)
     (item,) = store.snapshot().find(["x", "missing"])
     assert item[:2] == ("x", "image")
     assert (item.path, item.caption, item.metadata, item.labels, item.hash) == (
@@ -93,7 +93,7 @@ def test_arrays_of_an_engine_travel_with_their_items(store: Store) -> None:
     for start in (0, 3):
         values = range(start, start + 3)
         sketch = np.array(values, np.int8)[:, None] * np.ones(4, np.int8)
-        store.add(Batch("image", [Entry(str(i)) for i in values], sets(values), {"sketch": sketch}))
+        store.add(VectorBatch("image", [Entry(str(i)) for i in values], sets(values), {"sketch": sketch}))
     store.remove(["1"])
     store.compact()
     (view,) = store.snapshot().views("image")
@@ -232,7 +232,7 @@ def test_ids_of_any_unicode(store: Store, key: str) -> None:
 def test_what_could_not_be_found_again_is_refused(store: Store, tmp_path: Path, given: Entry, message: str) -> None:
     store.add(batch({"before": 1}))
     with pytest.raises(InputError, match=message):
-        store.add(batch({"good": 2}), Batch("image", [Entry("ok"), given], sets([1, 2])))
+        store.add(batch({"good": 2}), VectorBatch("image", [Entry("ok"), given], sets([1, 2])))
     assert contents(store) == {"before": 1}
     assert len(list((tmp_path / "index").glob("segment*"))) == 1
 
@@ -251,7 +251,7 @@ def test_what_could_not_be_found_again_is_refused(store: Store, tmp_path: Path, 
 )
 def test_wrong_vectors_are_refused_by_the_name_of_their_item(store: Store, vectors: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        store.add(Batch("image", [Entry("a"), Entry("b")], vectors))
+        store.add(VectorBatch("image", [Entry("a"), Entry("b")], vectors))
     assert contents(store) == {}
 
 
@@ -265,7 +265,7 @@ def test_float16_refuses_what_it_cannot_hold(tmp_path: Path) -> None:
 
 def test_ids_given_twice_are_refused(store: Store) -> None:
     with pytest.raises(InputError, match="'a' is given twice"):
-        store.add(Batch("image", [Entry("a"), Entry("a")], sets([1, 2])))
+        store.add(VectorBatch("image", [Entry("a"), Entry("a")], sets([1, 2])))
     with pytest.raises(InputError, match="same id"):
         store.add(batch({"a": 1}), batch({"a": 2}))
     with pytest.raises(InputError, match="list of ids"):
@@ -276,7 +276,7 @@ def test_ids_given_twice_are_refused(store: Store) -> None:
 
 def test_an_empty_index_and_empty_operations(store: Store) -> None:
     assert store.add() == (0, 0)
-    assert store.add(Batch("image", [], np.empty((0, 3, DIM)))) == (0, 0)
+    assert store.add(VectorBatch("image", [], np.empty((0, 3, DIM)))) == (0, 0)
     assert store.remove([]) == 0
     snapshot = store.snapshot()
     assert snapshot.rows("image") == 0
@@ -303,7 +303,7 @@ def test_filters_choose_positions(store: Store) -> None:
         entries = [
             Entry(str(i), labels=["even" if i % 2 == 0 else "odd"], metadata={"n": i}) for i in range(start, start + 4)
         ]
-        store.add(Batch("image", entries, sets(range(start, start + 4))))
+        store.add(VectorBatch("image", entries, sets(range(start, start + 4))))
     store.add(batch({"5": 1}, "text", metadata={"n": 100}))
     store.remove(["6"])
     snapshot = store.snapshot()
@@ -319,7 +319,7 @@ def test_words_find_captions_and_ids(tmp_path: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(schema, "has_words_module", lambda connection: False)
     with Store.create(tmp_path, manifest()) as store:
         captions = ["A dog on the beach", "two dogs", 'a "cat" OR NOT', "", None]
-        store.add(Batch("image", [Entry(f"pic{i}", caption=c) for i, c in enumerate(captions)], sets(range(5))))
+        store.add(VectorBatch("image", [Entry(f"pic{i}", caption=c) for i, c in enumerate(captions)], sets(range(5))))
         store.add(batch({"t": 1}, "text", caption="dog"))
 
         def found(text: str, where: str | None = None) -> list[str]:
@@ -477,7 +477,7 @@ print(reads)
 def test_two_readers_and_a_writer_at_once(store: Store, tmp_path: Path) -> None:
     ids = [str(i) for i in range(10)]
 
-    def generation(number: int) -> Batch:
+    def generation(number: int) -> VectorBatch:
         return batch(dict.fromkeys(ids, number), metadata={"generation": number})
 
     store.add(generation(0))
@@ -582,7 +582,7 @@ def test_a_large_index_opens_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     n = 100_000
     with Store.create(tmp_path, manifest(sets={"image": 1}, dim=4)) as store:
         vectors = np.ones((n, 1, 4), np.float32)
-        store.add(Batch("image", [Entry(f"item {i}", metadata={"n": i}) for i in range(n)], vectors))
+        store.add(VectorBatch("image", [Entry(f"item {i}", metadata={"n": i}) for i in range(n)], vectors))
         store.remove([f"item {i}" for i in range(0, n, 50)])
     started = time.thread_time()
     with Store.open(tmp_path) as store:

@@ -128,7 +128,7 @@ def add_command(
         if pictures:
             collections.append(index.pictures(pictures))
         if not replace:
-            refuse_conflicts(index.clashes(*collections))  # before anything is added
+            refuse_conflicts(index.find_conflicts(*collections))  # before anything is added
         reports = [
             index.add(
                 each,
@@ -158,13 +158,13 @@ def _begun_model(out: str, model: str, store: str | None, dtype: str) -> Model |
     """The model, if there is an index of its vectors already, kept in the same place and the same way."""
     from polysem.errors import PolysemError
     from polysem.search import Index, open_index
-    from polysem.search.encoder import manifest_of
+    from polysem.search.encoder import make_manifest
 
     try:
         if store is not None and not open_index.points_to(out, store):
             return None
         with Index.open(out, model=model) as there:
-            now = manifest_of(there.model)
+            now = make_manifest(there.model)
             return None if there.manifest.differences(now) or there.manifest.dtype != dtype else there.model
     except PolysemError:  # there is none, or another model's: making one says what is wrong
         return None
@@ -188,7 +188,7 @@ def _show_added(index: Index, reports: Sequence[AddReport], path: str, seconds: 
         name: sum(getattr(report, name) for report in reports) for name in ("new", "replaced", "unchanged", "removed")
     }
     reused = sum(report.reused for report in reports)
-    clashes = [clash for report in reports for clash in report.clashes]
+    conflicts = [conflict for report in reports for conflict in report.conflicts]
     skipped = [each for report in reports for each in report.skipped]
     if as_json:
         summary = done | {
@@ -197,7 +197,7 @@ def _show_added(index: Index, reports: Sequence[AddReport], path: str, seconds: 
             "by_side": stats.by_side,
             "seconds": seconds,
             "reused": reused,
-            "clashes": [printable(clash.id) for clash in clashes],
+            "clashes": [printable(conflict.id) for conflict in conflicts],
             "skipped": [{"what": printable(each.what), "why": each.why} for each in skipped],
             "remarks": list(dict.fromkeys(report.remark for report in reports if report.remark)),
         }
@@ -208,9 +208,9 @@ def _show_added(index: Index, reports: Sequence[AddReport], path: str, seconds: 
     typer.echo(f"{path}: {counts} in {seconds:.1f} s. It holds {sides or 'nothing'}.")
     if reused:
         typer.echo(f"  {reused:,} of those replaced kept their vectors, because their content is the same.")
-    if clashes:
-        name, existing, new, _ = clashes[0]
-        typer.echo(f"  {len(clashes):,} took the id of a different picture, e.g. {name}: {new}, not {existing}.")
+    if conflicts:
+        name, existing, new, _ = conflicts[0]
+        typer.echo(f"  {len(conflicts):,} took the id of a different picture, e.g. {name}: {new}, not {existing}.")
     for each in skipped[:_SHOWN]:
         typer.echo(f"  left out: {printable(each.what)}: {printable(each.why)}")
     if len(skipped) > _SHOWN:

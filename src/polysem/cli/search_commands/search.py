@@ -126,7 +126,7 @@ def show_results(results: SearchResults) -> None:
     mode = f"hybrid (vectors and words), {results.mode}" if results.hybrid else results.mode
     way = f"{mode}, {scored}, {1e3 * results.seconds:.0f} ms"
     if results.cut is not None:
-        way += f"; {results.cut.explained()}"
+        way += f"; {results.cut.explain()}"
     console.print(Text(f"[{way}]", style="dim"), soft_wrap=True)
     if results.folded_among is not None:
         console.print(

@@ -14,7 +14,17 @@ from polysem.search.backend import IndexReader
 from polysem.search.local.reader import LocalReader, ReadState
 from polysem.search.local.segment_searcher import SegmentSearcher, build_accelerators, is_attachment
 from polysem.search.local.side_searcher import FilterCache, SideSearcher
-from polysem.search.store import Added, Batch, Compacted, Damage, Manifest, SearchError, Side, Snapshot, Store
+from polysem.search.store import (
+    AddCounts,
+    CompactReport,
+    Damage,
+    Manifest,
+    SearchError,
+    Side,
+    Snapshot,
+    Store,
+    VectorBatch,
+)
 from polysem.search.store.entries import SIDES, check_units
 from polysem.search.store.schema import explain_errors
 
@@ -80,7 +90,7 @@ class LocalBackend(LocalReader):
         with self._guard:
             self._newest, self._segments = None, {}
 
-    def add(self, *batches: Batch) -> Added:
+    def add(self, *batches: VectorBatch) -> AddCounts:
         for batch in batches:
             check_units(batch)
         return self._store.add(*batches)
@@ -98,7 +108,7 @@ class LocalBackend(LocalReader):
                 "compact` has built them, searches are right and slower."
             ) from None
 
-    def compact(self) -> Compacted:
+    def compact(self) -> CompactReport:
         with self._guard:
             self._newest = None
         return self._store.compact()

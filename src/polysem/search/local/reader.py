@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polysem.errors import InputError
-from polysem.search.backend import CANDIDATES, Mode, Ranked
+from polysem.search.backend import CANDIDATES, Mode, Ranking
 from polysem.search.engine import TopHits
 from polysem.search.filters import Filter
 from polysem.search.local.side_searcher import SideSearcher
-from polysem.search.store import Damage, Item, Manifest, Side, Snapshot, Stats
+from polysem.search.store import Damage, IndexedItem, Manifest, Side, Snapshot, Stats
 
 _NORM_ERROR = 0.02
 
@@ -57,17 +57,17 @@ class LocalReader:
         where: Filter | None = None,
         mode: Mode | None = None,
         candidates: int = CANDIDATES,
-    ) -> Ranked:
+    ) -> Ranking:
         with self._side(side) as (state, searcher):
             if mode == "fast":
                 return _rank(state, side, k, where, lambda: [searcher.search_fast(query, k, where, candidates)])[0]
             return _rank(state, side, k, where, lambda: [searcher.search(query, k, where)])[0]
 
-    def search_batch(self, side: Side, queries: NDArray[Any], k: int, *, where: Filter | None = None) -> list[Ranked]:
+    def search_batch(self, side: Side, queries: NDArray[Any], k: int, *, where: Filter | None = None) -> list[Ranking]:
         with self._side(side) as (state, searcher):
             return _rank(state, side, k, where, lambda: searcher.search_batch(queries, k, where))
 
-    def search_words(self, side: Side, text: str, k: int, *, where: Filter | None = None) -> list[Item]:
+    def search_words(self, side: Side, text: str, k: int, *, where: Filter | None = None) -> list[IndexedItem]:
         with self._side(side) as (state, searcher):
             mask = searcher.mask(None)
             items = state.snapshot.search_words(text, side, k, where)
@@ -111,7 +111,7 @@ class LocalReader:
         with self._side(side) as (state, _):
             return state.snapshot.frames(side, ids)
 
-    def find(self, ids: Iterable[str], side: Side | None = None) -> list[Item]:
+    def find(self, ids: Iterable[str], side: Side | None = None) -> list[IndexedItem]:
         with self._reading() as state:
             return state.snapshot.find(ids, side)
 
@@ -150,7 +150,7 @@ class LocalReader:
 
 def _rank(
     state: ReadState, side: Side, k: int, where: Filter | None, search: Callable[[], list[TopHits]]
-) -> list[Ranked]:
+) -> list[Ranking]:
     """The items and sets of what a search finds; after a check of all segments where a result shows damage."""
     snapshot, searcher = state.snapshot, state.sides[side]
     found = search()
@@ -161,7 +161,7 @@ def _rank(
         sets = [snapshot.vectors(side, each.positions) for each in found]
     unreadable = state.unreadable + searcher.unreadable
     return [
-        Ranked(snapshot.items(side, each.positions), each.scores, own, each.scored, unreadable)
+        Ranking(snapshot.items(side, each.positions), each.scores, own, each.scored, unreadable)
         for each, own in zip(found, sets, strict=True)
     ]
 

@@ -18,7 +18,17 @@ from polysem.search.milvus.collection import MilvusCollection, split_keys
 from polysem.search.milvus.connection import MilvusConnection
 from polysem.search.milvus.expressions import any_equals
 from polysem.search.milvus.reader import MilvusReader
-from polysem.search.store import Added, Batch, Compacted, Damage, Item, Manifest, SearchError, Side, Stats
+from polysem.search.store import (
+    AddCounts,
+    CompactReport,
+    Damage,
+    IndexedItem,
+    Manifest,
+    SearchError,
+    Side,
+    Stats,
+    VectorBatch,
+)
 from polysem.search.store.entries import SIDES, check_units, validate_batches
 
 MANIFEST = "manifest"
@@ -92,7 +102,7 @@ class MilvusBackend(MilvusReader):
 
     # --------------------------------------------------------------------------------------------------- writing
 
-    def add(self, *batches: Batch) -> Added:
+    def add(self, *batches: VectorBatch) -> AddCounts:
         """Everything is checked before anything is written. Arrays and frames of a batch are left out: see `frames`."""
         self._check_writable()
         valid = validate_batches(batches, self.manifest)
@@ -105,7 +115,7 @@ class MilvusBackend(MilvusReader):
             total += self._collection.write(
                 batch.side, rows.encode_rows(batch, own, self.manifest, self._next_added(len(own)))
             )
-        return Added(total - replaced, replaced)
+        return AddCounts(total - replaced, replaced)
 
     def remove(self, ids: Iterable[str], side: Side | None = None, *, texts: Iterable[str] = ()) -> int:
         self._check_writable()
@@ -133,15 +143,15 @@ class MilvusBackend(MilvusReader):
         self._check_writable()
         self._collection.wait_until_indexed(progress)
 
-    def compact(self) -> Compacted:
+    def compact(self) -> CompactReport:
         """Ask the server to; it works in the background and reports no numbers."""
         self._check_writable()
         self._collection.compact()
-        return Compacted(0, 0, 0, [])
+        return CompactReport(0, 0, 0, [])
 
     # --------------------------------------------------------------------------------------------------- reading
 
-    def find(self, ids: Iterable[str], side: Side | None = None) -> list[Item]:
+    def find(self, ids: Iterable[str], side: Side | None = None) -> list[IndexedItem]:
         wanted = [(rows.key(each, one), each) for one in ids for each in self._sides(side)]
         sides = dict(wanted)
         fetched = self._collection.fetch(sides, rows.ITEM_FIELDS)
@@ -155,7 +165,7 @@ class MilvusBackend(MilvusReader):
         return {item.id: item.hash for item in self.find(dict.fromkeys(ids), side)}
 
     def caption_ids(self, ids: Iterable[str]) -> list[str]:
-        captions: list[Item] = []
+        captions: list[IndexedItem] = []
         field, wanted = Field(("item",)), list(dict.fromkeys(ids))
         if "text" in self.manifest.sets:
             for some in split_keys(wanted, _IDS):

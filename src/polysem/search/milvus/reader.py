@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polysem.errors import InputError, unknown
-from polysem.search.backend import CANDIDATES, Mode, Ranked
+from polysem.search.backend import CANDIDATES, Mode, Ranking
 from polysem.search.engine import exact
 from polysem.search.engine.checks import validate_k, validate_queries
 from polysem.search.engine.scan_data import ScanItems
@@ -19,7 +19,7 @@ from polysem.search.filters import Filter, matches
 from polysem.search.milvus import rows
 from polysem.search.milvus.collection import MOST, MilvusCollection, split_keys
 from polysem.search.milvus.expressions import all_of, certain, complement, possible
-from polysem.search.store import Item, Manifest, Side
+from polysem.search.store import IndexedItem, Manifest, Side
 
 _MORE = 4
 """Where a filter leaves too few of the candidates, this many times as many are requested."""
@@ -29,7 +29,7 @@ class _Hit(NamedTuple):
     score: float
     added: int
     key: str
-    item: Item
+    item: IndexedItem
     vectors: NDArray[Any]
 
 
@@ -61,11 +61,11 @@ class _Ranking:
         self._hits.sort(key=lambda hit: (-hit.score, hit.added, hit.key))
         del self._hits[self.k :]
 
-    def ranked(self, empty: NDArray[Any]) -> Ranked:
+    def ranked(self, empty: NDArray[Any]) -> Ranking:
         """empty: no sets, in the shape of sets."""
         scores = np.array([hit.score for hit in self._hits], np.float64)
         sets = np.stack([hit.vectors for hit in self._hits]) if self._hits else empty
-        return Ranked([hit.item for hit in self._hits], scores, sets, self.scored, self.unreadable)
+        return Ranking([hit.item for hit in self._hits], scores, sets, self.scored, self.unreadable)
 
 
 class MilvusReader:
@@ -86,7 +86,7 @@ class MilvusReader:
         where: Filter | None = None,
         mode: Mode | None = None,
         candidates: int = CANDIDATES,
-    ) -> Ranked:
+    ) -> Ranking:
         if mode not in (None, *self.modes):
             raise unknown("mode of search", str(mode), self.modes)
         self._check_side(side)
@@ -97,10 +97,10 @@ class MilvusReader:
                 self._score(side, ranking, page)
         return ranking.ranked(self._no_sets(side))
 
-    def search_batch(self, side: Side, queries: NDArray[Any], k: int, *, where: Filter | None = None) -> list[Ranked]:
+    def search_batch(self, side: Side, queries: NDArray[Any], k: int, *, where: Filter | None = None) -> list[Ranking]:
         return [self.search(side, query, k, where=where, mode="exact") for query in queries]
 
-    def search_words(self, side: Side, text: str, k: int, *, where: Filter | None = None) -> list[Item]:
+    def search_words(self, side: Side, text: str, k: int, *, where: Filter | None = None) -> list[IndexedItem]:
         raise InputError(
             f"Hybrid search needs the full-text index of a folder, and {self._collection.address.url} is in Milvus. "
             "Search without hybrid (--hybrid), or keep the index in a folder."

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from polysem.errors import InputError
 from polysem.search.engine.scoring import mean_vectors
 from polysem.search.milvus.expressions import describe
-from polysem.search.store import Batch, Item, Manifest, Side
+from polysem.search.store import IndexedItem, Manifest, Side, VectorBatch
 from polysem.search.store.entries import as_rows
 
 TEXT_LIMIT = 65_535
@@ -50,7 +50,9 @@ def set_fields(manifest: Manifest) -> list[str]:
     return [f"set_{part}" for part in range(count_parts(manifest))]
 
 
-def encode_rows(batch: Batch, entries: Sequence[tuple[Any, ...]], manifest: Manifest, added: int) -> Iterator[Row]:
+def encode_rows(
+    batch: VectorBatch, entries: Sequence[tuple[Any, ...]], manifest: Manifest, added: int
+) -> Iterator[Row]:
     """The rows of a checked batch, one at a time; `entries` as `encode_entries` returned them."""
     names = set_fields(manifest)
     for number, ((name, text, facts, ranges), own) in enumerate(zip(entries, batch.vectors, strict=True)):
@@ -68,7 +70,7 @@ def encode_rows(batch: Batch, entries: Sequence[tuple[Any, ...]], manifest: Mani
         }
 
 
-def encode_entries(batch: Batch) -> list[tuple[str, str, list[int], dict[str, Any]]]:
+def encode_entries(batch: VectorBatch) -> list[tuple[str, str, list[int], dict[str, Any]]]:
     """Id, text, facts and ranges of each entry, or an error that names the one Milvus cannot hold."""
     encoded = []
     for name, path, caption, metadata, labels, digest in as_rows(batch.entries):
@@ -109,12 +111,12 @@ def read_content(row: Mapping[str, Any]) -> dict[str, Any] | None:
     return content if isinstance(content, dict) and content.keys() >= set(_CONTENT) else None
 
 
-def read_item(row: Mapping[str, Any], side: Side) -> Item | None:
+def read_item(row: Mapping[str, Any], side: Side) -> IndexedItem | None:
     """The item of a row, None if it cannot be read. Its position is -1: Milvus has no positions."""
     if (content := read_content(row)) is None:
         return None
     id_, path, caption, metadata, labels, digest = (content[name] for name in _CONTENT)
-    return Item(id_, side, -1, path, caption, metadata, tuple(labels), digest, row["added"] / 1e9)
+    return IndexedItem(id_, side, -1, path, caption, metadata, tuple(labels), digest, row["added"] / 1e9)
 
 
 def read_set(row: Mapping[str, Any], side: Side, manifest: Manifest) -> NDArray[Any] | None:

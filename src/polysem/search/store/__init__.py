@@ -9,20 +9,19 @@ a writer leaves an index that reads as if the writer had stopped after its last 
 needs a local disk: an index on a network file system can be copied from there, not used there.
 """
 
-from polysem.search.store.entries import Batch, Entry, Item, Manifest, Side
+from polysem.search.store.entries import Entry, IndexedItem, Manifest, Side, VectorBatch
 from polysem.search.store.errors import IndexBusyError, SearchError
 from polysem.search.store.segments import Damage, Segment
 from polysem.search.store.snapshot import SegmentView, Snapshot, Stats
-from polysem.search.store.store import Added, Compacted, Store
+from polysem.search.store.store import AddCounts, CompactReport, Store
 
 __all__ = [
-    "Added",
-    "Batch",
-    "Compacted",
+    "AddCounts",
+    "CompactReport",
     "Damage",
     "Entry",
     "IndexBusyError",
-    "Item",
+    "IndexedItem",
     "Manifest",
     "SearchError",
     "Segment",
@@ -31,4 +30,5 @@ __all__ = [
     "Snapshot",
     "Stats",
     "Store",
+    "VectorBatch",
 ]

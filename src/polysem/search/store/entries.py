@@ -84,7 +84,7 @@ class Manifest:
         return cls(**{each.name: json.loads(rows[each.name]) for each in fields(cls)})
 
 
-class Item(NamedTuple):
+class IndexedItem(NamedTuple):
     """An item as indexed. position: of its vectors on its side; -1 if its segment cannot be read, and in Milvus."""
 
     id: str
@@ -115,7 +115,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Batch:
+class VectorBatch:
     """Items of one side with their vectors (n, K, D), and further arrays of n rows to store beside them.
 
     frames: of videos, for each item the sets (m, K, D) of evenly spaced frames, or None; empty where no item has any.
@@ -128,7 +128,7 @@ class Batch:
     frames: Sequence[NDArray[Any] | None] = ()
 
 
-def validate_batches(batches: Iterable[Batch], manifest: Manifest) -> list[Batch]:
+def validate_batches(batches: Iterable[VectorBatch], manifest: Manifest) -> list[VectorBatch]:
     """The batches that hold items, with their vectors as they are stored; an error names the first bad item."""
     valid = [_validate(batch, manifest) for batch in batches if batch.entries]
     for side in SIDES:
@@ -138,7 +138,7 @@ def validate_batches(batches: Iterable[Batch], manifest: Manifest) -> list[Batch
     return valid
 
 
-def _validate(batch: Batch, manifest: Manifest) -> Batch:
+def _validate(batch: VectorBatch, manifest: Manifest) -> VectorBatch:
     if batch.side not in manifest.sets:
         raise InputError(f"This index holds {' and '.join(manifest.sets)}, got the side {batch.side!r}.")
     vectors = np.asarray(batch.vectors)
@@ -155,10 +155,12 @@ def _validate(batch: Batch, manifest: Manifest) -> Batch:
     if repeated is not None:
         raise InputError(f"Item {repeated!r} is given twice. Ids name items: make them unique.")
     _check_frames(batch, manifest)
-    return Batch(batch.side, batch.entries, _as_stored(vectors, batch.entries, manifest), batch.arrays, batch.frames)
+    return VectorBatch(
+        batch.side, batch.entries, _as_stored(vectors, batch.entries, manifest), batch.arrays, batch.frames
+    )
 
 
-def _check_frames(batch: Batch, manifest: Manifest) -> None:
+def _check_frames(batch: VectorBatch, manifest: Manifest) -> None:
     if batch.frames and len(batch.frames) != len(batch.entries):
         raise InputError(
             f"{len(batch.entries)} items need as many sets of frames or none, got {len(batch.frames)}. Give None for "
@@ -202,7 +204,7 @@ def _as_stored(vectors: NDArray[Any], entries: Sequence[Entry], manifest: Manife
     return stored
 
 
-def check_units(batch: Batch) -> None:
+def check_units(batch: VectorBatch) -> None:
     """Refuse vectors that are not unit vectors, which scores and bounds rely on; the error names the first item.
 
     Wrong shapes, zeros and what is not finite are left to `validate_batches`, which says more about them.

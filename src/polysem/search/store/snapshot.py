@@ -20,7 +20,7 @@ from polysem.errors import InputError
 from polysem.progress import Progress
 from polysem.search.filters import Filter, to_sql
 from polysem.search.store import item_tables, schema
-from polysem.search.store.entries import Item, Manifest, Side
+from polysem.search.store.entries import IndexedItem, Manifest, Side
 from polysem.search.store.errors import SearchError
 from polysem.search.store.segments import (
     Damage,
@@ -201,7 +201,7 @@ class Snapshot:
         intact = {key: position for key, position in positions.items() if wanted[position]}
         return dict(zip(intact, self.vectors(side, list(intact.values())), strict=True))
 
-    def items(self, side: Side, positions: Sequence[int] | NDArray[np.integer[Any]]) -> list[Item]:
+    def items(self, side: Side, positions: Sequence[int] | NDArray[np.integer[Any]]) -> list[IndexedItem]:
         """The items at these positions. A position with a tombstone is an error."""
         views, of_view, rows = self._locate(side, positions)
         query = f"SELECT {_COLUMNS} FROM items WHERE segment = ? AND row = ?"
@@ -221,7 +221,7 @@ class Snapshot:
         query = f"SELECT id FROM items WHERE side = ? AND {condition} ORDER BY segment, row"
         return [key for (key,) in self._connection.execute(query, (side, *parameters))]
 
-    def find(self, ids: Iterable[str], side: Side | None = None) -> list[Item]:
+    def find(self, ids: Iterable[str], side: Side | None = None) -> list[IndexedItem]:
         """The items with these ids, on one side or both, in the order of `ids`. Unknown ids are left out."""
         query = f"SELECT {_COLUMNS} FROM items WHERE id = ? AND side IN (?, ?) ORDER BY side"
         sides = ("image", "text") if side is None else (side, side)
@@ -255,14 +255,14 @@ class Snapshot:
         query = "SELECT id, path FROM items WHERE side = ? AND id IN (SELECT value FROM json_each(?))"
         return dict(self._connection.execute(query, (side, json.dumps(list(ids)))))
 
-    def every(self, side: Side | None = None, where: Filter | str | None = None) -> Iterator[Item]:
+    def every(self, side: Side | None = None, where: Filter | str | None = None) -> Iterator[IndexedItem]:
         """All items, one at a time, in the order they lie on disk."""
         condition, parameters = ("1", ()) if where is None else to_sql(where)
         sides = ("image", "text") if side is None else (side, side)
         query = f"SELECT {_COLUMNS} FROM items WHERE side IN (?, ?) AND {condition} ORDER BY segment, row"
         return (self._item(row) for row in self._connection.execute(query, (*sides, *parameters)))
 
-    def search_words(self, text: str, side: Side, k: int = 10, where: Filter | str | None = None) -> list[Item]:
+    def search_words(self, text: str, side: Side, k: int = 10, where: Filter | str | None = None) -> list[IndexedItem]:
         """The best `k` items whose caption or id holds a word of `text` and that pass the filter, by BM25."""
         condition = None if where is None else to_sql(where)
         return [
@@ -340,10 +340,12 @@ class Snapshot:
         of_view = np.searchsorted(starts, given, side="right") - 1
         return views, of_view, given - starts[of_view]
 
-    def _item(self, columns: tuple[Any, ...]) -> Item:
+    def _item(self, columns: tuple[Any, ...]) -> IndexedItem:
         key, side, segment, row, path, caption, metadata, labels, digest, added = columns
         position = self._by_number[segment].start + row if segment in self._by_number else -1
-        return Item(key, side, position, path, caption, json.loads(metadata), tuple(json.loads(labels)), digest, added)
+        return IndexedItem(
+            key, side, position, path, caption, json.loads(metadata), tuple(json.loads(labels)), digest, added
+        )
 
     def close(self) -> None:
         """End its read transaction. Vectors that were handed out stay readable."""

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from polysem.atomic_write import try_lock
 from polysem.search.store import schema
-from polysem.search.store.entries import Batch, Manifest, Side
+from polysem.search.store.entries import Manifest, Side, VectorBatch
 from polysem.search.store.errors import IndexBusyError, SearchError
 from polysem.search.store.segments import Damage, Segment
 from polysem.search.store.snapshot import Snapshot, Stats
-from polysem.search.store.writer import Added, Compacted, Writer
+from polysem.search.store.writer import AddCounts, CompactReport, Writer
 
-__all__ = ["Added", "Compacted", "Store"]
+__all__ = ["AddCounts", "CompactReport", "Store"]
 
 _LOCK = "writer.lock"
 _TRIES = 20
@@ -144,7 +144,7 @@ class Store:
             raise SearchError(f"The index {self.folder} is open for reading. Open it with `write=True` to change it.")
         return self._writer
 
-    def add(self, *batches: Batch) -> Added:
+    def add(self, *batches: VectorBatch) -> AddCounts:
         """Add items, all of them or, on any error, none. An id that is there on the same side is replaced."""
         with self._guard, schema.explain_errors("add to", self.folder):
             return self._writing().add(batches)
@@ -154,7 +154,7 @@ class Store:
         with self._guard, schema.explain_errors("remove from", self.folder):
             return self._writing().remove(ids, side, texts)
 
-    def compact(self) -> Compacted:
+    def compact(self) -> CompactReport:
         """Give back the space of removed items and merge small segments. Readers go on with what they have."""
         with self._guard, schema.explain_errors("compact", self.folder):
             self._snapshot, self._segments = None, {}  # files that are deleted take space while they are mapped

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from polysem.errors import InputError
 from polysem.search.store import item_tables, schema, segments
-from polysem.search.store.entries import SIDES, Batch, Side, as_rows, validate_batches
+from polysem.search.store.entries import SIDES, Side, VectorBatch, as_rows, validate_batches
 from polysem.search.store.errors import SearchError
 from polysem.search.store.segments import (
     Column,
@@ -39,14 +39,14 @@ _MERGED = 16
 _SMALL_BYTES = 2**26  # larger ones wait for `compact`: merging many of them would take long
 
 
-class Added(NamedTuple):
+class AddCounts(NamedTuple):
     """What an `add` did: items that are new, and items that replaced one of the same id."""
 
     new: int
     replaced: int
 
 
-class Compacted(NamedTuple):
+class CompactReport(NamedTuple):
     """What a `compact` did.
 
     freed_bytes: of segments. damaged: segments that were left as they are, because live rows of them are damaged.
@@ -107,10 +107,10 @@ class Writer:
                         path.unlink(missing_ok=True)
             raise
 
-    def add(self, batches: Sequence[Batch]) -> Added:
+    def add(self, batches: Sequence[VectorBatch]) -> AddCounts:
         valid = validate_batches(batches, self.manifest)
 
-        def work(made: list[Path]) -> Added:
+        def work(made: list[Path]) -> AddCounts:
             replaced = 0
             for batch in valid:
                 rows = list(as_rows(batch.entries))
@@ -125,7 +125,7 @@ class Writer:
                     ((number, position, batch.side, now, *row) for position, row in enumerate(rows)),
                 )
                 item_tables.add_items(self._db, number, batch.frames)
-            return Added(sum(len(batch.entries) for batch in valid) - replaced, replaced)
+            return AddCounts(sum(len(batch.entries) for batch in valid) - replaced, replaced)
 
         added = self._change(work)
         self._merge_small()
@@ -195,7 +195,7 @@ class Writer:
             (np.packbits(~live).tobytes(), int(live.sum()), number),
         )
 
-    def compact(self) -> Compacted:
+    def compact(self) -> CompactReport:
         before = self._bytes()
         done, damaged = self._rewrite(
             number for (number,) in self._db.execute("SELECT number FROM segments").fetchall()
@@ -204,7 +204,7 @@ class Writer:
         self._db.execute("VACUUM")
         schema.shrink_log(self._db)
         dropped = sum(len(one.live) - one.count for one in done)
-        return Compacted(len(done), dropped, before - self._bytes(), damaged)
+        return CompactReport(len(done), dropped, before - self._bytes(), damaged)
 
     def _merge_small(self) -> None:
         """Merge segments of similar size when there are many: each is a file that every reader holds open."""

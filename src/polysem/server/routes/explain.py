@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from polysem.inspection import Explanation, TokenBoxes
     from polysem.models import Model
     from polysem.search import Index
-    from polysem.search.store import Item
+    from polysem.search.store import IndexedItem
 
 _MOST_FRAMES = 1000
 
 
-def explain_item(index: Index, item: Item, caption: str, pixels: int) -> dict[str, Any]:
+def explain_item(index: Index, item: IndexedItem, caption: str, pixels: int) -> dict[str, Any]:
     """item: the image, or video, as the index knows it."""
     from polysem.data.video import VideoError
     from polysem.inspection import explain
@@ -41,7 +41,7 @@ def explain_item(index: Index, item: Item, caption: str, pixels: int) -> dict[st
     return explanation_json(found, [_nearest(index, element) for element in found.image.vectors])
 
 
-def _content(model: Model, item: Item, pixels: int) -> Any:
+def _content(model: Model, item: IndexedItem, pixels: int) -> Any:
     """What `explain` takes: the picture, the video's path, or the features of its frames."""
     from polysem.data.images import ImageError, decode_image
     from polysem.data.video import is_video

@@ -27,7 +27,7 @@ from polysem.server.routes.shared import BASE, Shared, decode_id, image_address,
 from polysem.server.state import State
 
 if TYPE_CHECKING:
-    from polysem.search.store import Item
+    from polysem.search.store import IndexedItem
 
 router = APIRouter(prefix=BASE, route_class=AuthenticatedRoute, tags=["items"], responses=ERRORS)
 Id = Annotated[str, Path(description="The item's id, percent-encoded.", min_length=1)]
@@ -163,7 +163,7 @@ async def remove(state: Shared, id: Id, side: OfSide = None) -> RemoveAnswer:  #
     return RemoveAnswer(removed=await state.encoding.model_thread.run(item_writes.remove, state.index, found.id, side))
 
 
-async def find_item(state: State, raw: str, side: Side | None) -> Item:
+async def find_item(state: State, raw: str, side: Side | None) -> IndexedItem:
     """The item that an address names."""
     found = await state.workers.run(state.index.items, [decode_id(raw)], side)
     if not found:

@@ -20,7 +20,7 @@ from polysem.server.state import State
 
 if TYPE_CHECKING:
     from polysem.search import Index
-    from polysem.search.store import Item, Side
+    from polysem.search.store import IndexedItem, Side
 
 FILTER_SAMPLE = 20_000
 """Items whose labels and metadata are counted; of more, a random sample."""
@@ -43,7 +43,7 @@ def count_filter_values(index: Index) -> dict[str, dict[str, Any]]:
     return {side: _count_values(index.sample(side, FILTER_SAMPLE), count) for side, count in sides.items()}  # type: ignore[arg-type]
 
 
-def _count_values(items: Sequence[Item], total: int) -> dict[str, Any]:
+def _count_values(items: Sequence[IndexedItem], total: int) -> dict[str, Any]:
     labels: Counter[str] = Counter()
     values: dict[str, Counter[tuple[bool, Any]]] = {}
     for item in items:
@@ -121,7 +121,7 @@ def _map_json(points: list[Any], slots: int, labels: list[str], notes: Sequence[
     return made.model_dump_json().encode()
 
 
-def _sample_items(index: Index, side: Side, count: int) -> list[Item]:
+def _sample_items(index: Index, side: Side, count: int) -> list[IndexedItem]:
     return [item for item in index.sample(side, count) if item.position >= 0] if count else []
 
 
@@ -135,7 +135,11 @@ def measure_sets(index: Index) -> dict[str, Any]:
     sets: dict[str, Any] = {"image": None, "text": None}
     counts = {"image": 0, "text": 0, "pairs": 0}
     known = index.stats().by_side
-    sampled: dict[str, Sequence[Item]] = {side: _sample_items(index, side, SAMPLE) for side in known if known[side]}  # type: ignore[arg-type]
+    sampled: dict[str, Sequence[IndexedItem]] = {
+        side: _sample_items(index, side, SAMPLE)  # type: ignore[arg-type]
+        for side in known
+        if known[side]
+    }
     for side, items in sampled.items():
         counts[side] = len(items)
         if items and index.manifest.sets[side] > 1:

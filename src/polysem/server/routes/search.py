@@ -97,7 +97,7 @@ async def _answer(state: State, request: SearchRequest) -> SearchAnswer:
     cut = results.cut
     return SearchAnswer(
         results=[_hit(result) for result in results.items[request.offset :]],
-        cut=None if cut is None else CutInfo(**asdict(cut), doubtful=cut.doubtful, explained=cut.explained()),
+        cut=None if cut is None else CutInfo(**asdict(cut), doubtful=cut.doubtful, explained=cut.explain()),
         mode=results.mode,
         scored=results.scored,
         of=results.of,

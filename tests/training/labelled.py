@@ -48,13 +48,11 @@ def assembled(recipe: Recipe, data: Path) -> tuple[Model, Criterion, loading.Bat
     """Everything a step needs."""
     train = split(open_collection(data), recipe.data).train
     model = build_model(recipe, train)
-    seed = recipe.training.seed
     masker, heads = build_masked_modelling(recipe, model, train, images=None)
     feeder = loading.BatchLoader(
         model,
-        loading.image_source(model.image, train, None, recipe.image, seed),
-        loading.text_source(model.text, train, None, recipe.text, seed),
-        Batches(train, recipe.training.batch, recipe.training.captions, seed),
+        *loading.build_sources(model, train, (None, None), recipe),
+        Batches(train, recipe.training.batch, recipe.training.captions, recipe.training.seed),
         labels=label_matrix(train, model.labels or ()),
         masker=masker,
     )

@@ -51,11 +51,9 @@ def assembled(recipe: Recipe, data: Path) -> tuple[Model, Criterion, Batches, lo
     """Everything a step needs, in double precision so that equal means equal."""
     train = split(open_collection(data), recipe.data).train
     model = build_model(recipe, train)
-    seed = recipe.training.seed
-    images = loading.image_source(model.image, train, None, recipe.image, seed)
-    texts = loading.text_source(model.text, train, None, recipe.text, seed)
-    batches = Batches(train, recipe.training.batch, recipe.training.captions, seed)
-    return model, Criterion(recipe), batches, loading.BatchLoader(model, images, texts, batches)
+    sources = loading.build_sources(model, train, (None, None), recipe)
+    batches = Batches(train, recipe.training.batch, recipe.training.captions, recipe.training.seed)
+    return model, Criterion(recipe), batches, loading.BatchLoader(model, *sources, batches)
 
 
 def gradients(model: Model) -> dict[str, torch.Tensor]:

@@ -162,8 +162,8 @@ def test_features_of_other_content_are_not_taken(pictures, tmp_path):
     store = tmp_path / "store"
     store.mkdir()
     (store / feature_cache.CONTENTS).write_text(json.dumps(feature_cache.checksums(collection, "tokens")))
-    feature_cache._check_contents(store, collection, "tokens")
+    feature_cache.check_contents(store, collection, "tokens")
     items = [type(item)(item.id, item.media, ("other", *item.captions[1:]), (), item.split) for item in collection]
     other = type(collection)(collection.name, collection.kind, items)
     with pytest.raises(InputError, match="another content"):
-        feature_cache._check_contents(store, other, "tokens")
+        feature_cache.check_contents(store, other, "tokens")

@@ -17,7 +17,7 @@ def rates(recipe, data):
 
 def test_every_weight_is_in_one_group(tmp_path):
     model, _ = rates(tiny("dive"), make_data(tmp_path))
-    groups = optimiser.named_groups(model, tiny("dive").optimiser)
+    groups = optimiser.build_optimiser(model, tiny("dive").optimiser).param_groups
     listed = [id(p) for group in groups for p in group["params"]]
     assert sorted(listed) == sorted(id(p) for p in model.parameters())
 
@@ -36,9 +36,12 @@ def test_the_longest_place_decides(tmp_path):
     assert found["image.sets"] == pytest.approx(1e-4)  # the recipe's own scale stays
 
 
-def test_a_place_must_match_whole_words():
-    assert optimiser._lr_scale("text.setsuna", {"text.sets": 0.1}) == 1.0
-    assert optimiser._lr_scale("text.sets", {"text.sets": 0.1}) == 0.1
+def test_a_place_must_match_whole_words(tmp_path):
+    recipe = tiny("dive", "optimiser.lr=1e-3")
+    scales = recipe.optimiser.model_copy(update={"lr_scales": {"text.set": 0.5, "text.encoder": 0.1}})
+    _, found = rates(recipe.model_copy(update={"optimiser": scales}), make_data(tmp_path))
+    assert found["text.sets"] == pytest.approx(1e-3)
+    assert found["text.encoder.body"] == pytest.approx(1e-4)
 
 
 def test_a_learned_similarity_has_a_group(tmp_path):

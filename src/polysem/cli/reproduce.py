@@ -72,7 +72,7 @@ def gpo_synthetic_command(
         sys.exit(130)
     answer = json.dumps(_summarise(experiment), indent=2)
     if out is not None:
-        from polysem.reproduction.gpo_page import render_experiment
+        from polysem.reproduction.gpo_experiment import render_experiment
 
         out.mkdir(parents=True, exist_ok=True)
         (out / "gpo-synthetic.json").write_text(answer + "\n", encoding="utf-8")

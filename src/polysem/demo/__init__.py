@@ -3,7 +3,6 @@
 One's own pictures without captions go straight into the index.
 """
 
-from polysem.demo.example_searches import ExampleSearch
-from polysem.demo.steps import RECIPES, Demo, demo
+from polysem.demo.steps import RECIPES, Demo, ExampleSearch, demo
 
 __all__ = ["RECIPES", "Demo", "ExampleSearch", "demo"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,17 +13,15 @@ from typing import Any
 
 from polysem import encoders, recipes
 from polysem.data.batching import Batches
-from polysem.data.collection import Collection, Skipped
+from polysem.data.collection import Collection, Item, Skipped
 from polysem.data.readers import open_collection
-from polysem.demo.example_searches import ExampleSearch, run_example_searches
-from polysem.demo.user_data import open_user_data
 from polysem.environment.paths import PHOTO_SMALL
 from polysem.errors import InputError
 from polysem.evaluation import evaluate
 from polysem.evaluation.reports.compare import Comparison, compare_separately
 from polysem.progress import Progress, ignore
 from polysem.recipes import Recipe
-from polysem.search import Index
+from polysem.search import Index, SearchResults
 from polysem.synthetic.scenes.make import make_emoji_scenes
 from polysem.training import NullObserver, TrainingObserver, train
 from polysem.training.feature_cache import cache_both_sides
@@ -33,8 +34,27 @@ SCENES = 1200
 BATCHES = 8
 """Batches of an epoch at least, as long as a batch has enough negatives."""
 SMALLEST_BATCH = 16
+FEWEST = 40
+"""Pictures with captions that are worth training on."""
 STEPS = 72
 """Of a run at least: what the small recipes take on a thousand pictures."""
+SHOWN = 3
+"""Results of an example search."""
+DEPTH = 1000
+"""How far down a picture is looked for."""
+GUESSES = ("people outdoors", "an animal")
+"""Searched for where pictures have neither captions nor labels."""
+_COMMON = 0.25
+"""A label that a larger share of the pictures has is no feat to find."""
+
+
+@dataclass(frozen=True)
+class ExampleSearch:
+    """An example search: the query, why it was chosen and how it went, and the best results."""
+
+    query: str
+    why: str
+    results: SearchResults
 
 
 @dataclass(frozen=True)
@@ -79,32 +99,70 @@ def demo(
         announce: called with the title of each step before it begins.
         screen: the observer of the trainings, as `show` of `train`.
     """
-    folder, own = Path(folder), None if data is None else open_user_data(data)
-    if own is not None:
-        source, items, home = own.source, own.collection, folder / own.folder
-    else:
+    folder = home = Path(folder)
+    why_not = None
+    if data is None:
         announce("Emoji scenes: pictures of several things, five captions each")
-        source, home = make_emoji_scenes(folder / "scenes", scenes, seed=0, progress=progress or ignore), folder
+        source = make_emoji_scenes(folder / "scenes", scenes, seed=0, progress=progress or ignore)
         items = open_collection(source)
+    else:
+        source, path = Path(data), Path(os.path.abspath(Path(data).expanduser()))  # "." has no name of its own
+        items = open_collection(path)
+        if items.kind != "image":
+            raise InputError(f"{data} is a collection of {items.kind}; the demo takes pictures, in a folder.")
+        why_not = _why_not(items)
+        # A model knows what it learned from: other captions make another one. An index is updated in its place.
+        digest = hashlib.sha256(str(path).encode(errors="surrogateescape"))
+        if why_not is None:
+            digest.update(_content(items))
+        home = folder / f"{items.name}-{digest.hexdigest()[:8]}"
     stores: dict[str, Any] = {"features": home / "features" / "images", "text_features": home / "features" / "captions"}
     compared = None
-    if own is None or own.why_not is None:
+    if why_not is None:
         announce("Features of pictures and captions, once for both models")
-        readable = _extract(items, stores, recipes.load(RECIPES[0], settings), screen or NullObserver())
+        # Of the held-out pictures too: these are measured and indexed, never trained on.
+        first, show = recipes.load(RECIPES[0], settings), (screen or NullObserver()).features
+        both = encoders.build(**first.image.encoder), encoders.build(**first.text.encoder)
+        store, _ = cache_both_sides(items, both, first, list(stores.values()), show)
+        known = [i for i, item in enumerate(items) if item.captions and (store is None or item.id in store)]
+        readable = items.where(known)
         for name in RECIPES:
             recipe = scale_recipe(name, readable, settings)
             announce(f"Training {recipe.name}: {recipe.summary}")
             train(recipe, readable, home / recipe.name, tracker=None, show=screen, **stores)
-        third = "" if own is None else f", and both with {PHOTO_SMALL}"
+        third = "" if data is None else f", and both with {PHOTO_SMALL}"
         announce(f"Comparing one vector with a set of four{third}, on pictures that neither has learned from")
-        compared = _compare(home, readable, stores, own is not None, progress)
+        compared = _compare(home, readable, stores, data is not None, progress)
     index = home / "index"
-    model: Path | str = home / RECIPES[-1] if own is None else PHOTO_SMALL
+    model: Path | str = home / RECIPES[-1] if data is None else PHOTO_SMALL
     captions = " and their captions" if any(item.captions for item in items) else ""
     announce(f"Indexing {items.name} with {Path(model).name}: {len(items):,} pictures{captions}")
-    searches, skipped = _build_index(index, model, items, stores if own is None else {}, progress)
-    why_not = None if own is None else own.why_not
+    searches, skipped = _build_index(index, model, items, stores if data is None else {}, progress)
     return Demo(folder, source, model, compared, items, index, searches, why_not, skipped)
+
+
+def _why_not(collection: Collection) -> str | None:
+    """Why no model is trained on a user's collection, if so."""
+    captioned = sum(bool(item.captions) for item in collection)
+    if captioned < FEWEST:
+        return f"{captioned:,} of its {len(collection):,} pictures have captions, and learning takes {FEWEST} or more"
+    if collection.has_splits and not {"train", "val"} <= collection.splits.keys():
+        return f"its splits are {', '.join(collection.splits)}, and learning takes train and val"
+    return None
+
+
+def _content(collection: Collection) -> bytes:
+    """Changes when an id, a caption, a split or a picture does."""
+    content = hashlib.sha256()
+    for item in collection:
+        try:
+            status = item.media.path.stat()
+            picture = f"{status.st_size} {status.st_mtime_ns}"
+        except OSError:
+            picture = "missing"
+        text = "\0".join([item.id, item.split or "", picture, *item.captions])
+        content.update(text.encode(errors="surrogatepass") + b"\n")
+    return content.digest()
 
 
 def scale_recipe(name: str, items: Collection, settings: Sequence[str] = ()) -> Recipe:
@@ -117,17 +175,6 @@ def scale_recipe(name: str, items: Collection, settings: Sequence[str] = ()) -> 
     steps = len(Batches(train, batch, recipe.training.captions, recipe.training.seed))
     epochs = max(recipe.training.epochs, -(-STEPS // steps))
     return recipes.load(name, [f"training.batch={batch}", f"training.epochs={epochs}", *settings])
-
-
-def _extract(items: Collection, stores: dict[str, Any], recipe: Recipe, observer: TrainingObserver) -> Collection:
-    """Make the features of all pictures, the held-out ones too: these are measured and indexed, never trained on.
-
-    Returns:
-        The pictures that could be read and have captions.
-    """
-    both = encoders.build(**recipe.image.encoder), encoders.build(**recipe.text.encoder)
-    store, _ = cache_both_sides(items, both, recipe, list(stores.values()), observer.features)
-    return items.where([i for i, item in enumerate(items) if item.captions and (store is None or item.id in store)])
 
 
 def _compare(
@@ -163,3 +210,41 @@ def _build_index(
             index.compact(progress)
             index.verify(sample=50, progress=progress)
         return run_example_searches(index, items), report.skipped
+
+
+# ------------------------------------------------------------------------------------------------- example searches
+
+
+def run_example_searches(index: Index, items: Collection) -> list[ExampleSearch]:
+    """A label and a caption, or two captions, of pictures held out from training; guesses where there are neither."""
+    held_out: Sequence[Item] = list(items.hold_out()[0])
+    if items.has_splits:
+        held_out = [item for item in items if item.split == "test"]
+    held_out = held_out or list(items)
+    searches = [_search_label(index, held_out)] if any(item.labels for item in held_out) else []
+    captioned = [item for item in held_out if item.captions]
+    searches += [_search_caption(index, item) for item in captioned[: len(GUESSES) - len(searches)]]
+    why = "a guess: these pictures have neither captions nor labels"
+    return [*searches, *(ExampleSearch(guess, why, index.search(guess, k=SHOWN)) for guess in GUESSES[len(searches) :])]
+
+
+def _search_label(index: Index, held_out: Sequence[Item]) -> ExampleSearch:
+    # Groups are no good to search for: nearly everything is a "thing".
+    groups = {box.group for item in held_out for box in item.boxes}
+    every = Counter(label for item in held_out for label in item.labels)
+    counts = Counter({label: count for label, count in every.items() if label not in groups}) or every
+    rare = Counter({label: count for label, count in counts.items() if count <= _COMMON * len(held_out)})
+    label, count = (rare or counts).most_common(1)[0]
+    results = index.search(label, k=SHOWN)
+    right = sum(label in result.labels for result in results)
+    why = f"the label of {count} of {len(held_out)} held-out pictures, and of {right} of the {len(results)} found"
+    return ExampleSearch(label, why, results)
+
+
+def _search_caption(index: Index, item: Item) -> ExampleSearch:
+    caption = max(item.captions, key=len)  # the one that says most
+    results = index.search(caption, k=DEPTH)
+    rank = next((result.rank for result in results if result.id == item.id), None)
+    position = f"not among the first {len(results):,}" if rank is None else f"at place {rank:,} of {results.of:,}"
+    why = f"said of the held-out picture {item.id}, which is {position}"
+    return ExampleSearch(caption, why, replace(results, items=results.items[:SHOWN]))

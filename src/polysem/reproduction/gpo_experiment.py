@@ -1,4 +1,4 @@
-"""All trainings of the synthetic experiment, side by side, and what they come to beside the paper's table."""
+"""All trainings of the synthetic experiment, side by side, their table beside the paper's, and a page of both."""
 
 from __future__ import annotations
 
@@ -6,28 +6,32 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
 import torch
+from markupsafe import Markup
 
 from polysem.errors import ConfigError, unknown
 from polysem.progress import Progress, ignore
 from polysem.reproduction.gpo_synthetic import (
     DESIGNS,
     PATTERNS,
+    SHOWN,
     SIZES,
     Agreement,
     GPORun,
     GPOSettings,
     Sizes,
+    coefficients,
     compare_with_paper,
     paper_rmse,
     train_and_measure,
 )
+from polysem.training import charts
 
 
 @dataclass(frozen=True)
@@ -88,17 +92,6 @@ def reproduce(
     jobs = [(d, p, s, settings) for d in slow_first for p in dict.fromkeys(patterns) for s in range(seeds)]
     runs = _run_all(jobs, min(workers or os.cpu_count() or 1, len(jobs)), progress)
     runs.sort(key=lambda run: (list(DESIGNS).index(run.design), list(PATTERNS).index(run.pattern), run.seed))
-    return GPOExperiment(
-        settings,
-        seeds,
-        time.perf_counter() - began,
-        sum(run.cpu_seconds for run in runs),
-        tuple(_build_cells(runs)),
-        tuple(runs),
-    )
-
-
-def _build_cells(runs: Sequence[GPORun]) -> list[GPOCell]:
     cells = []
     for design, pattern in dict.fromkeys((run.design, run.pattern) for run in runs):
         for sizes in SIZES:
@@ -106,13 +99,11 @@ def _build_cells(runs: Sequence[GPORun]) -> list[GPOCell]:
             ours, theirs = fmean(values), paper_rmse(design, pattern, sizes)
             spread = stdev(values) if len(values) > 1 else 0.0
             cells.append(GPOCell(design, pattern, sizes, theirs, ours, spread, compare_with_paper(ours, theirs)))
-    return cells
+    cpu_seconds = sum(run.cpu_seconds for run in runs)
+    return GPOExperiment(settings, seeds, time.perf_counter() - began, cpu_seconds, tuple(cells), tuple(runs))
 
 
-Job = tuple[str, str, int, GPOSettings]
-
-
-def _run_all(jobs: Sequence[Job], workers: int, progress: Progress) -> list[GPORun]:
+def _run_all(jobs: Sequence[tuple[str, str, int, GPOSettings]], workers: int, progress: Progress) -> list[GPORun]:
     progress("trainings", 0, len(jobs))
     runs: list[GPORun] = []
     if workers == 1:
@@ -148,3 +139,46 @@ def _start_worker(stop: Any) -> None:
 
 def _run_job(design: str, pattern: str, seed: int, settings: GPOSettings) -> GPORun:
     return train_and_measure(design, pattern, seed, settings, _stop.is_set)
+
+
+# ------------------------------------------------------------------------------------------------------------- page
+
+
+def render_experiment(experiment: GPOExperiment) -> str:
+    """The experiment as an HTML page that needs nothing but itself: the table, and learned against true weights."""
+    runs = experiment.runs
+    designs = list(dict.fromkeys(run.design for run in runs))
+    patterns = list(dict.fromkeys(run.pattern for run in runs))
+    cells = {(cell.design, cell.pattern, cell.sizes): cell for cell in experiment.cells}
+    rows = [
+        (pattern, f"{sizes}, {span[0]}–{span[-1]}", [cells[design, pattern, sizes] for design in designs])
+        for pattern in patterns
+        for sizes, span in SIZES.items()
+    ]
+    return charts.render_page(
+        "polysem.reproduction",
+        "gpo_synthetic.html",
+        title="GPO on synthetic patterns",
+        experiment=experiment,
+        designs=[DESIGNS[design] for design in designs],
+        rows=rows,
+        sections=[(pattern, list(_panels(pattern, runs, designs))) for pattern in patterns],
+    )
+
+
+def _panels(pattern: str, runs: Sequence[GPORun], designs: Sequence[str]) -> Iterator[Markup]:
+    """The learned and the true coefficients, by size and design."""
+    of_pattern = [run for run in runs if run.pattern == pattern]
+    for size in SHOWN:
+        true = coefficients(pattern, [size], size)[0].tolist()
+        # One scale for a row of panels, so that designs can be compared.
+        top = max(max(true), *(max(run.learned[size]) for run in of_pattern))
+        for design in designs:
+            title = f"n = {size}" + ("" if size in SIZES["seen"] else ", not seen in training")
+            label = "position k, largest value first"
+            chart = charts.Chart(title, label, "", (1, size), (0, top), whole_x=True, width=300, height=160)
+            marks = charts.line(chart, list(enumerate(true, 1)), "true", dots=False)
+            for run in of_pattern:
+                if run.design == design:
+                    marks += charts.line(chart, list(enumerate(run.learned[size], 1)), "c1", dots=False)
+            yield charts.figure(chart, marks, f"Coefficients of {DESIGNS[design]} for a set of {size}.")

@@ -8,18 +8,18 @@ Memory holds the graph of one chunk, and the loss still sees every negative of t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import TypeVar
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
 from polysem import distributed, objectives
-from polysem.encoders import Tokens
 from polysem.features import LocalFeatures
 from polysem.models import Model, Tower
 from polysem.models.tower import Hidden, Inputs
-from polysem.objectives import LabelledBatch, LabelObjective, Loss, Objective, Regulariser
+from polysem.objectives import LabelledBatch, LabelObjective, Loss, Objective
 from polysem.recipes import Recipe
 from polysem.sets import SetPrediction
 from polysem.similarity import Similarity
@@ -27,6 +27,8 @@ from polysem.training.distillation import kl_divergence
 from polysem.training.loading import TrainingBatch
 from polysem.training.masked_modelling import MaskedModellingHeads
 from polysem.training.monitoring.diagnosis import collapsed_label_loss, collapsed_loss
+
+InputsT = TypeVar("InputsT", bound=Inputs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +51,7 @@ class SideEmbeddings:
 
     def tensors(self) -> list[Tensor]:
         """Those that are there."""
-        every = (self.vectors, self.residual, self.logits, self.states)
-        return [tensor for tensor in every if tensor is not None]
+        return [each for each in (self.vectors, self.residual, self.logits, self.states) if each is not None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +88,7 @@ class Criterion(nn.Module):
         super().__init__()
         objective = objectives.build(**recipe.objective)
         if not isinstance(objective, (Objective, LabelObjective)):
-            raise TypeError(f"{recipe.objective['name']} is no objective")  # a checked recipe does not come here
+            raise TypeError(f"{recipe.objective['name']} is not an objective")  # a checked recipe does not come here
         self.objective: Objective | LabelObjective = objective
         self.heads, self.teacher = heads, recipe.teacher
         self.random_seed: int | None = None
@@ -95,12 +96,9 @@ class Criterion(nn.Module):
         self.regularisers = [
             (entry, objectives.build(entry.name, **entry.knobs)) for entry in recipe.regularisers if entry.weight > 0
         ]
-
-    @property
-    def needs_residual(self) -> bool:
+        on_residual = any(entry.on == "residual" for entry, _ in self.regularisers)
+        self.needs_residual = on_residual or isinstance(objective, LabelObjective)
         """Whether the loss reads residuals and logits."""
-        of_labels = isinstance(self.objective, LabelObjective)
-        return of_labels or any(entry.on == "residual" for entry, _ in self.regularisers)
 
     def forward(
         self, images: SideEmbeddings, texts: SideEmbeddings, batch: TrainingBatch, similarity: Similarity
@@ -123,9 +121,9 @@ class Criterion(nn.Module):
                 total = total + getattr(self.objective, "hidden_weight", 0.0) * predicted.total
                 parts |= predicted.parts
             for entry, regulariser in self.regularisers:
-                extra = _regularise(regulariser, images, texts, entry.on)
-                total = total + entry.weight * extra.total
-                parts[entry.name] = extra.total
+                on = "vectors" if entry.on == "vectors" else "residual"
+                parts[entry.name] = regulariser(getattr(images, on), getattr(texts, on)).total
+                total = total + entry.weight * parts[entry.name]
         return Loss(total, parts, loss.info), scores.detach(), objective, collapsed
 
     def _objective(
@@ -133,30 +131,15 @@ class Criterion(nn.Module):
     ) -> tuple[Loss, float]:
         """The objective, and what it would be for a collapsed model."""
         if isinstance(self.objective, LabelObjective):
-            if batch.labels is None:
-                raise TypeError("a label objective needs labels")  # training gives them
-            image, text = (
-                LabelledBatch(
-                    side.vectors, side.vectors if side.residual is None else side.residual, side.logits, labels
-                )
-                for side, labels in zip((images, texts), batch.labels, strict=True)
-            )
+            if batch.labels is None or images.residual is None or texts.residual is None:
+                raise TypeError("a label objective needs labels and residuals")  # training gives them
+            image = LabelledBatch(images.vectors, images.residual, images.logits, batch.labels[0])
+            text = LabelledBatch(texts.vectors, texts.residual, texts.logits, batch.labels[1])
             loss = self.objective(image, text, batch.positives)
             return loss, collapsed_label_loss(self.objective, image, text, batch.positives)
         # Before the objective, so that one which draws its number of negatives draws the same for both.
         collapsed = collapsed_loss(self.objective, scores.detach(), batch.positives)
         return self.objective(scores, batch.positives), collapsed
-
-
-def _regularise(part: nn.Module, images: SideEmbeddings, texts: SideEmbeddings, on: str) -> Loss:
-    if not isinstance(part, Regulariser):
-        raise TypeError(f"{type(part).__name__} is no regulariser")
-    if on == "vectors":
-        return part(images.vectors, texts.vectors)  # type: ignore[no-any-return]
-    return part(images.residual, texts.residual)  # type: ignore[no-any-return]
-
-
-# -------------------------------------------------------------------------------------------------- forward, backward
 
 
 def run_batch(
@@ -242,61 +225,55 @@ class _ChunkedTower:
         self.accelerator, self.criterion = accelerator, criterion
         self.cuts: list[tuple[Tensor, Tensor]] = []
         """Tensors whose graph was cut, each with the leaf that stands for it."""
-        if _has_batch_statistics(tower):
+        norms = (module for module in tower.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm))
+        if any(norm.training for norm in norms):
             # Batch norm looks at the whole batch: what comes before it cannot be cut. It is the cheap part.
             with accelerator.autocast():
                 encoded, projected = (self._cut_graph(features) for features in tower.encode(inputs, keep, masks))
 
             def predict(rows: slice) -> SetPrediction:
-                return tower.embed(_slice_features(encoded, rows), _slice_features(projected, rows))
+                return tower.embed(_slice(encoded, rows), _slice(projected, rows))
         else:
 
             def predict(rows: slice) -> SetPrediction:
-                prediction: SetPrediction = tower(
-                    _slice_inputs(inputs, rows),
-                    None if keep is None else keep[rows],
-                    None if masks is None else masks.rows(rows),
-                )
+                kept, masked = None if keep is None else keep[rows], None if masks is None else masks.rows(rows)
+                prediction: SetPrediction = tower(_slice(inputs, rows), kept, masked)
                 return prediction
 
         self.predict: Callable[[slice], SetPrediction] = predict
         self.chunks = [slice(first, first + chunk) for first in range(0, len(inputs), chunk)]
+        self.rng = torch.cuda if accelerator.device.type == "cuda" else torch.random
         self.random_states: list[Tensor] = []
 
     def _cut_graph(self, features: LocalFeatures) -> LocalFeatures:
         """The same features as leaves of a new graph; `backward` connects the two graphs again."""
-
-        def cut(tensor: Tensor) -> Tensor:
-            if not tensor.requires_grad:
-                return tensor
-            leaf = tensor.detach().requires_grad_()
-            self.cuts.append((tensor, leaf))
-            return leaf
-
-        summary = None if features.summary is None else cut(features.summary)
-        return LocalFeatures(cut(features.values), features.mask, summary)
+        leaves = {}
+        for name in ("values", "summary"):
+            tensor = getattr(features, name)
+            if tensor is not None and tensor.requires_grad:
+                leaves[name] = tensor.detach().requires_grad_()
+                self.cuts.append((tensor, leaves[name]))
+        return replace(features, **leaves)
 
     def embed(self) -> SideEmbeddings:
         """The embeddings as leaves, without a graph behind them."""
         parts = []
         with torch.no_grad(), self.accelerator.autocast():
             for rows in self.chunks:
-                self.random_states.append(_random_state(self.accelerator.device))
+                self.random_states.append(self.rng.get_rng_state())
                 parts.append(_side(self.predict(rows), self.criterion))
-
-        def join(name: str) -> Tensor | None:
-            tensors = [tensor for part in parts if (tensor := getattr(part, name)) is not None]
-            return torch.cat(tensors).requires_grad_() if tensors else None
-
-        vectors = torch.cat([part.vectors for part in parts]).requires_grad_()
-        norm = sum(part.residual_norm for part in parts) / len(parts)
-        return SideEmbeddings(vectors, join("residual"), norm, join("logits"), join("states"))
+        joined = {
+            name: torch.cat([getattr(part, name) for part in parts]).requires_grad_()
+            for name in ("vectors", "residual", "logits", "states")
+            if getattr(parts[0], name) is not None
+        }
+        return SideEmbeddings(**joined, residual_norm=sum(part.residual_norm for part in parts) / len(parts))
 
     def backward(self, whole: SideEmbeddings) -> None:
         """Push the embeddings' gradient through each chunk, with the random numbers of `embed` (dropout)."""
-        after = _random_state(self.accelerator.device)
+        after = self.rng.get_rng_state()
         for rows, state in zip(self.chunks, self.random_states, strict=True):
-            _set_random_state(state, self.accelerator.device)
+            self.rng.set_rng_state(state)
             with self.accelerator.autocast():
                 part = _side(self.predict(rows), self.criterion)
             _backward_pairs(
@@ -304,13 +281,8 @@ class _ChunkedTower:
                 for tensor, leaf in zip(part.tensors(), whole.tensors(), strict=True)
                 if leaf.grad is not None and tensor.requires_grad
             )
-        _set_random_state(after, self.accelerator.device)
+        self.rng.set_rng_state(after)
         _backward_pairs((tensor, leaf.grad) for tensor, leaf in self.cuts if leaf.grad is not None)
-
-
-def _has_batch_statistics(tower: Tower) -> bool:
-    """Whether some norm of this tower looks at the batch as a whole while training."""
-    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training for module in tower.modules())
 
 
 def _backward_pairs(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
@@ -320,22 +292,9 @@ def _backward_pairs(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
         torch.autograd.backward([tensor for tensor, _ in listed], [gradient for _, gradient in listed])
 
 
-def _slice_inputs(inputs: Inputs, rows: slice) -> Inputs:
+def _slice(inputs: InputsT, rows: slice) -> InputsT:
+    """Some rows of pixels, tokens or features."""
     if isinstance(inputs, Tensor):
-        return inputs[rows]
-    if isinstance(inputs, LocalFeatures):
-        return _slice_features(inputs, rows)
-    return Tokens(inputs.ids[rows], inputs.mask[rows])
-
-
-def _slice_features(features: LocalFeatures, rows: slice) -> LocalFeatures:
-    summary = None if features.summary is None else features.summary[rows]
-    return LocalFeatures(features.values[rows], features.mask[rows], summary)
-
-
-def _random_state(device: torch.device) -> Tensor:
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
-
-
-def _set_random_state(state: Tensor, device: torch.device) -> None:
-    torch.cuda.set_rng_state(state, device) if device.type == "cuda" else torch.set_rng_state(state)
+        return inputs[rows]  # type: ignore[return-value]
+    tensors = {field.name: getattr(inputs, field.name) for field in fields(inputs)}
+    return replace(inputs, **{name: tensor[rows] for name, tensor in tensors.items() if tensor is not None})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,7 +28,7 @@ def build_model(recipe: Recipe, train: Collection) -> Model:
         ConfigError: the recipe states a width that the data does not have.
     """
     image, text = recipe.image.tower(), recipe.text.tower()
-    _check_kind(recipe, train)
+    _check_content(recipe, train)
     if encoder_takes(image["encoder"]["name"]) == "features":
         width = load_features(train[0].media).shape[1]
         if image["encoder"].setdefault("input_dim", width) != width:
@@ -38,9 +37,16 @@ def build_model(recipe: Recipe, train: Collection) -> Model:
                 f"{width}. Leave it out: it is read from the data."
             )
     dim = recipe.dim
-    classifying = [side["sets"] for side in (image, text) if side["sets"] != "shared" and _classifies(side["sets"])]
+    sets_of_sides = [side["sets"] for side in (image, text) if side["sets"] != "shared"]
+    classifying = [sets for sets in sets_of_sides if set_registry.find(sets["name"]).classifies]
     if classifying:
-        names = classifying[0].get("labels") or _label_names(train)
+        names = classifying[0].get("labels") or train.label_names
+        if not names:
+            raise InputError(
+                f"{train.name} has no labels to learn from. Give it a table captions.csv or captions.jsonl with a "
+                "column `labels`, put COCO's instances_*.json beside its captions, take the names of subfolders with "
+                "--folder-labels, or choose a recipe that learns from pairs."
+            )
         for sets in classifying:
             sets.setdefault("labels", names)
         dim = len(names) if dim == "labels" else dim
@@ -68,27 +74,12 @@ def learns_labels(recipe: Recipe) -> bool:
 
 
 def label_matrix(collection: Collection, labels: Sequence[str]) -> Tensor:
-    """(items, classes): 1 where an item has the label. Labels that are no class do not count."""
+    """(items, classes): 1 where an item has the label. Labels outside the classes do not count."""
     columns = {label: column for column, label in enumerate(labels)}
     matrix = torch.zeros(len(collection), len(columns))
     for row, item in zip(matrix, collection, strict=True):
         row[[columns[label] for label in item.labels if label in columns]] = 1.0
     return matrix
-
-
-def _classifies(sets: dict[str, Any]) -> bool:
-    return set_registry.find(sets["name"]).classifies
-
-
-def _label_names(train: Collection) -> list[str]:
-    """Every label of the training items: the classes of a model that learns them."""
-    if not train.label_names:
-        raise InputError(
-            f"{train.name} has no labels to learn from. Give it a table captions.csv or captions.jsonl with a column "
-            "`labels`, put COCO's instances_*.json beside its captions, take the names of subfolders with "
-            "--folder-labels, or choose a recipe that learns from pairs."
-        )
-    return train.label_names
 
 
 def _start_from_glove(encoder: BiGRU, vocabulary: Vocabulary, source: str) -> None:
@@ -98,26 +89,28 @@ def _start_from_glove(encoder: BiGRU, vocabulary: Vocabulary, source: str) -> No
     if words.dim != width:
         raise ConfigError(
             f"data.glove={source} has {words.dim} dimensions, text.encoder.word_dim is {width}. "
-            f"Say text.encoder.word_dim={words.dim}, or give another GloVe file."
+            f"Set text.encoder.word_dim={words.dim}, or give another GloVe file."
         )
     known = torch.from_numpy(words.found)
     with torch.no_grad():
         encoder.embedding.weight[known] = torch.from_numpy(words.vectors)[known]
 
 
-def _check_kind(recipe: Recipe, train: Collection) -> None:
+def _check_content(recipe: Recipe, train: Collection) -> None:
+    """Raise unless the collection holds what the image encoder takes."""
     name = recipe.image.encoder["name"]
-    takes = "features" if encoder_takes(name) == "features" else f"{encoder_kind(name)}s".replace("images", "pictures")
+    from_features, of_videos = encoder_takes(name) == "features", encoder_kind(name) == "video"
+    takes = "features" if from_features else "videos" if of_videos else "pictures"
     if takes == train.content:
         return
-    made = "a .npy of frames for each video" if name == "frames" else "SCAN's *_ims.npy"
-    needs = f"precomputed features ({made})" if takes == "features" else takes
+    made, content = "a .npy of frames for each video" if of_videos else "SCAN's *_ims.npy", str(train.content)
+    needs = f"precomputed features ({made})" if from_features else takes
     fitting = "semantic-sharing" if learns_labels(recipe) else "vse-infty"
     remedy = (
         f"Choose a recipe that fits (`polysem recipes`), e.g. small-{fitting} for pictures, {fitting} for regions, "
         "small-vse-infty-video for videos."
     )
-    if name == "frames" and train.content == "videos":
+    if from_features and of_videos and content == "videos":
+        content = "video files"
         remedy = "Add --set image.encoder.name=video_frames to read them as they are, or choose small-vse-infty-video."
-    content = "video files" if name == "frames" and train.content == "videos" else train.content
     raise InputError(f"The recipe {recipe.name} takes {needs}, and {train.name} is a collection of {content}. {remedy}")

@@ -13,10 +13,9 @@ from torch.nn import functional as F
 from polysem import distributed
 from polysem.data import train_overlap
 from polysem.data.collection import Collection
-from polysem.data.store import FeatureStore
 from polysem.errors import InputError
 from polysem.evaluation.embeddings import embed
-from polysem.models import Model, Tower, load
+from polysem.models import Model, load
 from polysem.progress import Progress
 from polysem.recipes.schema import Teacher
 from polysem.similarity import Similarity
@@ -39,12 +38,11 @@ class TeacherScores:
 def kl_divergence(scores: Tensor, teacher_scores: Tensor, temperature: float) -> Tensor:
     """The Kullback-Leibler divergence of a student's answers from its teacher's, averaged over both ways: images pick
     among texts, texts among images."""
-
-    def one_way(student: Tensor, teacher: Tensor) -> Tensor:
-        student, teacher = (F.log_softmax(each / temperature, dim=1) for each in (student, teacher))
-        return F.kl_div(student, teacher, reduction="batchmean", log_target=True)
-
-    return (one_way(scores, teacher_scores) + one_way(scores.t(), teacher_scores.t())) / 2
+    total = scores.new_zeros(())
+    for pair in ((scores, teacher_scores), (scores.t(), teacher_scores.t())):
+        student, teacher = (F.log_softmax(each / temperature, dim=1) for each in pair)
+        total = total + F.kl_div(student, teacher, reduction="batchmean", log_target=True)
+    return total / 2
 
 
 def load_teacher(entry: Teacher | None, val: Collection) -> Model | None:
@@ -78,15 +76,14 @@ def embed_with_teacher(
     Args:
         stores: the student's features, used where the teacher's encoders are the same.
     """
-    features = entry.features or _matching_store(stores[0], model.image)
-    text_features = entry.text_features or _matching_store(stores[1], model.text)
+    fitting = [
+        store.folder if store is not None and store.fingerprint == tower.encoder.fingerprint() else None
+        for store, tower in zip(stores, (model.image, model.text), strict=True)
+    ]
+    features, text_features = entry.features or fitting[0], entry.text_features or fitting[1]
     if distributed.rank() > 0:
         distributed.barrier()  # for the first process, which writes what the others read
     embedded = embed(model, train, features=features, text_features=text_features, cache=cache, progress=progress)
     if distributed.rank() == 0:
         distributed.barrier()
     return TeacherScores(embedded.images, embedded.texts, model.similarity)
-
-
-def _matching_store(store: FeatureStore | None, tower: Tower) -> Path | None:
-    return store.folder if store is not None and store.fingerprint == tower.encoder.fingerprint() else None

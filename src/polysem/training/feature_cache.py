@@ -10,7 +10,7 @@ import json
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from polysem import atomic_write, distributed
 from polysem.data.collection import Collection
@@ -19,7 +19,8 @@ from polysem.encoders import Encoder, PixelEncoder, TextEncoder, caption_keys, e
 from polysem.environment.paths import cache_folder
 from polysem.errors import ConfigError, InputError
 from polysem.progress import Progress
-from polysem.recipes import Recipe, Side
+from polysem.recipes import Recipe
+from polysem.training.run_folder import read_json
 
 Stores = tuple[FeatureStore | None, FeatureStore | None]
 """Of images and of captions."""
@@ -30,12 +31,10 @@ _CHECKED_BYTES = 4096
 """Of a picture: with its size, enough to tell it from another."""
 
 
-def is_frozen(encoder: Encoder, side: Side) -> bool:
-    """Whether this encoder gives the same features for an input at every step."""
-    unchanged = (
-        encoder.takes != "features" and encoder.config.get("trainable") == "none" and encoder.config.get("dim") is None
-    )
-    return unchanged and not (side.augment.pixels or side.augment.words)
+def is_frozen(encoder: Encoder) -> bool:
+    """Whether an encoder's weights never change: it gives the same features for an input at every step."""
+    config = encoder.config
+    return encoder.takes != "features" and config.get("trainable") == "none" and config.get("dim") is None
 
 
 def cache_both_sides(
@@ -52,10 +51,9 @@ def cache_both_sides(
         progress: its stages are "images" and "captions".
     """
     stores: list[FeatureStore | None] = []
-    for what, encoder, side, folder in zip(
-        ("images", "captions"), encoders, (recipe.image, recipe.text), folders, strict=True
-    ):
-        if is_frozen(encoder, side):
+    sides = zip(("images", "captions"), encoders, (recipe.image, recipe.text), folders, strict=True)
+    for what, encoder, side, folder in sides:
+        if is_frozen(encoder) and not (side.augment.pixels or side.augment.words):
 
             def report(_: str, done: int, total: int, /, what: str = what) -> None:
                 progress(what, done, total)
@@ -86,41 +84,28 @@ def cache_features(collection: Collection, encoder: Encoder, folder: Path | None
     if folder is None:
         name = f"{collection.name}-{_content_digest(collection, encoder)}-{fingerprint[:12]}"
         folder = cache_folder() / "features" / name
-    elif (folder / "manifest.json").exists():
-        store = FeatureStore.open(folder)
-        if store.fingerprint != fingerprint:
-            raise InputError(
-                f"The features in {folder} were made by another encoder ({store.manifest.encoder.get('name')}, "
-                f"fingerprint {store.fingerprint[:12]}) than this recipe's ({encoder.config['name']}, "
-                f"{fingerprint[:12]}). Give another folder, or leave the option out: they are then made and kept in "
-                "the cache."
-            )
-    _check_contents(folder, collection, encoder.takes)
-    complete = _open_complete(folder, collection, encoder)
-    if complete is not None:
-        return complete
-    rank, size = distributed.rank(), distributed.world_size()
+    store = FeatureStore.open(folder) if (folder / "manifest.json").exists() else None
+    if store is not None and store.fingerprint != fingerprint:
+        raise InputError(
+            f"The features in {folder} were made by another encoder ({store.manifest.encoder.get('name')}, fingerprint "
+            f"{store.fingerprint[:12]}) than this recipe's ({encoder.config['name']}, {fingerprint[:12]}). "
+            "Give another folder, or leave the option out: they are then made and kept in the cache."
+        )
+    check_contents(folder, collection, encoder.takes)
+    if store is not None:
+        wanted = caption_keys(collection) if encoder.takes == "tokens" else [item.id for item in collection]
+        left_out = {skip.what for skip in store.skipped}
+        if all(key in store or key in left_out for key in wanted):
+            return store  # only read, by as many runs at once as there are
+    share: dict[str, Any] = {"rank": distributed.rank(), "world_size": distributed.world_size(), "progress": progress}
     if encoder.takes == "pixels":
-        pixels = cast(PixelEncoder, encoder)
-        store = extract(collection, pixels, folder, rank=rank, world_size=size, progress=progress)
+        store = extract(collection, cast(PixelEncoder, encoder), folder, **share)
     else:
-        text = cast(TextEncoder, encoder)
-        store = extract_texts(collection, text, folder, rank=rank, world_size=size, progress=progress)
-    if rank == 0:
-        contents = {**_read_contents(folder), **checksums(collection, encoder.takes)}
+        store = extract_texts(collection, cast(TextEncoder, encoder), folder, **share)
+    if distributed.rank() == 0:
+        contents = {**read_json(folder / CONTENTS), **checksums(collection, encoder.takes)}
         atomic_write.write_text(folder / CONTENTS, json.dumps(contents))
     return store
-
-
-def _open_complete(folder: Path, collection: Collection, encoder: Encoder) -> FeatureStore | None:
-    """The store, if nothing is left to do: it is then only read, by as many runs at once as there are."""
-    if not (folder / "manifest.json").exists():
-        return None
-    store = FeatureStore.open(folder)
-    wanted = caption_keys(collection) if encoder.takes == "tokens" else [item.id for item in collection]
-    left_out = {skip.what for skip in store.skipped}
-    done = store.fingerprint == encoder.fingerprint() and all(key in store or key in left_out for key in wanted)
-    return store if done else None
 
 
 def _content_digest(collection: Collection, encoder: Encoder) -> str:
@@ -139,10 +124,10 @@ def _content_digest(collection: Collection, encoder: Encoder) -> str:
     return content.hexdigest()[:12]
 
 
-def _check_contents(folder: Path, collection: Collection, takes: str) -> None:
-    """Raise if an item of this collection was something else when the store was made. A store made by `polysem
-    features` has no checksums: it is trusted."""
-    known = _read_contents(folder)
+def check_contents(folder: Path, collection: Collection, takes: str) -> None:
+    """Raise if an item was something else when the store was made. `polysem features` leaves no checksums: a store of
+    its making is trusted."""
+    known = read_json(folder / CONTENTS)
     if not known:
         return
     changed = [key for key, checksum in checksums(collection, takes).items() if known.get(key, checksum) != checksum]
@@ -161,20 +146,12 @@ def checksums(collection: Collection, takes: str) -> dict[str, int]:
             for item in collection
             for number, caption in enumerate(item.captions)
         }
-    return {item.id: _picture_checksum(item.media.path) for item in collection}
 
+    def checksum(path: Path) -> int:
+        try:
+            with path.open("rb") as file:
+                return zlib.crc32(file.read(_CHECKED_BYTES), path.stat().st_size)
+        except OSError:
+            return 0
 
-def _picture_checksum(path: Path) -> int:
-    try:
-        with path.open("rb") as file:
-            return zlib.crc32(file.read(_CHECKED_BYTES), path.stat().st_size)
-    except OSError:
-        return 0
-
-
-def _read_contents(folder: Path) -> dict[str, int]:
-    try:
-        contents = json.loads((folder / CONTENTS).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return contents if isinstance(contents, dict) else {}
+    return {item.id: checksum(item.media.path) for item in collection}

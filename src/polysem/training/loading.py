@@ -5,7 +5,7 @@ Every random draw is a function of seed, epoch and item, so that a resumed run l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -14,18 +14,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from polysem import distributed
 from polysem.data.augmentation import grid_drop, item_rng, region_drop, word_mask
 from polysem.data.batching import Batch, Batches, Places
 from polysem.data.collection import Collection
-from polysem.data.store import FeatureStore
 from polysem.encoders import Tokens, caption_keys
 from polysem.errors import ConfigError
-from polysem.models import Model, Tower
+from polysem.models import Model
 from polysem.models.embedding import move
 from polysem.models.items import ImageItems, Items, SentenceItems, collection_images, collection_texts
 from polysem.models.tower import Inputs
-from polysem.recipes import Side
+from polysem.recipes import Recipe, Side
 from polysem.training.distillation import TeacherScores
+from polysem.training.feature_cache import Stores
 from polysem.training.masked_modelling import MaskedTokens, TokenMasker
 
 PREFETCH = 2
@@ -59,7 +60,7 @@ class TrainingBatch:
 class InputSource:
     """Inputs of one side by position: items for images, captions for texts. keys: names what augmentation draws for."""
 
-    def __init__(self, items: Items[Any], keys: Callable[[int], str], side: Side, seed: int) -> None:
+    def __init__(self, items: Items[Any], keys: Sequence[str], side: Side, seed: int) -> None:
         self.items, self.keys, self.side, self.seed = items, keys, side, seed
 
     def load(self, places: Places, epoch: int) -> Inputs:
@@ -74,11 +75,12 @@ class InputSource:
         lengths = inputs.mask.sum(1).tolist() if not isinstance(inputs, Tensor) else [tokens] * len(inputs)
         kept = np.zeros((len(places), max(lengths)), bool)
         for row, (place, length) in enumerate(zip(places.tolist(), lengths, strict=True)):
-            kept[row, rule(length, self.draws(place, epoch), self.side.augment.rate)] = True
+            kept[row, rule(length, self.rng(place, epoch), self.side.augment.rate)] = True
         return torch.from_numpy(kept)
 
-    def draws(self, place: int, epoch: int) -> np.random.Generator:
-        return item_rng(self.seed, epoch, self.keys(place))
+    def rng(self, place: int, epoch: int) -> np.random.Generator:
+        """The random numbers of an item in an epoch."""
+        return item_rng(self.seed, epoch, self.keys[place])
 
 
 class PixelSource(InputSource):
@@ -86,22 +88,22 @@ class PixelSource(InputSource):
 
     items: ImageItems
 
-    def __init__(self, items: ImageItems, keys: Callable[[int], str], side: Side, seed: int) -> None:
+    def __init__(self, items: ImageItems, keys: Sequence[str], side: Side, seed: int) -> None:
         super().__init__(items, keys, side, seed)
         self.readers = ThreadPoolExecutor(max(2, torch.get_num_threads()), thread_name_prefix="readers")
 
     def load(self, places: Places, epoch: int) -> Inputs:
-        return self.items.collate(list(self.readers.map(lambda place: self._pixels(place, epoch), places.tolist())))
+        def read(place: int) -> Tensor:
+            if not self.side.augment.pixels:
+                return self.items.load(place)
+            seed = int(self.rng(place, epoch).integers(2**62))
+            return self.items.load(place, torch.Generator().manual_seed(seed))
 
-    def _pixels(self, place: int, epoch: int) -> Tensor:
-        if not self.side.augment.pixels:
-            return self.items.load(place)
-        seed = int(self.draws(place, epoch).integers(2**62))
-        return self.items.load(place, torch.Generator().manual_seed(seed))
+        return self.items.collate(list(self.readers.map(read, places.tolist())))
 
 
 class CaptionSource(InputSource):
-    """Tokens of captions, of which augmentation hides or deletes words."""
+    """Tokens of captions, of which augmentation masks or deletes words."""
 
     items: SentenceItems
 
@@ -110,31 +112,22 @@ class CaptionSource(InputSource):
         if not augment.words:
             return super().load(places, epoch)
         words_of_texts = encoder.tokenize_words([self.items.texts[place] for place in places.tolist()])
-        rows = [
-            word_mask(
-                words, self.draws(place, epoch), encoder.mask_id, encoder.vocab_size, augment.rate, augment.protect_ends
-            )
-            for place, words in zip(places.tolist(), words_of_texts, strict=True)
-        ]
-        return Tokens.from_lists(rows)
+        knobs = encoder.mask_id, encoder.vocab_size, augment.rate, augment.protect_ends
+        pairs = zip(places.tolist(), words_of_texts, strict=True)
+        return Tokens.from_lists([word_mask(words, self.rng(place, epoch), *knobs) for place, words in pairs])
 
 
-def image_source(
-    tower: Tower, collection: Collection, store: FeatureStore | None, side: Side, seed: int
-) -> InputSource:
-    """The images of a collection; their features, where a store is given or the collection holds them."""
-    items = collection_images(tower.encoder, collection, store)
-    keys = [item.id for item in collection].__getitem__
-    return (
-        PixelSource(items, keys, side, seed) if isinstance(items, ImageItems) else InputSource(items, keys, side, seed)
-    )
-
-
-def text_source(tower: Tower, collection: Collection, store: FeatureStore | None, side: Side, seed: int) -> InputSource:
-    """The captions of a collection; their features, where a store is given."""
-    items = collection_texts(tower.encoder, collection, store)
-    source = CaptionSource if isinstance(items, SentenceItems) else InputSource
-    return source(items, caption_keys(collection).__getitem__, side, seed)
+def build_sources(
+    model: Model, collection: Collection, stores: Stores, recipe: Recipe
+) -> tuple[InputSource, InputSource]:
+    """The images and captions of a collection; their features, where a store is given or the collection holds them."""
+    images = collection_images(model.image.encoder, collection, stores[0])
+    texts = collection_texts(model.text.encoder, collection, stores[1])
+    image_source: type[InputSource] = PixelSource if isinstance(images, ImageItems) else InputSource
+    text_source: type[InputSource] = CaptionSource if isinstance(texts, SentenceItems) else InputSource
+    image_keys, text_keys = [item.id for item in collection], caption_keys(collection)
+    seed = recipe.training.seed
+    return image_source(images, image_keys, recipe.image, seed), text_source(texts, text_keys, recipe.text, seed)
 
 
 class BatchLoader:
@@ -151,20 +144,19 @@ class BatchLoader:
         images: InputSource,
         texts: InputSource,
         batches: Batches,
-        rank: int = 0,
-        world_size: int = 1,
         labels: Tensor | None = None,
         masker: TokenMasker | None = None,
     ) -> None:
         self.model, self.images, self.texts, self.batches = model, images, texts, batches
-        self.rank, self.world_size, self.labels, self.masker = rank, world_size, labels, masker
+        self.labels, self.masker = labels, masker
+        self.rank, self.world_size = distributed.rank(), distributed.world_size()
         self.teacher: TeacherScores | None = None
         """Of distillation; set before the first batch."""
         smallest = min(batches.batch, len(batches.collection)) // 2  # a visit may end with half a batch
-        if world_size > 1 and smallest < world_size:
+        if self.world_size > 1 and smallest < self.world_size:
             raise ConfigError(
-                f"training.batch={batches.batch} on {len(batches.collection)} images is too small for {world_size} "
-                "processes: a share would be empty. Raise it, or use fewer processes."
+                f"training.batch={batches.batch} on {len(batches.collection)} images is too small for "
+                f"{self.world_size} processes: a share would be empty. Raise it, or use fewer processes."
             )
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[TrainingBatch]:
@@ -192,13 +184,14 @@ class BatchLoader:
         text_keep = self.texts.keep(texts, captions, epoch)
         masked = None
         if self.masker is not None:
-            image_keys, text_keys = (
-                [source.keys(place) for place in places.tolist()]
-                for source, places in ((self.images, pictures), (self.texts, captions))
-            )
+            image_keys = [self.images.keys[place] for place in pictures.tolist()]
+            text_keys = [self.texts.keys[place] for place in captions.tolist()]
             texts, masked = self.masker.mask(images, image_keys, texts, captions, text_keys, epoch)
             masked = masked.among(image_keep, text_keep)
-        device = self.model.device
+        device, labels = self.model.device, None
+        if self.labels is not None:  # a caption has those of the image it came with
+            of_images = self.labels[torch.from_numpy(batch.images)].to(device)
+            labels = of_images, of_images[torch.from_numpy(batch.owner_rows).to(device)]
         return TrainingBatch(
             move(images, device),
             move(texts, device),
@@ -206,14 +199,7 @@ class BatchLoader:
             None if text_keep is None else text_keep.to(device),
             torch.from_numpy(batch.positives).to(device),
             ([s.stop - s.start for s, _ in shares], [s.stop - s.start for _, s in shares]),
-            self._labels(batch, device),
+            labels,
             None if masked is None else masked.to(device),
             None if self.teacher is None else self.teacher.scores(batch.images, batch.captions).to(device),
         )
-
-    def _labels(self, batch: Batch, device: torch.device) -> tuple[Tensor, Tensor] | None:
-        """Of images and of captions: a caption has those of the image it came with."""
-        if self.labels is None:
-            return None
-        of_images = self.labels[torch.from_numpy(batch.images)].to(device)
-        return of_images, of_images[torch.from_numpy(batch.owner_rows).to(device)]

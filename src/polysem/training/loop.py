@@ -6,10 +6,11 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
-from types import FrameType, TracebackType
+from pathlib import Path
+from types import FrameType
 from typing import Any, Literal, Protocol, Self
 
 import numpy as np
@@ -21,6 +22,7 @@ from polysem.errors import ConfigError, NonFiniteError, PolysemError
 from polysem.models import Model
 from polysem.recipes import Recipe
 from polysem.training.backward import BatchResult, Criterion, run_batch
+from polysem.training.feature_cache import is_frozen
 from polysem.training.loading import BatchLoader, TrainingBatch
 from polysem.training.masked_modelling import MaskedModellingHeads
 from polysem.training.monitoring.diagnosis import (
@@ -31,13 +33,24 @@ from polysem.training.monitoring.diagnosis import (
     gradient_shares,
 )
 from polysem.training.optimiser import build_optimiser, is_warming, loss_factor, lr_factor
-from polysem.training.run_folder import Checkpoints, MetricsLog, TrainingCheckpoint, collect_tensors, restore_tensors
+from polysem.training.run_folder import (
+    Checkpoints,
+    MetricsLog,
+    TrainingCheckpoint,
+    collect_tensors,
+    flatten_numbers,
+    restore_tensors,
+)
 from polysem.training.validation import selection_score
 
 SAVE_SECONDS = 120.0
 """A checkpoint at least so often: what a kill can cost."""
 
 OnCollapse = Literal["stop", "warn"]
+
+_DIVERGED = (
+    "Lower the learning rate (--set optimiser.lr=…) or clip (--set optimiser.clip=1), and train into another folder."
+)
 
 
 class StoppedError(PolysemError):
@@ -69,14 +82,13 @@ class NullObserver:
     """An observer that shows nothing."""
 
     def features(self, what: str, done: int, total: int) -> None: ...
+    def step(self, record: Mapping[str, Any]) -> None: ...
+    def validation(self, record: Mapping[str, Any]) -> None: ...
+    def finding(self, finding: TrainingFinding) -> None: ...
     def begin(
         self, title: str, total: int, step: int, best: dict[str, Any] | None
     ) -> AbstractContextManager[StepObserver]:
         return nullcontext(self)
-
-    def step(self, record: Mapping[str, Any]) -> None: ...
-    def validation(self, record: Mapping[str, Any]) -> None: ...
-    def finding(self, finding: TrainingFinding) -> None: ...
 
 
 class TrainingLoop:
@@ -84,6 +96,7 @@ class TrainingLoop:
 
     Args:
         validate: measures the model on the validation items.
+        run: the folder of its checkpoints and metrics.
         heads: train beside the model, to predict masked tokens.
     """
 
@@ -93,15 +106,14 @@ class TrainingLoop:
         model: Model,
         loader: BatchLoader,
         validate: Callable[[], dict[str, Any]],
-        checkpoints: Checkpoints,
-        log: MetricsLog,
+        run: Path,
         accelerator: Accelerator,
         on_collapse: OnCollapse = "warn",
         heads: MaskedModellingHeads | None = None,
     ) -> None:
         self.recipe, self.model, self.loader, self.validate = recipe, model, loader, validate
-        self.checkpoints, self.log, self.accelerator = checkpoints, log, accelerator
-        self.on_collapse = on_collapse
+        self.checkpoints, self.log = Checkpoints(run), MetricsLog(run, accelerator.is_main_process)
+        self.accelerator, self.on_collapse = accelerator, on_collapse
         self.observer: StepObserver = NullObserver()
         self.criterion = Criterion(recipe, heads)
         self.optimiser = build_optimiser(model, recipe.optimiser, heads)
@@ -110,10 +122,8 @@ class TrainingLoop:
         self.accumulate = recipe.training.accumulate
         self.steps_per_epoch = len(loader.batches) // self.accumulate
         if not self.steps_per_epoch:
-            raise ConfigError(
-                f"training.accumulate={self.accumulate} asks for more batches than the {len(loader.batches)} of an "
-                "epoch. Lower it, or training.batch."
-            )
+            batches = f"more batches than the {len(loader.batches)} of an epoch"
+            raise ConfigError(f"training.accumulate={self.accumulate} asks for {batches}. Lower it, or training.batch.")
         self.total = self.steps_per_epoch * recipe.training.epochs
         self.monitor = TrainingMonitor()
         self.step, self.validated, self.seconds = 0, 0, 0.0
@@ -122,12 +132,8 @@ class TrainingLoop:
         self.frozen = frozenset(
             f"{side}.encoder"
             for side, tower in (("image", model.image), ("text", model.text))
-            if tower.encoder.config.get("trainable") == "none"
-            and tower.encoder.config.get("dim") is None
-            and tower.encoder.takes != "features"
+            if is_frozen(tower.encoder)
         )
-
-    # ------------------------------------------------------------------------------------------------- checkpoints
 
     def resume(self) -> bool:
         """Go on from the last checkpoint, if there is one."""
@@ -162,28 +168,23 @@ class TrainingLoop:
         tensors = collect_tensors(self.model, optimiser, self.frozen, heads)
         self.checkpoints.save(kind, TrainingCheckpoint(tensors, state))
 
-    def checkpoint_due(self, seconds: float) -> bool:
-        """seconds: since the last one."""
-        every = self.recipe.training.checkpoint_every
-        return self.step % (every or self.steps_per_epoch) == 0 or seconds > SAVE_SECONDS
-
-    # ------------------------------------------------------------------------------------------------------ epochs
-
     def run(self) -> None:
         """Train until the last step. Interrupted, it leaves a checkpoint to go on from."""
         saved = began = time.monotonic()
-        before = self.seconds
+        before, every = self.seconds, self.recipe.training.checkpoint_every or self.steps_per_epoch
         try:
             with DeferredInterrupt() as interrupt:
                 self.validate_epoch()  # of a run that was cut between its last step and its validation
                 while self.step < self.total:
                     epoch = self.step // self.steps_per_epoch
                     self.begin_epoch(epoch)
-                    for batches in self.load_batches(epoch):
-                        self.take_step(batches, epoch)
+                    done = self.step - epoch * self.steps_per_epoch
+                    batches = self.loader.epoch(epoch, start=done * self.accumulate)
+                    for _ in range(self.steps_per_epoch - done):
+                        self.take_step([next(batches) for _ in range(self.accumulate)], epoch)
                         self.seconds = before + time.monotonic() - began
                         self.validate_epoch()
-                        if self.checkpoint_due(time.monotonic() - saved):
+                        if self.step % every == 0 or time.monotonic() - saved > SAVE_SECONDS:
                             self.save()
                             saved = time.monotonic()
                         interrupt.check()
@@ -201,13 +202,6 @@ class TrainingLoop:
                 trainable = side.encoder.get("trainable", "all")
                 tower.encoder.set_trainable("none" if epoch < side.frozen_epochs else trainable)
         self.model.train()  # after the thaw: a frozen encoder refuses training mode
-
-    def load_batches(self, epoch: int) -> Iterator[list[TrainingBatch]]:
-        """The batches of each remaining optimiser step of this epoch."""
-        done = self.step - epoch * self.steps_per_epoch
-        batches = self.loader.epoch(epoch, start=done * self.accumulate)
-        for _ in range(self.steps_per_epoch - done):
-            yield [next(batches) for _ in range(self.accumulate)]
 
     def validate_epoch(self) -> None:
         """Validate, if an epoch is at its end that is to be validated and has not been."""
@@ -228,21 +222,29 @@ class TrainingLoop:
         self.validated = self.step
         distributed.barrier()
 
-    # ---------------------------------------------------------------------------------------------------- one step
-
     def take_step(self, batches: list[TrainingBatch], epoch: int) -> None:
         """One optimiser step on the gradients of these batches."""
         started, self.within_step = time.monotonic(), True
-        self.seed_step()
+        # The random numbers of a step are a function of its number: nothing of them needs saving. An objective that
+        # draws has to draw the same in every process: they all compute the same loss.
+        seed = self.recipe.training.seed
+        torch.manual_seed(_mix_seeds(seed, self.step, distributed.rank()))
+        self.criterion.random_seed = _mix_seeds(seed, self.step)
         rate = lr_factor(self.recipe.schedule, self.step, self.steps_per_epoch, self.total)
         for group in self.optimiser.param_groups:
             group["lr"] = group["full_lr"] * rate
         scale = loss_factor(self.recipe.schedule, self.step, self.steps_per_epoch) / self.accumulate
+        chunk, clip = self.recipe.training.chunk, self.recipe.optimiser.clip
         for batch in batches:
-            result = self.run_batch(batch, scale)
+            try:
+                result = run_batch(self.model, self.criterion, batch, self.accelerator, chunk, scale)
+            except NonFiniteError as error:  # from the data, or from weights that diverged
+                self.optimiser.zero_grad(set_to_none=True)
+                raise StoppedError(
+                    f"Stopped at step {self.step + 1}: {error} If the data is sound, the weights diverged. {_DIVERGED}"
+                ) from None
         towers = [*self.model.image.parameters(), *self.model.text.parameters(), *self.criterion.parameters()]
         distributed.reduce_gradients(towers, self.model.similarity.parameters())
-        clip = self.recipe.optimiser.clip
         norm = float(self.accelerator.clip_grad_norm_(self.parameters, math.inf if clip is None else clip))
         facts = self.step_facts(result, norm)
         # With half precision the scaler itself skips a step of infinite gradients.
@@ -252,32 +254,13 @@ class TrainingLoop:
             self.handle_findings(self.monitor.observe(facts))
             raise StoppedError(
                 f"Stopped at step {self.step + 1}: the loss is {facts.loss:g} and the gradient's norm {norm:g}. "
-                "Lower the learning rate (--set optimiser.lr=…) or clip (--set optimiser.clip=1), and train into "
-                "another folder. The last checkpoint is kept."
+                f"{_DIVERGED} The last checkpoint is kept."
             )
         self.stepper.step()
         self.optimiser.zero_grad(set_to_none=True)
         self.step, self.within_step = self.step + 1, False
         items = sum(sum(batch.sizes[1]) for batch in batches)
         self.record_step(result, facts, epoch, items / max(1e-9, time.monotonic() - started))
-
-    def run_batch(self, batch: TrainingBatch, scale: float) -> BatchResult:
-        """Add the gradients of a batch."""
-        try:
-            return run_batch(self.model, self.criterion, batch, self.accelerator, self.recipe.training.chunk, scale)
-        except NonFiniteError as error:  # from the data, or from weights that diverged
-            self.optimiser.zero_grad(set_to_none=True)
-            raise StoppedError(
-                f"Stopped at step {self.step + 1}: {error} If the data is sound, the weights diverged: lower the "
-                "learning rate (--set optimiser.lr=…) or clip (--set optimiser.clip=1), and train into another folder."
-            ) from None
-
-    def seed_step(self) -> None:
-        """Make the random numbers of a step a function of its number: nothing of them needs saving."""
-        seed = self.recipe.training.seed
-        torch.manual_seed(_mix_seeds(seed, self.step, distributed.rank()))
-        # An objective that draws has to draw the same in every process: they all compute the same loss.
-        self.criterion.random_seed = _mix_seeds(seed, self.step)
 
     def step_facts(self, result: BatchResult, norm: float) -> StepFacts:
         """What the diagnosis looks at. norm: of the gradient."""
@@ -324,17 +307,13 @@ class TrainingLoop:
         if not self.stepper.step_was_skipped:
             self.handle_findings(self.monitor.observe(facts))
 
-    def record_findings(self, findings: list[TrainingFinding]) -> None:
-        """Log findings and show them."""
+    def handle_findings(self, findings: list[TrainingFinding], only_notes: bool = False) -> None:
+        """Log findings and show them; unless they are only notes, stop the run where `on_collapse` says so."""
         for finding in findings:
             self.log.write({"kind": "diagnosis", **asdict(finding)})
             self.observer.finding(finding)
-
-    def handle_findings(self, findings: list[TrainingFinding]) -> None:
-        """Record findings, and stop the run where `on_collapse` says so."""
-        self.record_findings(findings)
         # Processes look at their own shares; the first one decides for all, or the others would wait for it for ever.
-        if self.on_collapse == "stop" and distributed.broadcast(float(bool(findings))):
+        if not only_notes and self.on_collapse == "stop" and distributed.broadcast(float(bool(findings))):
             if not findings:
                 raise StoppedError("Stopped by the first process.")
             first = findings[0]
@@ -342,7 +321,8 @@ class TrainingLoop:
 
     def _record(self, record: dict[str, Any]) -> None:
         self.log.write(record)
-        self.accelerator.log(_flatten(record), step=self.step)
+        numbers = flatten_numbers({name: value for name, value in record.items() if name != "step"}, "/")
+        self.accelerator.log(numbers, step=self.step)
 
 
 class DeferredInterrupt:
@@ -357,9 +337,7 @@ class DeferredInterrupt:
             self._before = signal.signal(signal.SIGINT, self._handle)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
 
@@ -375,14 +353,3 @@ class DeferredInterrupt:
 
 def _mix_seeds(*numbers: int) -> int:
     return int(np.random.SeedSequence(numbers).generate_state(1)[0])
-
-
-def _flatten(record: dict[str, Any], prefix: str = "") -> dict[str, float]:
-    """Numbers by slash-separated names, as trackers want them."""
-    flat: dict[str, float] = {}
-    for name, value in record.items():
-        if isinstance(value, dict):
-            flat.update(_flatten(value, f"{prefix}{name}/"))
-        elif isinstance(value, (int, float)) and not isinstance(value, bool) and name not in ("step", "kind"):
-            flat[f"{prefix}{name}"] = value
-    return flat

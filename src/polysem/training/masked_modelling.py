@@ -5,7 +5,6 @@ Which tokens are masked is a function of seed, epoch and item, so that a resumed
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -69,12 +68,11 @@ class TokenMasker:
 
     def __init__(self, encoder: TextEncoder, captions: list[str], seed: int) -> None:
         self.encoder, self.captions, self.seed = encoder, captions, seed
-        self.words = torch.unique(torch.cat(list(self._tokens())))
-
-    def _tokens(self) -> Iterator[Tensor]:
-        for first in range(0, len(self.captions), _TOKENIZED_AT_ONCE):
-            tokens = self.encoder.tokenize(self.captions[first : first + _TOKENIZED_AT_ONCE])
-            yield tokens.ids[tokens.mask].unique()
+        parts = []
+        for first in range(0, len(captions), _TOKENIZED_AT_ONCE):
+            tokens = encoder.tokenize(captions[first : first + _TOKENIZED_AT_ONCE])
+            parts.append(tokens.ids[tokens.mask].unique())
+        self.words = torch.unique(torch.cat(parts))
 
     def mask(
         self, images: Inputs, image_keys: list[str], texts: Inputs, captions: Places, text_keys: list[str], epoch: int
@@ -95,8 +93,8 @@ class TokenMasker:
             texts = Tokens(tokens.ids.masked_fill(masked, self.encoder.mask_id), tokens.mask)
         elif isinstance(texts, LocalFeatures) and not torch.equal(texts.mask, tokens.mask):
             raise InputError(
-                "The stored features of these captions are not one for each of their tokens: they were made of other "
-                "texts, or with another max_length. Delete the store, or give another --text-features."
+                "The stored features of these captions are not one for each of their tokens: other texts, or another "
+                "max_length. Delete the store, or give another --text-features."
             )
         masked_regions = self.draw(images.mask, image_keys, epoch, protect_ends=False)
         return texts, MaskedTokens(masked_regions, images.values, masked, words, replaced)

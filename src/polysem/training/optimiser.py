@@ -19,43 +19,29 @@ def build_optimiser(model: Model, recipe: Optimiser, heads: nn.Module | None = N
     """Groups are named by part ("image.sets") and remember their full learning rate as `full_lr`.
 
     Args:
-        heads: what trains with the model and is no part of it.
+        heads: of masked modelling, which train beside the model.
     """
-    groups = named_groups(model, recipe)
-    if heads is not None:
-        rates = {"lr": recipe.lr, "full_lr": recipe.lr, "weight_decay": recipe.weight_decay}
-        groups.append({"name": "guessing", "params": list(heads.parameters()), **rates})
-    kind = torch.optim.AdamW if recipe.name == "adamw" else torch.optim.Adam
-    # One fused pass over all weights: several times as fast as the default.
-    return kind(groups, lr=recipe.lr, fused=True)
-
-
-def named_groups(model: Model, recipe: Optimiser) -> list[dict[str, Any]]:
-    """The parameter groups of both towers and of the similarity, each with its own learning rate."""
-    groups = []
+    groups: list[dict[str, Any]] = []
     for side, tower in (("image", model.image), ("text", model.text)):
         for group in tower.parameter_groups(recipe.lr, recipe.weight_decay):
             groups.append({**group, "name": f"{side}.{group['name']}"})
-    scorer = list(model.similarity.parameters())
-    if scorer:
-        groups.append({"name": "similarity", "params": scorer, "lr": recipe.lr, "weight_decay": recipe.weight_decay})
+    for name, part in (("similarity", model.similarity), ("masked_modelling", heads)):
+        if part is not None:
+            rates = {"lr": recipe.lr, "weight_decay": recipe.weight_decay}
+            groups.append({"name": name, "params": list(part.parameters()), **rates})
     seen: set[int] = set()
     for group in groups:
         # A part that both towers share is listed once.
         group["params"] = [p for p in group["params"] if id(p) not in seen]
         seen.update(id(p) for p in group["params"])
-        group["lr"] *= _lr_scale(group["name"], recipe.lr_scales)
+        # The scale of the longest listed name that this part is or lies in.
+        fitting = [name for name in recipe.lr_scales if f"{group['name']}.".startswith(f"{name}.")]
+        group["lr"] *= recipe.lr_scales[max(fitting, key=len)] if fitting else 1.0
         group["full_lr"] = group["lr"]
-    return [group for group in groups if group["params"]]
-
-
-def _lr_scale(part: str, scales: dict[str, float]) -> float:
-    """The scale of the longest listed name that `part` is or lies in."""
-    fitting = [listed for listed in scales if part == listed or part.startswith(listed + ".")]
-    return scales[max(fitting, key=len)] if fitting else 1.0
-
-
-# ---------------------------------------------------------------------------------------------------------- schedule
+    groups = [group for group in groups if group["params"]]
+    kind = torch.optim.AdamW if recipe.name == "adamw" else torch.optim.Adam
+    # One fused pass over all weights: several times as fast as the default.
+    return kind(groups, lr=recipe.lr, fused=True)
 
 
 def lr_factor(schedule: Schedule, step: int, steps_per_epoch: int, total_steps: int) -> float:

@@ -11,10 +11,10 @@ import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeGuard
 
 import torch
 import yaml
@@ -31,7 +31,13 @@ RUN, RECIPE, METRICS = "run.json", "recipe.yaml", "metrics.jsonl"
 _WEIGHTS, _STATE = "state.safetensors", "state.json"
 
 
-# -------------------------------------------------------------------------------------------------------- run.json
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object; nothing where there is none, or none that can be read."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def read_run(run: Path) -> dict[str, Any] | None:
@@ -71,7 +77,7 @@ def check_run(run: Path, recipe: Mapping[str, Any], data: Mapping[str, Any]) -> 
     if different:
         raise InputError(
             f"{run} holds a run of another command: {'; '.join(different[:5])}. "
-            "Run the same command to go on with it, or give another --out."
+            "Run the same command to resume it, or give another --out."
         )
     return earlier
 
@@ -82,9 +88,8 @@ def check_folder(out: Path, what: str, begun: bool) -> None:
         raise InputError(f"--out {out} is a file. Give a folder.")
     others = sorted(path.name for path in out.iterdir() if not path.name.startswith(".")) if out.is_dir() else []
     if others and not begun:
-        raise InputError(
-            f"--out {out} is not empty and holds no {what} ({', '.join(others[:3])} …). Give another folder."
-        )
+        listed = ", ".join(others[:3])
+        raise InputError(f"--out {out} is not empty and holds no {what} ({listed} …). Give another folder.")
 
 
 def list_differences(then: Any, now: Any, path: str = "") -> Iterator[str]:
@@ -141,13 +146,25 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         return []
     records = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict):
-            records.append(record)
-    return records
+        with suppress(ValueError):
+            records.append(json.loads(line))
+    return [record for record in records if isinstance(record, dict)]
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether a value of a record is a number, which a truth value is not."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def flatten_numbers(values: Mapping[str, Any], separator: str, above: str = "") -> dict[str, float]:
+    """The numbers of nested tables by their path, such as "i2t.r1"."""
+    flat: dict[str, float] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= flatten_numbers(value, separator, f"{above}{name}{separator}")
+        elif is_number(value):
+            flat[f"{above}{name}"] = value
+    return flat
 
 
 def replace_non_finite(value: Any) -> Any:
@@ -215,10 +232,8 @@ class Checkpoints:
             state = json.loads((path / _STATE).read_text(encoding="utf-8"))
             return TrainingCheckpoint(load_file(path / _WEIGHTS), state)
         except (OSError, ValueError, SafetensorError) as error:
-            raise CheckpointError(
-                f"The checkpoint {path} cannot be read ({error}). Delete it to go on from an older one, if there is "
-                "one, or train into another folder."
-            ) from None
+            remedy = "Delete it to resume from an older one, if there is one, or train into another folder."
+            raise CheckpointError(f"The checkpoint {path} cannot be read ({error}). {remedy}") from None
 
     def _list(self, kind: str) -> list[Path]:
         return sorted(self.folder.glob(f"{kind}-*")) if self.folder.is_dir() else []

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
+from polysem.data.batching import normalise_caption
 from polysem.data.collection import HELD_OUT_NAME, Collection, DataError, Item, open_features
 from polysem.data.store import FeatureStore
 from polysem.errors import InputError
@@ -63,12 +64,9 @@ class Splits:
 
     def counts(self) -> dict[str, int]:
         """How much there is to learn from and to validate with."""
-        return {
-            "train": len(self.train),
-            "train_captions": len(self.train.captions),
-            "val": len(self.val),
-            "val_captions": len(self.val.captions),
-        }
+        train, val = self.train, self.val
+        captions = {"train_captions": len(train.captions), "val_captions": len(val.captions)}
+        return {"train": len(train), "val": len(val), **captions}
 
     def digest(self, labels: bool = False) -> str:
         """Changes when an id, a caption or a split does; and, for a run that learns them, a label."""
@@ -94,14 +92,10 @@ def split(collection: Collection, wanted: Data) -> Splits:
     elif names and wanted.val not in known and wanted.val == Data().val:
         (val, train), how = collection.split(*names).hold_out(), HELD_OUT_NAME
     else:
-        for key, asked, there in (
-            ("data.train", ", ".join(wanted.train), bool(names)),
-            ("data.val", wanted.val, wanted.val in known),
-        ):
-            if not there:
-                raise InputError(
-                    f"{collection.name} has no split {asked}; it has {', '.join(known)}. Name one: --set {key}=…"
-                )
+        if not names or wanted.val not in known:
+            key, asked = ("data.val", wanted.val) if names else ("data.train", ", ".join(wanted.train))
+            there = ", ".join(known)
+            raise InputError(f"{collection.name} has no split {asked}; it has {there}. Name one: --set {key}=…")
         train, val, how = collection.split(*names), collection.split(wanted.val), wanted.val
     train, val = (part.where([i for i, item in enumerate(part) if item.captions]) for part in (train, val))
     splits = Splits(train, val, how)
@@ -129,8 +123,8 @@ def find_leaks(train: Collection, val: Collection) -> list[TrainingFinding]:
         pairs = _examples([f"{name} = {twin}" for name, twin in twins])
         says = f"{len(twins):,} of {len(val):,} validation items have the very content of a training item: {pairs}."
         findings.append(_leak(says, "them"))
-    captions, known = val.captions, {_normalise(caption) for caption in train.captions}
-    shared = [caption for caption in captions if _normalise(caption) in known]
+    captions, known = val.captions, {normalise_caption(caption) for caption in train.captions}
+    shared = [caption for caption in captions if normalise_caption(caption) in known]
     if len(shared) >= CAPTIONS_AT_LEAST and len(shared) > SHARED_CAPTIONS * len(captions):
         common = [caption for caption, _ in Counter(shared).most_common(_EXAMPLES)]
         says = (
@@ -154,10 +148,6 @@ def _examples(names: list[str]) -> str:
     return ", ".join(names[:_EXAMPLES]) + (" …" if len(names) > _EXAMPLES else "")
 
 
-def _normalise(caption: str) -> str:
-    return " ".join(caption.casefold().split())
-
-
 def _find_twins(train: Collection, val: Sequence[Item]) -> list[tuple[str, str]]:
     """Validation items with the content of a training item: the ids of both."""
     arrays = lru_cache(maxsize=16)(open_features)
@@ -178,23 +168,17 @@ def _find_twins(train: Collection, val: Sequence[Item]) -> list[tuple[str, str]]
     def content_hash(item: Item) -> bytes | None:
         try:
             if item.media.is_features:
-                return _blake(array(item).tobytes()).digest()
+                return hashlib.blake2b(array(item).tobytes()).digest()
             with item.media.path.open("rb") as file:  # in pieces: a video may be larger than the memory
-                return hashlib.file_digest(file, _blake).digest()
+                return hashlib.file_digest(file, hashlib.blake2b).digest()
         except (OSError, DataError, IndexError):
             return None
 
-    def hashes(keys: dict[str, tuple[Item, Hashable]], alike: set[Hashable]) -> Iterable[tuple[str, bytes]]:
-        chosen = [item for item, key in keys.values() if key in alike]
-        with ThreadPoolExecutor(_THREADS) as pool:
-            found = list(pool.map(content_hash, chosen))
-        return [(item.id, content) for item, content in zip(chosen, found, strict=True) if content is not None]
-
-    of_train, of_val = ({item.id: (item, quick_key(item)) for item in items} for items in (train, val))
-    alike = ({key for _, key in of_train.values()} & {key for _, key in of_val.values()}) - {None}
-    seen = {content: name for name, content in hashes(of_train, alike)}
-    return [(name, seen[content]) for name, content in hashes(of_val, alike) if content in seen]
-
-
-def _blake(content: bytes = b"") -> hashlib.blake2b:
-    return hashlib.blake2b(content, digest_size=16)
+    sides = [[(item, quick_key(item)) for item in items] for items in (list(train), val)]
+    alike = set.intersection(*({key for _, key in side} for side in sides)) - {None}
+    of_train, of_val = ([item for item, key in side if key in alike] for side in sides)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        seen = dict(zip(pool.map(content_hash, of_train), (item.id for item in of_train), strict=True))
+        hashes = list(pool.map(content_hash, of_val))
+    seen.pop(None, None)
+    return [(item.id, seen[content]) for item, content in zip(of_val, hashes, strict=True) if content in seen]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import platform
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,30 +25,22 @@ from polysem.evaluation import Stamp
 from polysem.malloc_tuning import keep_freed_memory
 from polysem.models import Model
 from polysem.recipes import Recipe
-from polysem.training import loading
 from polysem.training.build import build_model, label_matrix, learns_labels
 from polysem.training.distillation import embed_with_teacher, load_teacher, training_items
 from polysem.training.feature_cache import Stores, cache_both_sides
+from polysem.training.loading import BatchLoader, build_sources
 from polysem.training.loop import NullObserver, OnCollapse, StoppedError, TrainingLoop, TrainingObserver
 from polysem.training.masked_modelling import build_masked_modelling
 from polysem.training.monitoring.diagnosis import TrainingFinding
 from polysem.training.monitoring.report import write_report
-from polysem.training.run_folder import (
-    Checkpoints,
-    MetricsLog,
-    check_run,
-    lock_folder,
-    read_run,
-    restore_tensors,
-    write_run,
-)
+from polysem.training.run_folder import Checkpoints, check_run, lock_folder, read_run, restore_tensors, write_run
 from polysem.training.splits import Splits, find_leaks, split
 from polysem.training.validation import NDCG_DEPTH, validate
 
 TEACHER = "teacher.safetensors"
 """In a run's folder while it trains: the teacher's embeddings of the training items."""
 
-Precision = Literal["fp32", "bf16", "fp16"]
+TrainingPrecision = Literal["fp32", "bf16", "fp16"]
 
 
 @dataclass(frozen=True)
@@ -136,14 +129,12 @@ def train(
         if accelerator.is_main_process:
             write_run(run, content)
         if teacher is not None and recipe.teacher is not None:
-            loop.loader.teacher = embed_with_teacher(
-                teacher,
-                recipe.teacher,
-                splits.train,
-                stores,
-                run / TEACHER,
-                lambda _, done, total: observer.features("items for the teacher", done, total),
-            )
+
+            def report(_: str, done: int, total: int, /) -> None:
+                observer.features("items for the teacher", done, total)
+
+            teaches = embed_with_teacher(teacher, recipe.teacher, splits.train, stores, run / TEACHER, report)
+            loop.loader.teacher = teaches
         resumed = loop.resume()
         first_step = loop.step
         if tracker is not None:
@@ -152,7 +143,7 @@ def train(
         title = f"{recipe.name} on {collection.name}"
         try:
             with observer.begin(title, loop.total, first_step, loop.best) as loop.observer:
-                loop.record_findings(notes)
+                loop.handle_findings(notes, only_notes=True)
                 if not resumed:
                     loop.handle_findings(find_leaks(splits.train, splits.val))
                 with keep_freed_memory():
@@ -177,7 +168,9 @@ def train(
         return _result(run, content, first_step)
 
 
-def _choose_precision(asked: Precision, earlier: dict[str, Any] | None) -> tuple[Precision, list[TrainingFinding]]:
+def _choose_precision(
+    asked: TrainingPrecision, earlier: dict[str, Any] | None
+) -> tuple[TrainingPrecision, list[TrainingFinding]]:
     """The precision to train in, and a note where it is not the one asked for.
 
     Reduced precision on a processor is used where it works and is faster than float32. A run that goes on keeps the
@@ -192,10 +185,8 @@ def _choose_precision(asked: Precision, earlier: dict[str, Any] | None) -> tuple
         return "fp32", [_float32_note("fp16", "torch scales float16 losses on accelerators alone")]
     probe = reduced_precision("bf16")
     if not probe.works:
-        raise ConfigError(
-            f"training.precision=bf16 cannot be used on this processor: a bfloat16 product was {probe.problem}. "
-            f"{probe.remedy}"
-        )
+        why = f"a bfloat16 product was {probe.problem}. {probe.remedy}"
+        raise ConfigError(f"training.precision=bf16 cannot be used on this processor: {why}")
     began_with = (earlier or {}).get("precision")
     if began_with == "bf16" or (began_with is None and probe.pays):
         return "bf16", []
@@ -203,12 +194,9 @@ def _choose_precision(asked: Precision, earlier: dict[str, Any] | None) -> tuple
 
 
 def _float32_note(asked: str, why: str) -> TrainingFinding:
-    return TrainingFinding(
-        "float32 instead",
-        f"The recipe asks for {asked}, and this processor trains in float32: {why}.",
-        "Nothing needs to be done; --set training.precision=fp32 asks for it.",
-        0,
-    )
+    says = f"The recipe asks for {asked}, and this processor trains in float32: {why}."
+    advice = "Nothing needs to be done; --set training.precision=fp32 asks for it."
+    return TrainingFinding("float32 instead", says, advice, 0)
 
 
 def _accelerator(precision: str, run: Path, tracker: str | None) -> Accelerator:
@@ -235,30 +223,16 @@ def _build_loop(
     accelerator: Accelerator,
     on_collapse: OnCollapse,
 ) -> TrainingLoop:
-    seed = recipe.training.seed
-
-    def sources(part: Collection) -> tuple[loading.InputSource, loading.InputSource]:
-        return (
-            loading.image_source(model.image, part, stores[0], recipe.image, seed),
-            loading.text_source(model.text, part, stores[1], recipe.text, seed),
-        )
-
-    batches = Batches(splits.train, recipe.training.batch, recipe.training.captions, seed)
+    batches = Batches(splits.train, recipe.training.batch, recipe.training.captions, recipe.training.seed)
     learns = learns_labels(recipe)
     labels = label_matrix(splits.train, model.labels or ()) if learns else None
     if learns and not splits.val.label_names:
         raise InputError(f"The validation items of {splits.val.name} have no labels, and {recipe.name} learns them.")
     masker, heads = build_masked_modelling(recipe, model, splits.train, images=stores[0])
-    rank, size = distributed.rank(), distributed.world_size()
-    loader = loading.BatchLoader(model, *sources(splits.train), batches, rank, size, labels, masker)
-    val_images, val_texts = sources(splits.val)
-    owners = splits.val.caption_items
-
-    def validate_model() -> dict[str, Any]:
-        return validate(model, val_images.items, val_texts.items, owners, splits.val if learns else None)
-
-    log = MetricsLog(run, accelerator.is_main_process)
-    return TrainingLoop(recipe, model, loader, validate_model, Checkpoints(run), log, accelerator, on_collapse, heads)
+    loader = BatchLoader(model, *build_sources(model, splits.train, stores, recipe), batches, labels, masker)
+    images, texts = (source.items for source in build_sources(model, splits.val, stores, recipe))
+    check = partial(validate, model, images, texts, splits.val.caption_items, splits.val if learns else None)
+    return TrainingLoop(recipe, model, loader, check, run, accelerator, on_collapse, heads)
 
 
 def _save_model(loop: TrainingLoop, run: Path, content: dict[str, Any], teacher_items: list[str]) -> None:
@@ -289,10 +263,10 @@ def _card_figures(best: dict[str, Any]) -> dict[str, float]:
 def _protocol(collection: Collection, splits: Splits, recipe: Recipe) -> str:
     """What the validation figures mean."""
     images, texts = len(splits.val), len(splits.val.captions)
+    stamp = Stamp("pairs", collection.name, splits.how, images, texts, selected_on=splits.how)
     if learns_labels(recipe):
-        measure = f"hit rate of pairs, NDCG@{NDCG_DEPTH} by shared labels"
-        return str(Stamp("labels", collection.name, splits.how, images, texts, measure=measure, selected_on=splits.how))
-    return str(Stamp("pairs", collection.name, splits.how, images, texts, selected_on=splits.how))
+        stamp = replace(stamp, protocol="labels", measure=f"hit rate of pairs, NDCG@{NDCG_DEPTH} by shared labels")
+    return str(stamp)
 
 
 def _result(run: Path, content: dict[str, Any], resumed_from: int) -> TrainingResult:

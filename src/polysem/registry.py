@@ -117,6 +117,11 @@ class Part(nn.Module, ABC):
         """Knobs whose value was found while building: `build(**part.config)` must not need the files they came from."""
         return {}
 
+    @property
+    def reads_padding(self) -> bool:
+        """Whether padding changes what it computes, as in the released code that variant "official" follows."""
+        return self.config.get("variant") == "official"
+
     @classmethod
     def knob(cls, knobs: Mapping[str, Any], name: str, otherwise: Any = None) -> Any:
         """The value of a knob among those given, else its default; `otherwise` where the part has no such knob."""

@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from encoders import tiny_models
-from polysem import masked_ops, pooling, sets
+from polysem import masked_ops, pooling, sets, similarity
 from polysem.encoders import Tokens
 from polysem.errors import ConfigError
-from polysem.export import parity, tracing
-from polysem.export.graphs import FeatureGraph, PixelGraph, SimilarityGraph, TextGraph, graphs
+from polysem.export import onnx
+from polysem.export.graphs import FeatureGraph, PixelGraph, SimilarityGraph, TextGraph, build_graphs
 from polysem.models import build
-from polysem.models.build import build_similarity, build_tower
+from polysem.models.build import build_tower
 from support import shaken
 
 pytestmark = pytest.mark.slow
@@ -60,8 +60,8 @@ def words_tower(**knobs):
 
 def exported(graph, folder):
     graph = graph.eval()
-    tracing.write(graph, folder / "graph.onnx")
-    return parity.compare(graph, folder / "graph.onnx")
+    onnx.write_graph(graph, folder / "graph.onnx")
+    return onnx.compare(graph, folder / "graph.onnx")
 
 
 def test_every_registered_part_is_under_this_test():
@@ -147,7 +147,7 @@ def test_a_tower_of_videos_is_the_same_as_onnx(tmp_path):
     ids=lambda config: "-".join(config.values()),
 )
 def test_a_similarity_is_the_same_as_onnx(config, tmp_path):
-    graph = SimilarityGraph(build_similarity(config), (3, 2), DIM)
+    graph = SimilarityGraph(similarity.build(**config), (3, 2), DIM)
     assert exported(graph, tmp_path).difference < 1e-5
     a, b = graph.samples()[1]
     torch.testing.assert_close(graph(a, b), graph.similarity(a, b), atol=1e-6, rtol=0)
@@ -155,8 +155,8 @@ def test_a_similarity_is_the_same_as_onnx(config, tmp_path):
 
 def test_what_stands_in_the_padding_has_no_effect(tmp_path):
     graph = TextGraph(words_tower()).eval()
-    tracing.write(graph, tmp_path / "text.onnx")
-    session = parity.open_session(tmp_path / "text.onnx")
+    onnx.write_graph(graph, tmp_path / "text.onnx")
+    session = onnx.open_session(tmp_path / "text.onnx")
     ids, mask = torch.randint(20, (2, 6)), torch.tensor([[1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1]])
     other = ids.where(mask.bool(), 19 - ids)
     names = [port.name for port in graph.inputs]
@@ -175,7 +175,7 @@ def test_a_tower_that_reads_padding_is_refused():
     official = {"name": "single", "pooling": "adpool", "knobs": knobs}
     model = build(DIM, {"encoder": {"name": "region", "input_dim": 10}, "sets": official}, text, {"name": "cosine"})
     with pytest.raises(ConfigError, match=r"image tower cannot be exported.*'official'"):
-        graphs(model)
+        build_graphs(model)
 
 
 def test_everything_is_as_before_after_tracing(tmp_path):
@@ -183,7 +183,7 @@ def test_everything_is_as_before_after_tracing(tmp_path):
     tokens = Tokens(torch.randint(20, (2, 5)), torch.ones(2, 5, dtype=torch.bool))
     before, seen = tower(tokens).vectors, []
     tower.register_forward_hook(lambda *_: seen.append(masked_ops.is_tracing()))
-    tracing.write(TextGraph(tower), tmp_path / "text.onnx")
+    onnx.write_graph(TextGraph(tower), tmp_path / "text.onnx")
     assert seen == [True]
     assert torch.equal(tower(tokens).vectors, before)
     assert seen == [True, False]

@@ -11,6 +11,8 @@ import polysem
 from polysem import LocalFeatures, PolysemError
 from polysem.encoders import Tokens
 from polysem.models import import_checkpoint
+from polysem.models.importing.checkpoint import CheckpointTensors, ReleasedCheckpoint
+from polysem.models.importing.plans import plan_labelwise
 from support import FIXTURES, assert_close, load_case
 
 
@@ -179,8 +181,6 @@ def test_the_label_wise_encoders_before_they_are_shared():
         for side in ("image", "text")
     }
     head = {"fc_predict.weight": torch.zeros(6, 8), "fc_predict.bias": torch.zeros(6)}
-    reading = polysem.models.importing.checkpoint
-    tensors = polysem.models.importing.checkpoint.CheckpointTensors
     shared = load_case("labelwise_shared").weight
     narrow = {
         key.removeprefix("transformer."): tensor[
@@ -190,9 +190,8 @@ def test_the_label_wise_encoders_before_they_are_shared():
         if key.startswith("transformer.")
     }
     states = {**weight, "transformer": narrow, "head": head}
-    checkpoint = reading.ReleasedCheckpoint("toy", {key: tensors(key, state) for key, state in states.items()}, {}, {})
-    wanted = polysem.models.importing.checkpoint.ImportOptions("official")
-    model = polysem.models.importing.labelwise.plan(checkpoint, wanted).build("toy")
+    tensors = {key: CheckpointTensors(key, state) for key, state in states.items()}
+    model = plan_labelwise(ReleasedCheckpoint("toy", tensors, {}, {}, "official")).build("toy")
     values = torch.cat([case.input["features"], case.input["boxes"]], dim=-1)
     with torch.inference_mode():
         images = model.image.encode(LocalFeatures.from_lengths(values, [values.shape[1]] * len(values)))[1]

@@ -13,7 +13,7 @@ import torch
 import polysem
 from polysem import PolysemError
 from polysem.data import Vocabulary
-from polysem.models import CheckpointError, import_checkpoint
+from polysem.models import ImportedCheckpointError, import_checkpoint
 from support import FIXTURES
 
 pytestmark = pytest.mark.slow
@@ -56,7 +56,7 @@ def test_code_in_a_checkpoint_is_refused_and_not_run(tmp_path, legacy):
     trace = tmp_path / "trace"
     held = {**content(FILES["vse-2ad"]), "extra": Harmful(f"touch {trace}")}
     torch.save(held, tmp_path / "harmful.pth", _use_new_zipfile_serialization=not legacy)
-    with pytest.raises(CheckpointError, match=r"asks for \w+\.system;.*no code from it was run"):
+    with pytest.raises(ImportedCheckpointError, match=r"asks for \w+\.system;.*no code from it was run"):
         import_checkpoint(tmp_path / "harmful.pth", "vse-2ad")
     assert not trace.exists()
 
@@ -65,7 +65,7 @@ def test_a_bare_pickle_is_not_run_either(tmp_path):
     trace = tmp_path / "trace"
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         (tmp_path / "model.pkl").write_bytes(pickle.dumps(Harmful(f"touch {trace}"), protocol))
-        with pytest.raises(CheckpointError, match="no code from it was run"):
+        with pytest.raises(ImportedCheckpointError, match="no code from it was run"):
             import_checkpoint(tmp_path / "model.pkl", "vse-2ad")
     assert not trace.exists()
 
@@ -76,7 +76,7 @@ def test_classes_other_than_namespace_and_device_are_named(tmp_path):
     torch.save(held, tmp_path / "gpu.pth")
     import_checkpoint(tmp_path / "gpu.pth", "vse-2ad")
     torch.save({**held, "rsum": np.float64(1.0)}, tmp_path / "numpy.pth")
-    with pytest.raises(CheckpointError, match=r"asks for numpy\S+scalar; .* argparse\.Namespace alone"):
+    with pytest.raises(ImportedCheckpointError, match=r"asks for numpy\S+scalar; .* argparse\.Namespace alone"):
         import_checkpoint(tmp_path / "numpy.pth", "vse-2ad")
 
 
@@ -87,24 +87,24 @@ def test_a_file_cut_short_is_damaged_wherever_it_ends(source, legacy, tmp_path):
     whole = (tmp_path / "whole.pth").read_bytes()
     for end in (1, 2, 10, 100, len(whole) // 3, len(whole) // 2, len(whole) - 1):
         (tmp_path / "cut.pth").write_bytes(whole[:end])
-        with pytest.raises(CheckpointError, match=r"cut\.pth.*(cannot be read|refused|is no checkpoint)"):
+        with pytest.raises(ImportedCheckpointError, match=r"cut\.pth.*(cannot be read|refused|is not a checkpoint)"):
             import_checkpoint(tmp_path / "cut.pth", source)
 
 
 def test_what_is_no_checkpoint_is_said(tmp_path):
-    with pytest.raises(CheckpointError, match="no such file"):
+    with pytest.raises(ImportedCheckpointError, match="no such file"):
         import_checkpoint(tmp_path / "absent.pth", "dive")
-    with pytest.raises(CheckpointError, match="is a folder"):
+    with pytest.raises(ImportedCheckpointError, match="is a folder"):
         import_checkpoint(tmp_path, "dive")
     (tmp_path / "empty.pth").touch()
-    with pytest.raises(CheckpointError, match="is empty"):
+    with pytest.raises(ImportedCheckpointError, match="is empty"):
         import_checkpoint(tmp_path / "empty.pth", "dive")
     (tmp_path / "text.pth").write_text("<html>404</html>")
-    with pytest.raises(CheckpointError, match="cannot be read as a PyTorch checkpoint"):
+    with pytest.raises(ImportedCheckpointError, match="cannot be read as a PyTorch checkpoint"):
         import_checkpoint(tmp_path / "text.pth", "dive")
     for held in ({"weight": torch.zeros(2)}, {"model": {"weight": torch.zeros(2)}}, {"model": []}, [], 3, {}):
         torch.save(held, tmp_path / "other.pth")
-        with pytest.raises(CheckpointError, match="is no checkpoint of vse-infty"):
+        with pytest.raises(ImportedCheckpointError, match="is not a checkpoint of vse-infty"):
             import_checkpoint(tmp_path / "other.pth", "dive")
 
 
@@ -113,7 +113,7 @@ def test_what_is_no_checkpoint_is_said(tmp_path):
 def test_a_wrong_origin_is_corrected(source, true):
     if source == true:
         return
-    with pytest.raises(CheckpointError, match=rf"is not of {source}.*looks like {true}.*--from {true}"):
+    with pytest.raises(ImportedCheckpointError, match=rf"is not of {source}.*looks like {true}.*--from {true}"):
         import_checkpoint(FILES[true], source)
 
 
@@ -141,7 +141,7 @@ def test_every_missing_tensor_is_named(source, tmp_path):
         for name in [name for name in state if not any(part in name for part in IDLE)]:
             kept = state.pop(name)
             torch.save(held, tmp_path / "less.pth")
-            with pytest.raises(CheckpointError, match=r"less\.pth.*(no tensor|found no tensor)"):
+            with pytest.raises(ImportedCheckpointError, match=r"less\.pth.*(no tensor|found no tensor)"):
                 import_checkpoint(tmp_path / "less.pth", source)
             state[name] = kept
             seen += 1
@@ -156,14 +156,14 @@ def test_a_foreign_or_misshapen_tensor_is_named(source, tmp_path):
     def foreign(held):
         first(held)["img_enc.extra.weight" if source in ("dive", "vse-2ad") else "extra.weight"] = torch.zeros(2)
 
-    with pytest.raises(CheckpointError, match=r"extra\.weight"):
+    with pytest.raises(ImportedCheckpointError, match=r"extra\.weight"):
         changed(tmp_path, source, foreign)
 
     def misshapen(held):
         name = next(name for name in first(held) if name.endswith("fc.weight"))
         first(held)[name] = first(held)[name][0]
 
-    with pytest.raises(CheckpointError, match=r"'fc\.weight' has shape \(\d+,\), expected 2 axes"):
+    with pytest.raises(ImportedCheckpointError, match=r"'fc\.weight' has shape \(\d+,\), expected 2 axes"):
         changed(tmp_path, source, misshapen)
 
 
@@ -172,7 +172,7 @@ def test_sides_of_different_widths_are_named(tmp_path):
         for name in ("fc.weight", "fc.bias"):
             held["model"][0][name] = held["model"][0][name][:8]
 
-    with pytest.raises(CheckpointError, match="image side has width 8, the text side 16"):
+    with pytest.raises(ImportedCheckpointError, match="image side has width 8, the text side 16"):
         changed(tmp_path, "vse-infty", narrow)
 
 
@@ -180,7 +180,7 @@ def test_nan_is_not_imported(tmp_path):
     def diverge(held):
         held["model"]["txt_enc.embed.weight"][3, 3] = float("nan")
 
-    with pytest.raises(CheckpointError, match=r"'txt_enc\.embed\.weight' holds NaN"):
+    with pytest.raises(ImportedCheckpointError, match=r"'txt_enc\.embed\.weight' holds NaN"):
         changed(tmp_path, "vse-2ad", diverge)
 
 
@@ -193,7 +193,9 @@ def test_models_with_an_image_network_are_refused(source, name, tmp_path):
         state = held["model"][0] if isinstance(held["model"], list) else held["model"]
         state[name] = torch.zeros(1)
 
-    with pytest.raises(CheckpointError, match=r"reads pictures with a network of its own.*region features can be"):
+    with pytest.raises(
+        ImportedCheckpointError, match=r"reads pictures with a network of its own.*region features can be"
+    ):
         changed(tmp_path, source, grid)
 
 
@@ -213,17 +215,17 @@ def test_options_that_make_another_model_are_refused(source, option, value, tmp_
     def set_option(held):
         setattr(held.get("opt", held.get("args")), option, value)
 
-    with pytest.raises(CheckpointError, match=rf"trained with {option}={value!r}.*can be imported"):
+    with pytest.raises(ImportedCheckpointError, match=rf"trained with {option}={value!r}.*can be imported"):
         changed(tmp_path, source, set_option)
 
 
 def test_options_that_tensors_do_not_show_must_be_there(tmp_path):
-    with pytest.raises(CheckpointError, match=r"does not say with which img_res_pool.*'args'"):
+    with pytest.raises(ImportedCheckpointError, match=r"does not say with which img_res_pool.*'args'"):
         changed(tmp_path, "dive", lambda held: held.pop("args"))
 
 
 def test_options_out_of_range_are_named(tmp_path):
-    with pytest.raises(CheckpointError, match=r"cannot be built.*iterations.*given: 0"):
+    with pytest.raises(ImportedCheckpointError, match=r"cannot be built.*iterations.*given: 0"):
         changed(tmp_path, "dive", lambda held: setattr(held["args"], "spm_depth", 0))
 
 
@@ -254,14 +256,14 @@ def test_without_one_it_takes_ids_alone():
 
 @pytest.mark.parametrize("size", [38, 41])
 def test_a_vocabulary_of_another_size_is_refused(size):
-    with pytest.raises(CheckpointError, match=rf"has {size} words, the checkpoint's word embedding 40 rows"):
+    with pytest.raises(ImportedCheckpointError, match=rf"has {size} words, the checkpoint's word embedding 40 rows"):
         import_checkpoint(FILES["vse-infty"], "vse-infty", vocabulary(size))
 
 
 def test_a_pickled_vocabulary_is_not_opened(tmp_path):
     for name, protocol in (("vocab.json", 4), ("vocab.pkl", 0)):
         (tmp_path / name).write_bytes(pickle.dumps(Harmful(f"touch {tmp_path / 'trace'}"), protocol))
-        with pytest.raises(CheckpointError, match=r"is a pickle.*not read"):
+        with pytest.raises(ImportedCheckpointError, match=r"is a pickle.*not read"):
             import_checkpoint(FILES["dive"], "dive", tmp_path / name)
     assert not (tmp_path / "trace").exists()
 
@@ -275,9 +277,9 @@ def test_a_missing_or_foreign_vocabulary_is_said(tmp_path):
 
 
 def test_what_does_not_belong_to_the_text_tower_is_refused(tmp_path):
-    with pytest.raises(CheckpointError, match="this text tower is BERT"):
+    with pytest.raises(ImportedCheckpointError, match="this text tower is BERT"):
         import_checkpoint(BERT, "vse-infty", vocabulary(48), bert_heads=2)
-    with pytest.raises(CheckpointError, match="this text tower is a BiGRU"):
+    with pytest.raises(ImportedCheckpointError, match="this text tower is a BiGRU"):
         import_checkpoint(FILES["vse-infty"], "vse-infty", tokenizer=tmp_path)
 
 

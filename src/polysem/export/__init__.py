@@ -1,7 +1,6 @@
 """Models for other runtimes."""
 
-from polysem.export.onnx import Export, export_onnx
-from polysem.export.parity import Agreement
-from polysem.export.tracing import ExportError
+from polysem.export.graphs import ExportError
+from polysem.export.onnx import Agreement, Export, export_onnx
 
 __all__ = ["Agreement", "Export", "ExportError", "export_onnx"]

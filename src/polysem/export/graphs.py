@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from polysem.encoders import PixelEncoder, TextEncoder, Tokens
-from polysem.encoders.image import ImageEncoder, VideoFrames
-from polysem.errors import ConfigError
+from polysem.encoders import ImageEncoder, PixelEncoder, TextEncoder, Tokens, VideoFrames
+from polysem.errors import ConfigError, PolysemError
 from polysem.features import LocalFeatures
 from polysem.models import Model, Tower
 from polysem.pooling import Pooling
 from polysem.similarity import Similarity
 
+OPSET = 18
 LENGTHS = ((1,), (5, 2), (16, 1, 7, 4, 3))
 """Tokens of the items of each batch that a graph is tried with; the longest text that is allowed comes on top."""
+
+
+class ExportError(PolysemError):
+    """A part that cannot be written as a graph, a graph that computes something else, or a folder in the way."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,10 @@ class Port:
     @property
     def axes(self) -> dict[int, str]:
         return {place: size for place, size in enumerate(self.shape) if isinstance(size, str)}
+
+    def sample(self, generator: torch.Generator, **sizes: int) -> Tensor:
+        """Random numbers for it. sizes: of the axes that have a name."""
+        return torch.randn([sizes[size] if isinstance(size, str) else size for size in self.shape], generator=generator)
 
 
 class Graph(nn.Module, ABC):
@@ -47,11 +56,10 @@ class Graph(nn.Module, ABC):
 
 
 class TowerGraph(Graph):
-    def __init__(self, tower: Tower, side: str) -> None:
+    def __init__(self, tower: Tower, side: str, *inputs: Port) -> None:
         super().__init__()
-        self.tower = tower
-        names = (tower.encoder.config["name"], tower.sets.config["name"])
-        self.part = f"{side} tower ({' and '.join(names)})"
+        self.tower, self.inputs = tower, inputs
+        self.part = f"{side} tower ({tower.encoder.config['name']} and {tower.sets.config['name']})"
         self.output = Port("embeddings", "float32", ("batch", tower.sets.k, tower.sets.dim))
 
 
@@ -59,58 +67,51 @@ class PixelGraph(TowerGraph):
     """Pixels to sets, a frozen encoder included."""
 
     def __init__(self, tower: Tower) -> None:
-        super().__init__(tower, "image")
         side = cast(ImageEncoder | VideoFrames, tower.encoder).image_size
-        self.frames = ("frames",) if isinstance(tower.encoder, VideoFrames) else ()
-        self.inputs = (Port("pixels", "float32", ("batch", *self.frames, 3, side, side)),)
+        frames = ("frames",) if isinstance(tower.encoder, VideoFrames) else ()
+        super().__init__(tower, "image", Port("pixels", "float32", ("batch", *frames, 3, side, side)))
 
     def forward(self, pixels: Tensor) -> Tensor:
-        vectors: Tensor = self.tower(pixels).vectors
-        return vectors
+        return self.tower(pixels).vectors
 
     def samples(self) -> list[tuple[Tensor, ...]]:
-        luck, side = torch.Generator().manual_seed(0), self.inputs[0].shape[-1]
-        shapes = [(items, *(frames for _ in self.frames)) for items, frames in ((1, 1), (2, 5), (5, 3))]
-        return [(torch.randn(*shape, 3, cast(int, side), cast(int, side), generator=luck),) for shape in shapes]
+        generator = torch.Generator().manual_seed(0)
+        return [(self.inputs[0].sample(generator, batch=b, frames=f),) for b, f in ((1, 1), (2, 5), (5, 3))]
 
 
 class FeatureGraph(TowerGraph):
     """Precomputed local features to sets."""
 
     def __init__(self, tower: Tower) -> None:
-        super().__init__(tower, "image")
-        width = tower.encoder.config["input_dim"]
-        shape = ("batch", "tokens")
-        self.inputs = (Port("features", "float32", (*shape, width)), Port("feature_mask", "int64", shape))
+        features = Port("features", "float32", ("batch", "tokens", tower.encoder.config["input_dim"]))
+        super().__init__(tower, "image", features, Port("feature_mask", "int64", ("batch", "tokens")))
 
     def forward(self, features: Tensor, feature_mask: Tensor) -> Tensor:
-        vectors: Tensor = self.tower(LocalFeatures(features, feature_mask != 0)).vectors
-        return vectors
+        return self.tower(LocalFeatures(features, feature_mask != 0)).vectors
 
     def samples(self) -> list[tuple[Tensor, ...]]:
-        luck, width = torch.Generator().manual_seed(0), cast(int, self.inputs[0].shape[-1])
-        masks = [_mask(lengths) for lengths in (*LENGTHS, (36, 20))]
-        return [(torch.randn(*mask.shape, width, generator=luck), mask) for mask in masks]
+        generator, masks = torch.Generator().manual_seed(0), map(_mask, (*LENGTHS, (36, 20)))
+        return [(self.inputs[0].sample(generator, batch=len(m), tokens=m.shape[1]), m) for m in masks]
 
 
 class TextGraph(TowerGraph):
-    """Token ids to sets."""
+    """Token ids to sets. max_tokens: the longest text that the tokenizer and every table of positions take."""
 
     def __init__(self, tower: Tower) -> None:
-        super().__init__(tower, "text")
-        shape = ("batch", "tokens")
-        self.inputs = (Port("input_ids", "int64", shape), Port("attention_mask", "int64", shape))
-        self.max_tokens = max_tokens(tower)
+        super().__init__(
+            tower, "text", *(Port(n, "int64", ("batch", "tokens")) for n in ("input_ids", "attention_mask"))
+        )
+        encoder: Any = tower.encoder
+        tables = [part.max_tokens for part in tower.modules() if isinstance(part, Pooling) and part.max_tokens]
+        self.max_tokens = int(min([encoder.max_length, *tables]))
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        vectors: Tensor = self.tower(Tokens(input_ids, attention_mask != 0)).vectors
-        return vectors
+        return self.tower(Tokens(input_ids, attention_mask != 0)).vectors
 
     def samples(self) -> list[tuple[Tensor, ...]]:
-        luck = torch.Generator().manual_seed(0)
-        words = cast(TextEncoder, self.tower.encoder).vocab_size
+        generator, words = torch.Generator().manual_seed(0), cast(TextEncoder, self.tower.encoder).vocab_size
         lengths = [[min(length, self.max_tokens) for length in batch] for batch in (*LENGTHS, (self.max_tokens, 6))]
-        return [(torch.randint(words, mask.shape, generator=luck), mask) for mask in map(_mask, lengths)]
+        return [(torch.randint(words, mask.shape, generator=generator), mask) for mask in map(_mask, lengths)]
 
 
 class SimilarityGraph(Graph):
@@ -118,64 +119,43 @@ class SimilarityGraph(Graph):
 
     def __init__(self, similarity: Similarity, sizes: tuple[int, int], dim: int) -> None:
         super().__init__()
-        self.similarity, self.sizes, self.dim = similarity, sizes, dim
+        self.similarity = similarity
         self.part = f"similarity ({similarity.config['name']})"
-        self.inputs = (
-            Port("images", "float32", ("images", sizes[0], dim)),
-            Port("texts", "float32", ("texts", sizes[1], dim)),
-        )
+        self.inputs = tuple(Port(n, "float32", (n, k, dim)) for n, k in zip(("images", "texts"), sizes, strict=True))
         self.output = Port("scores", "float32", ("images", "texts"))
 
     def forward(self, images: Tensor, texts: Tensor) -> Tensor:
-        both = self.similarity
-        a, b = both.prepare(images), both.prepare(texts)
+        a, b = self.similarity.prepare(images), self.similarity.prepare(texts)
         (items, k, _), (queries, size, dim) = a.shape, b.shape
-        c = both.closeness(a.reshape(-1, dim), b.transpose(0, 1).reshape(-1, dim).t())
-        return both.reduce(c.view(items, k, size, queries))
+        c = self.similarity.closeness(a.reshape(-1, dim), b.transpose(0, 1).reshape(-1, dim).t())
+        return self.similarity.reduce(c.view(items, k, size, queries))
 
     def samples(self) -> list[tuple[Tensor, ...]]:
-        luck, (k, size) = torch.Generator().manual_seed(0), self.sizes
-        pairs = [
-            (torch.randn(i, k, self.dim, generator=luck), torch.randn(t, size, self.dim, generator=luck))
+        generator = torch.Generator().manual_seed(0)
+        return [
+            tuple(nn.functional.normalize(port.sample(generator, images=i, texts=t), dim=-1) for port in self.inputs)
             for i, t in ((1, 1), (3, 2), (5, 7))
         ]
-        return [tuple(nn.functional.normalize(side, dim=-1) for side in pair) for pair in pairs]
 
 
-def graphs(model: Model) -> dict[str, Graph]:
-    """Of both towers and the similarity, by name."""
+def build_graphs(model: Model) -> dict[str, Graph]:
+    """The graphs of both towers and the similarity, by name."""
     for side, tower in (("image", model.image), ("text", model.text)):
-        _check(tower, side)
+        encoder = tower.encoder
+        if not isinstance(encoder, (ImageEncoder, VideoFrames, TextEncoder)) and encoder.takes != "features":
+            raise ConfigError(
+                f"The {side} encoder {encoder.config['name']!r} cannot be exported: no graph has been written for the "
+                f"{encoder.takes} it takes."
+            )
+        if tower.reads_padding and encoder.takes != "pixels":
+            raise ConfigError(
+                f"The {side} tower cannot be exported: a part of variant 'official' reads padding as the released code "
+                "does, so its vectors depend on the batch. Import or train the model with variant 'paper'."
+            )
     image = PixelGraph(model.image) if isinstance(model.image.encoder, PixelEncoder) else FeatureGraph(model.image)
-    return {
-        "image": image.eval(),
-        "text": TextGraph(model.text).eval(),
-        "similarity": SimilarityGraph(model.similarity, model.set_sizes, model.dim).eval(),
-    }
+    similarity = SimilarityGraph(model.similarity, model.set_sizes, model.dim)
+    return {"image": image.eval(), "text": TextGraph(model.text).eval(), "similarity": similarity.eval()}
 
 
-def max_tokens(tower: Tower) -> int:
-    """The longest text that a tower takes: of its tokenizer, and of a table of positions further on."""
-    encoder: Any = tower.encoder
-    tables = [part.max_tokens for part in tower.modules() if isinstance(part, Pooling) and part.max_tokens]
-    return int(min([encoder.max_length, *tables]))
-
-
-def _check(tower: Tower, side: str) -> None:
-    encoder = tower.encoder
-    known = isinstance(encoder, (ImageEncoder, VideoFrames, TextEncoder)) or encoder.takes == "features"
-    if not known:
-        raise ConfigError(
-            f"The {side} encoder {encoder.config['name']!r} cannot be exported: it takes {encoder.takes} of a kind "
-            "that no graph has been written for."
-        )
-    if tower.reads_padding and encoder.takes != "pixels":
-        raise ConfigError(
-            f"The {side} tower cannot be exported: a part of it is of variant 'official', which reads padding as the "
-            "released code does, so that its vectors depend on how a batch was padded. Import or train the model with "
-            "variant 'paper'."
-        )
-
-
-def _mask(lengths: Any) -> Tensor:
+def _mask(lengths: Sequence[int]) -> Tensor:
     return (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()

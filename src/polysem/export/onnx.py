@@ -2,28 +2,52 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import io
 import json
+import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from polysem.environment.packages import install_command
 from polysem.errors import ConfigError
-from polysem.export import description, parity, tracing
-from polysem.export.graphs import Graph, graphs
-from polysem.export.parity import Agreement
-from polysem.export.tracing import ExportError
+from polysem.export import description
+from polysem.export.graphs import OPSET, ExportError, Graph, SimilarityGraph, build_graphs
 from polysem.models import Model
+from polysem.progress import Progress, ignore
 
 TOLERANCE = 1e-4
-"""Of a number of a unit vector. Rounding alone makes a few millionths."""
+"""The largest difference of a number of a unit vector. Rounding alone makes a few millionths."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far a written graph is from the model.
+
+    difference: the largest between a number of onnxruntime's and torch's. alone: between an item's numbers in its batch
+    and by itself, without padding, both by onnxruntime. batches: how many were tried.
+    """
+
+    difference: float
+    alone: float
+    batches: int
 
 
 @dataclass(frozen=True)
 class Export:
-    """Where the files are and how well they agree with the model."""
+    """Where the files are (with their sizes in bytes) and how well they agree with the model."""
 
     out: Path
     files: dict[str, int]
@@ -31,16 +55,11 @@ class Export:
 
     @property
     def difference(self) -> float:
-        """The largest of all."""
+        """The largest difference of all graphs."""
         return max(max(found.difference, found.alone) for found in self.agreements.values())
 
 
-def export_onnx(
-    model: Model,
-    out: str | Path,
-    tolerance: float = TOLERANCE,
-    progress: Callable[[str, int, int], None] = lambda *_: None,
-) -> Export:
+def export_onnx(model: Model, out: str | Path, tolerance: float = TOLERANCE, progress: Progress = ignore) -> Export:
     """Write image.onnx, text.onnx, similarity.onnx and polysem_export.json into the folder `out`.
 
     Each graph is run by onnxruntime and compared with the model, on batches of several sizes and items of several
@@ -48,69 +67,173 @@ def export_onnx(
     """
     if not 0 < tolerance < float("inf"):
         raise ConfigError(f"tolerance must be a positive number, got {tolerance}.")
-    parity.require_runtime()
+    import_runtime()
     out = Path(out)
-    copy = _on_cpu(model)
-    parts = graphs(copy)
+    # A copy that can be traced; the caller's own model stays as it is.
+    model = copy.deepcopy(model).float().cpu().eval()
+    graphs = build_graphs(model)
     agreements: dict[str, Agreement] = {}
-    with appearing(out) as folder:
-        for done, (name, graph) in enumerate(parts.items()):
-            progress("Writing and checking", done, len(parts))
-            tracing.write(graph, folder / f"{name}.onnx")
-            agreements[name] = parity.compare(graph, folder / f"{name}.onnx")
-            _accept(graph, agreements[name], tolerance)
-        progress("Writing and checking", len(parts), len(parts))
-        described = description.describe(copy, parts, agreements, tolerance, folder)
-        text = json.dumps(described, indent=2, ensure_ascii=False)
+    with _replace_export(out) as folder:
+        for done, (name, graph) in enumerate(graphs.items()):
+            progress("Writing and checking", done, len(graphs))
+            write_graph(graph, folder / f"{name}.onnx")
+            found = agreements[name] = compare(graph, folder / f"{name}.onnx")
+            if max(found.difference, found.alone) > tolerance:
+                how = "differs from the model" if found.difference > tolerance else "differs in a batch from alone"
+                raise ExportError(
+                    f"The {graph.part} as ONNX {how} by up to {max(found.difference, found.alone):.2g}, more than "
+                    f"{tolerance:g}. Nothing was written. A wider --tolerance accepts it."
+                )
+        progress("Writing and checking", len(graphs), len(graphs))
+        described = description.describe(model, graphs, folder)
+        described["checked"] = {
+            "tolerance": tolerance,
+            "towers": {
+                name: {"max_difference": a.difference, "max_difference_alone": a.alone, "batches": a.batches}
+                for name, a in agreements.items()
+            },
+        }
+        text = json.dumps({**described, "model": model.config}, indent=2, ensure_ascii=False)
         (folder / description.FILE).write_text(text + "\n", encoding="utf-8")
     return Export(out, {path.name: path.stat().st_size for path in sorted(out.iterdir())}, agreements)
 
 
-def _accept(graph: Graph, found: Agreement, tolerance: float) -> None:
-    if found.difference > tolerance:
-        raise ExportError(
-            f"The {graph.part} as ONNX differs from the model by up to {found.difference:.2g}, more than "
-            f"{tolerance:g}. Nothing was written. A wider --tolerance accepts it."
-        )
-    if found.alone > tolerance:
-        raise ExportError(
-            f"The {graph.part} as ONNX gives an item other vectors in a batch than alone, by up to {found.alone:.2g}, "
-            f"more than {tolerance:g}. Nothing was written."
-        )
-
-
-def _on_cpu(model: Model) -> Model:
-    """The model in evaluation mode and full precision, where it can be traced; the caller's own stays as it is."""
-    from copy import deepcopy
-
-    return deepcopy(model).float().cpu().eval()
-
-
-@contextmanager
-def appearing(out: Path) -> Iterator[Path]:
+@contextlib.contextmanager
+def _replace_export(out: Path) -> Iterator[Path]:
     """A folder beside `out` to write into; it takes its place at the end, and is gone after an error.
 
     An earlier export there is replaced; a folder with anything else in it is refused.
     """
-    if out.exists() and not _replaceable(out):
-        raise ExportError(f"{out} exists and is no export of polysem's. Give a folder that does not exist yet.")
+    if out.exists() and not (out.is_dir() and ((out / description.FILE).is_file() or not any(out.iterdir()))):
+        raise ExportError(f"{out} exists and is not an export of polysem's. Give a folder that does not exist yet.")
+    aside = None
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
-    except OSError as error:
-        raise ExportError(f"Cannot write to {out.parent}: {error.strerror or error}.") from None
-    try:
-        new, old = aside / "new", aside / "old"
+        new = aside / "new"
         new.mkdir()
         yield new
         if out.exists():
-            out.rename(old)
+            out.rename(aside / "old")
         new.rename(out)
     except OSError as error:
         raise ExportError(f"Cannot write the export to {out}: {error.strerror or error}.") from None
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        if aside is not None:
+            shutil.rmtree(aside, ignore_errors=True)
 
 
-def _replaceable(out: Path) -> bool:
-    return out.is_dir() and ((out / description.FILE).is_file() or not any(out.iterdir()))
+# ------------------------------------------------------------------------------------------------------ writing a graph
+
+
+def write_graph(graph: Graph, path: Path) -> None:
+    """Trace the graph and write it as ONNX. Names of the axes that may vary: see its ports."""
+    example = max(graph.samples(), key=lambda batch: len(batch[0]))
+    ports = (*graph.inputs, graph.output)
+    # The exporter warns, and prints the whole graph before it raises.
+    with (
+        torch.no_grad(),
+        freeze_positions(graph, example),
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(io.StringIO()),
+    ):
+        warnings.simplefilter("ignore")
+        try:
+            # The exporter that traces: the newer one, by torch.export, fixed lengths where GRUs were, and took about
+            # ten times as long (docs/decisions.md).
+            torch.onnx.export(
+                graph,
+                example,
+                path,
+                dynamo=False,
+                opset_version=OPSET,
+                input_names=[port.name for port in graph.inputs],
+                output_names=[graph.output.name],
+                dynamic_axes={port.name: port.axes for port in ports if port.axes},
+            )
+        except (torch.onnx.errors.OnnxExporterError, RuntimeError) as error:
+            reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+            raise ExportError(f"The {graph.part} cannot be written as ONNX: {reason}") from error
+
+
+@contextlib.contextmanager
+def freeze_positions(graph: Graph, example: tuple[Tensor, ...]) -> Iterator[None]:
+    """Within, vision transformers take the positions of their patches as a constant, as the pictures' size is one.
+
+    Left to itself, tracing writes down how they were interpolated, by operations that ONNX does not have.
+    """
+    resizing: list[Any] = [module for module in graph.modules() if hasattr(module, "interpolate_pos_encoding")]
+    positions: dict[nn.Module, Tensor] = {}
+
+    def record(*args: Any, module: Any, original: Any, **kwargs: Any) -> Tensor:
+        positions[module] = original(*args, **kwargs).detach()
+        return positions[module]
+
+    try:
+        for module in resizing:
+            module.interpolate_pos_encoding = partial(record, module=module, original=module.interpolate_pos_encoding)
+        if resizing:
+            graph(*example)
+        for module in resizing:
+            del module.interpolate_pos_encoding
+            if module in positions:
+                module.interpolate_pos_encoding = lambda *_, constant=positions[module], **__: constant
+        yield
+    finally:
+        for module in resizing:
+            module.__dict__.pop("interpolate_pos_encoding", None)
+
+
+# --------------------------------------------------------------------------------------------- comparing with the model
+
+
+def compare(graph: Graph, path: Path) -> Agreement:
+    """The written graph against the model: several batch sizes and lengths, and each item by itself."""
+    session, samples = open_session(path), graph.samples()
+    difference = alone = 0.0
+    for batch in samples:
+        found = _run(session, graph, batch)
+        with torch.inference_mode():
+            difference = max(difference, _largest_difference(found, graph(*batch).numpy()))
+        if isinstance(graph, SimilarityGraph):
+            continue
+        for row in range(len(found)):
+            # The mask, where there is one, comes second.
+            stop = int(batch[1][row].sum()) if len(batch) == 2 else None
+            one = _run(session, graph, tuple(given[[row], :stop] for given in batch))
+            alone = max(alone, _largest_difference(one, found[[row]]))
+    return Agreement(difference, alone, len(samples))
+
+
+def open_session(path: Path) -> Any:
+    """onnxruntime, on as many threads as torch uses here."""
+    runtime = import_runtime()
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 4
+    return runtime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
+
+
+def import_runtime() -> Any:
+    """onnxruntime, or an error that says how to install it."""
+    try:
+        import_module("onnx")  # which torch.onnx asks for
+        return import_module("onnxruntime")
+    except ImportError as error:
+        raise ExportError(f"The export to ONNX needs {error.name}. Run: {install_command('onnx')}") from None
+
+
+def _run(session: Any, graph: Graph, batch: tuple[Tensor, ...]) -> Any:
+    try:
+        return session.run(None, {port.name: x.numpy() for port, x in zip(graph.inputs, batch, strict=True)})[0]
+    except Exception as error:  # onnxruntime's own types differ from release to release
+        shapes = ", ".join(str(tuple(given.shape)) for given in batch)
+        reason = str(error).strip().splitlines()[0]
+        raise ExportError(f"onnxruntime cannot run the {graph.part} on inputs of shape {shapes}: {reason}") from error
+
+
+def _largest_difference(found: Any, expected: Any) -> float:
+    if found.shape != expected.shape:
+        raise ExportError(f"The graph gives an output of shape {found.shape}, the model one of {expected.shape}.")
+    # NaN is never equal: it counts as infinitely far.
+    return float(np.nan_to_num(np.abs(found - expected), nan=np.inf).max())

@@ -6,60 +6,59 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from polysem import encoders, pooling, sets, similarity
+from polysem import encoders, pooling, sets
 from polysem.data import train_overlap
 from polysem.errors import ConfigError, InputError
 from polysem.models.model import Model
-from polysem.models.tower import Local, Tower, check_wiring
+from polysem.models.tower import Local, Tower
 from polysem.sets import Ensemble
 from polysem.sets.base import registry as set_registry
+from polysem.similarity import build as build_similarity
 
 
 def build(dim: int, image: Mapping[str, Any], text: Mapping[str, Any], similarity: Mapping[str, Any]) -> Model:
     """A model whose vectors have width `dim`. `build(**model.config)` makes an untrained twin of a model.
 
-    image, text: {"encoder": …, "project": …, "pool": …, "local": …, "sets": …}, each part as its config; knobs left
-    out are wired or take their defaults. text["sets"] = "shared" makes both towers end in one and the same part.
+    image, text: {"encoder": …, "project": …, "pool": …, "local": …, "sets": …}, each part as its config; widths left
+    out follow from `dim` and the parts before. text["sets"] = "shared" makes both towers end in one and the same part.
     """
     first = build_tower("image", image, dim)
     shared = first.sets if text.get("sets") == "shared" else None
-    return Model(dim, first, build_tower("text", text, dim, shared), build_similarity(similarity))
-
-
-def build_similarity(config: Mapping[str, Any]) -> similarity.Similarity:
-    return similarity.build(**config)
+    return Model(dim, first, build_tower("text", text, dim, shared), build_similarity(**similarity))
 
 
 def build_tower(side: str, config: Mapping[str, Any], dim: int, shared: sets.SetPredictor | None = None) -> Tower:
-    projected = config.get("project") is not None
+    """One side of a model, each part built for the widths of those before it. shared: the other side's sets."""
+
+    def build_part(place: str, folder: Any, **widths: int) -> Any:
+        if config.get(place) is None:
+            return None
+        known = {knob.name for knob in folder.describe(config[place]["name"]).knobs}
+        return folder.build(**{**{name: width for name, width in widths.items() if name in known}, **config[place]})
+
     ends = shared or set_registry.find(config["sets"]["name"])
-    encoder = encoders.build(**_wired(encoders, config["encoder"], {} if projected or ends.projects else {"dim": dim}))
-    project = None
-    if projected:
-        project = encoders.build(**_wired(encoders, config["project"], {"input_dim": encoder.dim, "dim": dim}))
+    keeps_width = config.get("project") is not None or ends.projects
+    encoder = build_part("encoder", encoders, **({} if keeps_width else {"dim": dim}))
+    project = build_part("project", encoders, input_dim=encoder.dim, dim=dim)
     width = encoder.dim if project is None else project.dim
-    pool = None
-    if config.get("pool") is not None:
-        pool = pooling.build(**_wired(pooling, config["pool"], {"dim": width}))
+    pool = build_part("pool", pooling, dim=width)
     local: Local = config.get("local") or "projected"
     read = width if local == "projected" else encoder.dim
-    predictor = shared or sets.build(**_wired(sets, config["sets"], {"dim": dim, "input_dim": read}))
+    predictor = shared or build_part("sets", sets, dim=dim, input_dim=read)
     if predictor.input_dim not in (None, read):
         raise ConfigError(
             f"{side}.sets {'is shared and ' if shared is not None else ''}reads features of width "
             f"{predictor.input_dim}; those of {side} have {read}. Give {side}.project, or the {side} encoder that "
             f"width: {side}.encoder.dim={predictor.input_dim}."
         )
-    tower = Tower(encoder, predictor, project, pool, local)
-    check_wiring(tower, side)
+    if predictor.needs_global and pool is None and not encoder.makes_summary:
+        raise ConfigError(
+            f"{side}.sets {predictor.config['name']!r} adds a global feature, and the encoder "
+            f"{encoder.config['name']!r} makes none. Give {side}.pool, e.g. {side}.pool.name=max."
+        )
     if predictor.needs_global and pool is not None and width != dim:
         raise ConfigError(f"{side}: the global feature has width {width}, the sets {dim}. Give {side}.project.")
-    return tower
-
-
-def _wired(folder: Any, config: Mapping[str, Any], widths: Mapping[str, int]) -> dict[str, Any]:
-    known = {knob.name for knob in folder.describe(config["name"]).knobs}
-    return {**{name: width for name, width in widths.items() if name in known}, **config}
+    return Tower(encoder, predictor, project, pool, local)
 
 
 SIMILARITY = {"name": "smooth_chamfer", "alpha": 16.0}
@@ -73,33 +72,30 @@ def join(models: Sequence[Model], similarity: Mapping[str, Any] = SIMILARITY) ->
     """
     if len(models) < 2:
         raise InputError(f"Joining takes at least two models, got {len(models)}.")
-    towers = {side: _joined(side, [getattr(model, side) for model in models]) for side in ("image", "text")}
-    joined = Model(models[0].dim, towers["image"], towers["text"], build_similarity(similarity))
-    joined.provenance = _provenance([model.provenance for model in models])
-    return joined.eval()
-
-
-def _provenance(known: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the joined model learned from is what any of them did: protocols refuse to measure on it."""
+    image, text = (_join_towers(side, [getattr(model, side) for model in models]) for side in ("image", "text"))
+    joined = Model(models[0].dim, image, text, build_similarity(**similarity))
+    # What the joined model learned from is what any of them did: protocols refuse to measure on it.
+    known = [model.provenance for model in models]
     data = [each.get("data", {}) for each in known]
     names = dict.fromkeys(str(each["name"]) for each in data if "name" in each)
     shared = dict(data[0]) if all(each == data[0] for each in data) else {"name": " + ".join(names)}
     items = train_overlap.merge_sketches(*(each.get("items", []) for each in data))
-    return {
+    joined.provenance = {
         "data": {**shared, "items": items},
         "selected_on": " + ".join(dict.fromkeys(str(each.get("selected_on", "unknown")) for each in known)),
         "joined": [{key: each[key] for key in ("recipe", "validation") if key in each} for each in known],
     }
+    return joined.eval()
 
 
-def _joined(side: str, towers: Sequence[Tower]) -> Tower:
+def _join_towers(side: str, towers: Sequence[Tower]) -> Tower:
     first = towers[0]
     made = first.encoder.fingerprint()
     for place, tower in enumerate(towers, 1):
         if tower.project is not None or tower.pool is not None:
             raise InputError(
-                f"Model {place} projects or pools its {side} features before its sets read them. Models that can be "
-                "joined have a set predictor alone there, such as 'attention_pooling'."
+                f"Model {place} projects or pools its {side} features before its sets read them. Join models with a "
+                "set predictor alone there, such as 'attention_pooling'."
             )
         if tower.sets.dim != first.sets.dim:
             raise InputError(

@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,8 +80,9 @@ def embed(
         raise InputError(f"batch_size must be at least 1, got {batch_size}.")
     training, device = tower.training, next(tower.parameters()).device
     count, size = len(items), max(1, batch_size // items.images_per_item)
-    in_blocks = block is not None and isinstance(items, ImageItems) and device.type == "cpu"
-    columns: list[ModelOutput] = []
+    if not isinstance(items, ImageItems) or device.type != "cpu":
+        block = None
+    columns: list[Any] = []
     kept = torch.ones(count, dtype=torch.bool)
     done = 0
 
@@ -96,10 +96,10 @@ def embed(
                 windows(items.order, size),
                 items.load,
                 run,
-                block if in_blocks and block is not None else size,
+                block or size,
                 group=items.group,
                 readers=readers,
-                encoders=cpu_blocks.shared_pool(device) if in_blocks else None,
+                encoders=cpu_blocks.shared_pool(device) if block else None,
             ):
                 if isinstance(result, Unreadable):
                     if on_skip is None:
@@ -108,15 +108,26 @@ def embed(
                     kept[result.row] = False
                     done += 1
                 else:
-                    columns = columns or [_empty(part, count) for part in result.result]
+                    # Made here, not in `run`: tensors made in inference mode cannot take part in training.
+                    columns = columns or [
+                        torch.empty(count, *part.shape[1:]) if isinstance(part, Tensor) else [None] * count
+                        for part in result.result
+                    ]
                     for column, part in zip(columns, result.result, strict=True):
-                        _fill(column, result.rows, part)
+                        if isinstance(column, Tensor):
+                            column[result.rows] = part
+                            continue
+                        for row, value in zip(result.rows, part, strict=True):
+                            column[row] = value
                     done += len(result.rows)
                 if progress is not None:
                     progress("encoding", done, count)
     finally:
         tower.train(training)
-    return tuple(_select(column, kept) for column in columns)
+    if bool(kept.all()):
+        return tuple(columns)
+    rows = kept.nonzero().flatten().tolist()
+    return tuple(c[rows] if isinstance(c, Tensor) else [c[row] for row in rows] for c in columns)
 
 
 def embed_batch(tower: Tower, inputs: Inputs, forward: Forward = vectors) -> tuple[Any, ...]:
@@ -136,31 +147,11 @@ def _forward(tower: Tower, inputs: Inputs, forward: Forward) -> tuple[ModelOutpu
 
 
 def move(inputs: Inputs, device: torch.device) -> Inputs:
-    """The same inputs on another device."""
+    """Inputs on another device."""
     if isinstance(inputs, LocalFeatures):
         summary = None if inputs.summary is None else inputs.summary.to(device)
         return LocalFeatures(inputs.values.to(device), inputs.mask.to(device), summary)
     return inputs.to(device)
-
-
-def _empty(part: ModelOutput, count: int) -> ModelOutput:
-    # Made outside inference mode: tensors made inside it cannot take part in training.
-    return torch.empty(count, *part.shape[1:]) if isinstance(part, Tensor) else [None] * count
-
-
-def _fill(column: ModelOutput, rows: list[int], part: ModelOutput) -> None:
-    if isinstance(column, Tensor) and isinstance(part, Tensor):
-        column[rows] = part
-    else:
-        for row, value in zip(rows, part, strict=True):
-            column[row] = value
-
-
-def _select(column: ModelOutput, kept: Tensor) -> ModelOutput:
-    if bool(kept.all()):
-        return column
-    rows = kept.nonzero().flatten()
-    return column[rows] if isinstance(column, Tensor) else [column[row] for row in rows.tolist()]
 
 
 # --------------------------------------------------------------------------------------- texts and images in one list
@@ -172,55 +163,39 @@ def encode_mixed(model: Model, inputs: Any, batch_size: int, show_progress_bar: 
     Returns:
         (items, K, dim) in the order given; (K, dim) of a single item.
     """
-    single = isinstance(inputs, (str, Path, Image.Image)) or (_is_array(inputs) and inputs.ndim == 2)
-    items = [inputs] if single else _as_list(inputs)
-    texts = [row for row, item in enumerate(items) if _is_text(item, row)]
-    images = [row for row, item in enumerate(items) if not isinstance(item, str)]
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    is_array = isinstance(inputs, (np.ndarray, Tensor))
+    single = isinstance(inputs, (str, Path, Image.Image)) or (is_array and inputs.ndim == 2)
+    if not single and not is_array and not isinstance(inputs, Sequence):
+        raise InputError(f"encode() takes a text, an image or a list of them, got {kind(inputs)}.")
+    items = [inputs] if single else list(inputs)
     if not items:
         raise InputError("encode() got an empty list; give at least one text or image.")
+    texts = [row for row, item in enumerate(items) if isinstance(item, str)]
+    images = [row for row, item in enumerate(items) if not isinstance(item, str)]
+    for row in texts:
+        # Words never end like this, and a file name's embedding would be a quiet mistake.
+        path = Path(items[row])
+        if path.suffix.lower() in Image.registered_extensions() and path.is_file():
+            raise InputError(
+                f"Item number {row} is the text {items[row]!r}, and there is an image of that name. encode() takes "
+                f"every str for a text: write Path({items[row]!r}) for the image, or use encode_images()."
+            )
     if texts and images and model.set_sizes[0] != model.set_sizes[1]:
         raise InputError(
             "This model gives an image {} vectors and a text {}, which fit into no common array. "
             "Encode images and texts in two calls.".format(*model.set_sizes)
         )
     vectors = torch.empty(len(items), model.set_sizes[0 if images else 1], model.dim)
-    with _bar(len(items), show_progress_bar) as advance:
+    with Bar(console=Console(stderr=True), disable=not show_progress_bar) as bar:
+        task = bar.add_task("Encoding", total=len(items))
         for rows, encode, first in ((texts, model.encode_texts, 0), (images, model.encode_images, len(texts))):
+
+            def advance(_: str, done: int, __: int, first: int = first) -> None:
+                bar.update(task, completed=first + done)
+
             if rows:
-                part = [items[row] for row in rows]
-                vectors[rows] = encode(
-                    part, batch_size=batch_size, progress=lambda _, done, __, first=first: advance(first + done)
-                )
+                vectors[rows] = encode([items[row] for row in rows], batch_size=batch_size, progress=advance)
     return vectors[0] if single else vectors
-
-
-def _is_array(item: Any) -> bool:
-    return isinstance(item, (np.ndarray, Tensor))
-
-
-def _as_list(inputs: Any) -> Sequence[Any]:
-    if isinstance(inputs, (Sequence, np.ndarray, Tensor)):
-        return list(inputs)
-    raise InputError(f"encode() takes a text, an image or a list of them, got {kind(inputs)}.")
-
-
-def _is_text(item: Any, row: int) -> bool:
-    if not isinstance(item, str):
-        return False
-    # Words never end like this, and a file name's embedding would be a quiet mistake.
-    if Path(item).suffix.lower() in Image.registered_extensions() and Path(item).is_file():
-        raise InputError(
-            f"Item number {row} is the text {item!r}, and there is an image of that name. encode() takes every str "
-            f"for a text: write Path({item!r}) for the image, or use encode_images()."
-        )
-    return True
-
-
-@contextmanager
-def _bar(total: int, shown: bool) -> Iterator[Callable[[int], None]]:
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    with Bar(console=Console(stderr=True), disable=not shown) as bar:
-        task = bar.add_task("Encoding", total=total)
-        yield lambda done: bar.update(task, completed=done)

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -31,22 +31,19 @@ FORMAT = 1
 
 
 class ModelFolderError(PolysemError):
-    """A folder that is no model's, is damaged, or was written by a newer polysem."""
+    """A folder without a model, a damaged one, or one that a newer polysem wrote."""
 
 
 def save(model: Model, path: Path, card: Mapping[str, Any], small: bool = False) -> Path:
-    """Written aside, then moved into place, the config last: a folder without one is no model's.
-
-    small: see `Model.save`.
-    """
+    """Write a model folder: first aside, then moved into place, the config last. small: see `Model.save`."""
     taken = [name for name in (WEIGHTS, PREPROCESSING, CARD) if (path / name).exists()]
     if taken and not _is_ours(path):
         raise ModelFolderError(
             f"{path} holds files of yours that a model would replace: {', '.join(taken)}. Give another folder."
         )
-    lent = _borrowed_tensors(model) if small else {}
-    without = {name for names in lent.values() for name in names}
-    model = _round_to_half(model, without) if small else model
+    lent = _find_package_tensors(model) if small else {}
+    left_out = {name for names in lent.values() for name in names}
+    model = _round_to_half(model, left_out) if small else model
     described = {
         "library_name": "polysem",
         "polysem_version": __version__,
@@ -56,15 +53,14 @@ def save(model: Model, path: Path, card: Mapping[str, Any], small: bool = False)
         "provenance": model.provenance,
         **({"borrowed": sorted(lent)} if lent else {}),
     }
+    aside = None
     try:
         path.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=".saving-", dir=path))
-    except OSError as error:
-        raise ModelFolderError(f"Cannot write a model to {path}: {error.strerror or error}.") from None
-    try:
         state = unshared(model.state_dict())
         if small:
-            state = _halve(state, without)
+            state = {name: tensor for name, tensor in state.items() if name not in left_out}
+            state = {name: tensor.half() if tensor.is_floating_point() else tensor for name, tensor in state.items()}
         save_file(state, aside / WEIGHTS, metadata={"format": "pt"})
         for side, tower in (("image", model.image), ("text", model.text)):
             (aside / PREPROCESSING / side).mkdir(parents=True)
@@ -80,7 +76,8 @@ def save(model: Model, path: Path, card: Mapping[str, Any], small: bool = False)
     except OSError as error:
         raise ModelFolderError(f"Cannot write a model to {path}: {error.strerror or error}.") from None
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        if aside is not None:
+            shutil.rmtree(aside, ignore_errors=True)
     return path
 
 
@@ -106,13 +103,21 @@ def load(path: str | Path) -> Model:
     folder = backbones.locate(str(path))
     described = read_config(folder)
     lent = described.get("borrowed", [])
-    model = build(**_borrow_weights(described["model"], lent))
+    config = dict(described["model"])
+    for side in lent:  # these encoders begin with the weights of their package
+        config[side] = {**config[side], "encoder": {**config[side]["encoder"], "pretrained": True}}
+    model = build(**config)
     for side, tower in (("image", model.image), ("text", model.text)):
         if any((folder / PREPROCESSING / side).glob("*")):
             tower.encoder.load_preprocessing(folder / PREPROCESSING / side)
-    weights = _read_weights(folder / WEIGHTS)
-    shared = {name for name in model.state_dict() if name not in weights and name.startswith("text.sets.")}
+    try:
+        weights = load_file(folder / WEIGHTS)
+    except FileNotFoundError:
+        raise ModelFolderError(f"{folder / WEIGHTS} is missing. Copy the model folder again.") from None
+    except (OSError, SafetensorError) as error:
+        raise ModelFolderError(f"{folder / WEIGHTS} cannot be read ({error}). Copy the model folder again.") from None
     if model.text.sets is model.image.sets:
+        shared = {name for name in model.state_dict() if name not in weights and name.startswith("text.sets.")}
         weights.update({name: weights[name.replace("text.", "image.", 1)] for name in shared})
     wrong = model.load_state_dict(weights, strict=False)
     missing = [name for name in wrong.missing_keys if not name.startswith(tuple(f"{side}.encoder." for side in lent))]
@@ -125,7 +130,7 @@ def load(path: str | Path) -> Model:
     model.provenance = described.get("provenance") or {}
     found = model.fingerprint()
     if described.get("fingerprint") not in (None, found):
-        names = ", ".join(name for side in lent for name in _pretrained_models(described["model"][side]["encoder"]))
+        names = ", ".join(name for side in lent for name in _pretrained_models(config[side]["encoder"]))
         raise ModelFolderError(
             f"The files in {folder} are not the ones that were saved together: the fingerprint is {found[:12]}, "
             f"{CONFIG} says {described['fingerprint'][:12]}. Copy the whole folder again."
@@ -156,41 +161,27 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def _is_ours(path: Path) -> bool:
     """Whether a model or a run of polysem lies here."""
-    if (path / "run.json").is_file():
-        return True
     try:
-        return isinstance(read_config(path).get("model"), dict)
+        return (path / "run.json").is_file() or bool(read_config(path))
     except ModelFolderError:
         return any(path.glob(".saving-*"))  # a save that was cut short
 
 
 def unshared(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Every tensor once, contiguous: safetensors stores no aliases."""
-    kept: dict[str, Tensor] = {}
-    seen: set[tuple[int, int]] = set()
-    for name, tensor in state.items():
-        key = (tensor.data_ptr(), tensor.numel())
-        if tensor.numel() and key in seen:
-            continue
-        seen.add(key)
-        kept[name] = tensor.detach().contiguous()
-    return kept
+    first: dict[tuple[int, int], str] = {}
+    return {
+        name: tensor.detach().contiguous()
+        for name, tensor in state.items()
+        if not tensor.numel() or first.setdefault((tensor.data_ptr(), tensor.numel()), name) == name
+    }
 
 
-def _read_weights(path: Path) -> dict[str, Tensor]:
-    try:
-        return load_file(path)
-    except FileNotFoundError:
-        raise ModelFolderError(f"{path} is missing. Copy the model folder again.") from None
-    except (OSError, SafetensorError) as error:
-        raise ModelFolderError(f"{path} cannot be read ({error}). Copy it again from where it was made.") from None
-
-
-def _round_to_half(model: Model, without: Set[str]) -> Model:
-    """A copy whose weights, without those of these names, are numbers that float16 can hold."""
+def _round_to_half(model: Model, left_out: Set[str]) -> Model:
+    """A copy whose weights, but for those of these names, are numbers that float16 can hold."""
     copied = copy.deepcopy(model)
     for name, tensor in copied.state_dict().items():
-        if name not in without and tensor.is_floating_point():
+        if name not in left_out and tensor.is_floating_point():
             half = tensor.half()
             if not torch.isfinite(half).all():
                 raise InputError(
@@ -201,36 +192,20 @@ def _round_to_half(model: Model, without: Set[str]) -> Model:
     return copied
 
 
-def _borrowed_tensors(model: Model) -> dict[str, set[str]]:
-    """By side, the tensors of an encoder that are still those of its weights package."""
+def _find_package_tensors(model: Model) -> dict[str, set[str]]:
+    """By side, the names of an encoder's tensors that are still those of its weights package."""
     found = {}
     for side, tower in (("image", model.image), ("text", model.text)):
         config = tower.encoder.config
         if not all(name in backbones.PACKAGED for name in _pretrained_models(config)):
             continue
-        own, source = tower.encoder.state_dict(), encoders.build(**_with_pretrained(config)).state_dict()
-        found[side] = {
-            f"{side}.encoder.{name}" for name in own if name in source and torch.equal(own[name], source[name])
-        }
-    return {side: names for side, names in found.items() if names}
-
-
-def _halve(state: Mapping[str, Tensor], without: Set[str]) -> dict[str, Tensor]:
-    """The tensors to store, of a model whose weights float16 can hold."""
-    kept = {name: tensor for name, tensor in state.items() if name not in without}
-    return {name: tensor.half() if tensor.is_floating_point() else tensor for name, tensor in kept.items()}
-
-
-def _borrow_weights(config: Mapping[str, Any], sides: Iterable[str]) -> dict[str, Any]:
-    """The config of a model whose encoders on these sides begin with their package's weights."""
-    lent = {side: {**config[side], "encoder": _with_pretrained(config[side]["encoder"])} for side in sides}
-    return {**config, **lent}
+        own, source = tower.encoder.state_dict(), encoders.build(**{**config, "pretrained": True}).state_dict()
+        same = {name for name in own if name in source and torch.equal(own[name], source[name])}
+        if same:
+            found[side] = {f"{side}.encoder.{name}" for name in same}
+    return found
 
 
 def _pretrained_models(encoder: Mapping[str, Any]) -> list[str]:
     """The models that an encoder begins with; "" for one that begins with none."""
     return encoder.get("models") or [encoder.get("model", "")]
-
-
-def _with_pretrained(encoder: Mapping[str, Any]) -> dict[str, Any]:
-    return {**encoder, "pretrained": True}

@@ -17,7 +17,7 @@ from torch import Tensor
 from polysem.data.collection import Collection, Media, load_features
 from polysem.data.store import FeatureStore
 from polysem.encoders import Encoder, PixelEncoder, TextEncoder, Tokens, caption_keys
-from polysem.encoders.pipeline import shape, windows
+from polysem.encoders.pipeline import windows
 from polysem.errors import InputError, kind
 from polysem.features import LocalFeatures
 from polysem.models.tower import Inputs, Tower
@@ -32,12 +32,15 @@ class Items(ABC, Generic[T]):
     """Whether loading waits for files or decodes them, so that threads are worth starting."""
     images_per_item = 1
 
-    @abstractmethod
-    def __len__(self) -> int: ...
+    def __init__(self, values: Any) -> None:
+        self.values = values
 
-    @abstractmethod
+    def __len__(self) -> int:
+        return len(self.values)
+
     def load(self, row: int) -> T:
         """One item. Raises `InputError` if it cannot be read."""
+        return cast(T, self.values[row])
 
     @abstractmethod
     def collate(self, items: list[T]) -> Inputs:
@@ -59,7 +62,7 @@ class Items(ABC, Generic[T]):
         return nullcontext()
 
     def batch(self, rows: Sequence[int]) -> Inputs:
-        """The inputs of these rows, which must be of one `group`."""
+        """The inputs of these rows, all of one `group`."""
         return self.collate([self.load(row) for row in rows])
 
     def batches(self, size: int) -> Iterator[Inputs]:
@@ -71,17 +74,15 @@ class ImageItems(Items[Tensor]):
     """Images or videos for an encoder of pixels, each a path or a PIL image."""
 
     def __init__(self, encoder: Encoder, images: Sequence[Any]) -> None:
-        self.encoder, self.images = cast(PixelEncoder, encoder), images
+        super().__init__(images)
+        self.encoder = cast(PixelEncoder, encoder)
         self.images_per_item = self.encoder.pictures_per_item
         # A PIL image may load its pixels when they are asked for, which is not safe in several threads.
         self.reads_files = all(isinstance(image, (str, Path)) for image in images)
 
-    def __len__(self) -> int:
-        return len(self.images)
-
     def load(self, row: int, generator: torch.Generator | None = None) -> Tensor:
         """The pixels of one item. generator: draws an augmentation of a file, for training."""
-        image = self.images[row]
+        image = self.values[row]
         if isinstance(image, (str, Path)):
             return self.encoder.read(Path(image).expanduser(), generator)
         if isinstance(image, Image.Image):
@@ -92,35 +93,24 @@ class ImageItems(Items[Tensor]):
         return torch.stack(items)
 
     def group(self, item: Tensor) -> Hashable:
-        return shape(item)  # an image among videos is a video of one frame
+        return tuple(item.shape)  # an image among videos is a video of one frame
 
 
 class FeatureItems(Items[Tensor]):
     """Precomputed features: (tokens, dim) arrays, or where to find them on disk."""
 
-    def __init__(self, features: Sequence[Any]) -> None:
-        self.features = features
-
-    def __len__(self) -> int:
-        return len(self.features)
-
     def load(self, row: int) -> Tensor:
-        item = self.features[row]
+        item = self.values[row]
         if isinstance(item, Media):
             return torch.from_numpy(np.array(load_features(item), np.float32))
-        if isinstance(item, (str, Path, Image.Image)):
-            raise InputError(
-                f"Image number {row}: this model takes precomputed features, a (tokens, dim) array per image, made by "
-                "the extractor of the data it was trained on; got "
-                f"{'an image' if isinstance(item, Image.Image) else item}."
-            )
-        features = item if isinstance(item, Tensor) else torch.as_tensor(np.asarray(item))
-        if features.ndim != 2 or not features.is_floating_point():
-            raise InputError(
-                f"Image number {row}: this model takes precomputed features, a (tokens, dim) array per image; "
-                f"got {kind(item)}."
-            )
-        return features.float()
+        if not isinstance(item, (str, Path, Image.Image)):
+            features = item if isinstance(item, Tensor) else torch.as_tensor(np.asarray(item))
+            if features.ndim == 2 and features.is_floating_point():
+                return features.float()
+        raise InputError(
+            f"Image number {row}: this model takes precomputed features, a (tokens, dim) array per image, made by the "
+            f"extractor of the data it was trained on; got {item if isinstance(item, (str, Path)) else kind(item)}."
+        )
 
     def collate(self, items: list[Tensor]) -> LocalFeatures:
         return LocalFeatures.from_list(items)
@@ -129,34 +119,27 @@ class FeatureItems(Items[Tensor]):
 class BatchItems(Items[int]):
     """Features that are in memory as one `LocalFeatures`."""
 
-    def __init__(self, features: LocalFeatures) -> None:
-        self.features = features
-
-    def __len__(self) -> int:
-        return len(self.features)
-
     def load(self, row: int) -> int:
         return row
 
     def collate(self, items: list[int]) -> LocalFeatures:
         rows = slice(items[0], items[-1] + 1) if items[-1] - items[0] == len(items) - 1 else items
-        summary = None if self.features.summary is None else self.features.summary[rows]
-        return LocalFeatures(self.features.values[rows], self.features.mask[rows], summary)
+        summary = None if self.values.summary is None else self.values.summary[rows]
+        return LocalFeatures(self.values.values[rows], self.values.mask[rows], summary)
 
 
 class StoredItems(Items[int]):
-    """Features that an encoder made earlier, in a `FeatureStore`."""
+    """Features that an encoder made earlier, in a `FeatureStore`.
+
+    complete: raise at once if keys are missing; otherwise each is missed when it is loaded.
+    """
 
     def __init__(self, store: FeatureStore, keys: Sequence[str], *, complete: bool = True) -> None:
-        """complete: raise at once if keys are missing; otherwise each is missed when it is loaded."""
-        self.store, self.keys = store, keys
-        self.positions = store.positions(keys) if complete else None
-
-    def __len__(self) -> int:
-        return len(self.keys)
+        super().__init__(keys)
+        self.store, self.positions = store, store.positions(keys) if complete else None
 
     def load(self, row: int) -> int:
-        return int(self.store.positions([self.keys[row]])[0] if self.positions is None else self.positions[row])
+        return int(self.store.positions([self.values[row]])[0] if self.positions is None else self.positions[row])
 
     def collate(self, items: list[int]) -> LocalFeatures:
         return self.store.batch(items)
@@ -166,13 +149,8 @@ class SentenceItems(Items[str]):
     """Texts, tokenised batch by batch."""
 
     def __init__(self, encoder: Encoder, texts: Sequence[str]) -> None:
-        self.encoder, self.texts = cast(TextEncoder, encoder), texts
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    def load(self, row: int) -> str:
-        return self.texts[row]
+        super().__init__(texts)
+        self.encoder = cast(TextEncoder, encoder)
 
     def collate(self, items: list[str]) -> Tokens:
         return self.encoder.tokenize(items)
@@ -181,18 +159,9 @@ class SentenceItems(Items[str]):
 class TokenItems(Items[list[int]]):
     """Tokenised texts, batched by length: padding is computed too."""
 
-    def __init__(self, ids: Sequence[list[int]]) -> None:
-        self.ids = ids
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
     @property
     def order(self) -> Sequence[int]:
-        return sorted(range(len(self.ids)), key=lambda row: len(self.ids[row]))
-
-    def load(self, row: int) -> list[int]:
-        return self.ids[row]
+        return sorted(range(len(self)), key=lambda row: len(self.values[row]))
 
     def collate(self, items: list[list[int]]) -> Tokens:
         return Tokens.from_lists(items)
@@ -208,7 +177,7 @@ def image_items(encoder: Encoder, images: Any) -> Items[Any]:
     if isinstance(images, LocalFeatures):
         return BatchItems(images)
     _check_list(images, "images")
-    if encoder.takes == "features" or _are_features(images[0]):
+    if encoder.takes == "features" or (isinstance(images[0], (np.ndarray, Tensor)) and images[0].ndim == 2):
         return FeatureItems(images)
     return ImageItems(encoder, images)
 
@@ -242,8 +211,7 @@ def collection_images(encoder: Encoder, collection: Collection, store: FeatureSt
     if encoder.takes == "features":
         raise InputError(
             f"This model reads features of width {encoder.config.get('input_dim')}, and {collection.name} holds "
-            f"{collection.content}. Extract the features it was trained on with `polysem features`, and give "
-            "--features."
+            f"{collection.content}. Extract the features with `polysem features`, and give --features."
         )
     return ImageItems(encoder, [item.media.path for item in collection])
 
@@ -269,10 +237,6 @@ def open_store(folder: str | Path | None, tower: Tower) -> FeatureStore | None:
             f"model's ({tower.encoder.config['name']}, {expected[:12]}). Leave the option out, or extract them again."
         )
     return store
-
-
-def _are_features(item: Any) -> bool:
-    return isinstance(item, (np.ndarray, Tensor)) and item.ndim == 2
 
 
 def _check_list(items: Any, what: str) -> None:

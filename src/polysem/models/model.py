@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from polysem.encoders.base import Encoder, hash_state
-from polysem.models import embedding, folder
-from polysem.models.items import Items, image_items, text_items
+from polysem.models import folder
+from polysem.models.embedding import embed, encode_mixed, probabilities
+from polysem.models.items import image_items, text_items
 from polysem.models.tower import Hidden, Inputs, Tower
 from polysem.progress import Progress
 from polysem.registry import Part
@@ -95,7 +96,7 @@ class Model(nn.Module):
         A list gives (items, K, dim), a single item (K, dim): every vector already has length 1, and
         `model.similarity(a, b)` compares what comes out, arrays or tensors.
         """
-        vectors = embedding.encode_mixed(self, inputs, batch_size, show_progress_bar)
+        vectors = encode_mixed(self, inputs, batch_size, show_progress_bar)
         return vectors if convert_to_tensor or not convert_to_numpy else vectors.numpy()
 
     def encode_images(self, images: Any, *, batch_size: int = 32, progress: Progress | None = None) -> Tensor:
@@ -110,7 +111,8 @@ class Model(nn.Module):
         Returns:
             (items, K, dim) on the CPU, in the order given.
         """
-        return _embed(self.image, image_items(self.image.encoder, images), batch_size, progress)
+        items = image_items(self.image.encoder, images)
+        return cast(Tensor, embed(self.image, items, batch_size, progress=progress)[0])
 
     def encode_texts(self, texts: Any, *, batch_size: int = 128, progress: Progress | None = None) -> Tensor:
         """Embed texts: (texts, K, dim) on the CPU, in the order given.
@@ -120,24 +122,31 @@ class Model(nn.Module):
             batch_size: texts encoded together; those of like length are.
             progress: called with "encoding", the texts that are done, and all of them.
         """
-        return _embed(self.text, text_items(self.text.encoder, texts), batch_size, progress)
+        items = text_items(self.text.encoder, texts)
+        return cast(Tensor, embed(self.text, items, batch_size, progress=progress)[0])
 
     def classify_images(self, images: Any, *, batch_size: int = 32, progress: Progress | None = None) -> Tensor:
         """(items, classes): how probable each of `labels` is. images: as `encode_images` takes them."""
         items = image_items(self.image.encoder, images)
-        return _embed(self.image, items, batch_size, progress, embedding.probabilities)
+        return cast(Tensor, embed(self.image, items, batch_size, probabilities, progress=progress)[0])
 
     def classify_texts(self, texts: Any, *, batch_size: int = 128, progress: Progress | None = None) -> Tensor:
         """(texts, classes): how probable each of `labels` is. texts: as `encode_texts` takes them."""
         items = text_items(self.text.encoder, texts)
-        return _embed(self.text, items, batch_size, progress, embedding.probabilities)
+        return cast(Tensor, embed(self.text, items, batch_size, probabilities, progress=progress)[0])
 
     def fingerprint(self) -> str:
         """sha256 of all that decides an embedding: weights, knobs and preprocessing of both towers, and the similarity.
 
         The same in every process and after saving and loading; another as soon as one weight changes.
         """
-        parts = {name: _fingerprint(part) for name, part in self.parts().items()}
+        parts = {}
+        for name, part in self.parts().items():
+            if isinstance(part, Encoder):
+                parts[name] = part.fingerprint()
+            else:
+                knobs = {knob: value for knob, value in part.config.items() if knob not in WITHOUT_EFFECT}
+                parts[name] = hash_state(knobs, part.state_dict())
         reads = {"image": self.image.reads, "text": self.text.reads}
         return hash_state({"dim": self.dim, "local": reads, "parts": parts}, {})
 
@@ -159,21 +168,3 @@ class Model(nn.Module):
         installed where the model is loaded. What is saved is the rounded model, with a fingerprint of its own.
         """
         return folder.save(self, Path(path), card or {}, small)
-
-
-def _embed(
-    tower: Tower,
-    items: Items[Any],
-    batch_size: int,
-    progress: Progress | None,
-    forward: embedding.Forward = embedding.vectors,
-) -> Tensor:
-    result: Tensor = embedding.embed(tower, items, batch_size, forward, progress=progress)[0]
-    return result
-
-
-def _fingerprint(part: Part) -> str:
-    if isinstance(part, Encoder):
-        return part.fingerprint()
-    knobs = {name: value for name, value in part.config.items() if name not in WITHOUT_EFFECT}
-    return hash_state(knobs, part.state_dict())

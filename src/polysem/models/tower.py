@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polysem.encoders import Encoder, Tokens
-from polysem.errors import ConfigError
 from polysem.features import LocalFeatures
 from polysem.masked_ops import is_tracing
 from polysem.pooling import Pooling
@@ -39,6 +39,8 @@ class Tower(nn.Module):
 
     A frozen encoder's output may be given in place of its input: features from a store skip it.
     """
+
+    __call__: Callable[..., SetPrediction]
 
     def __init__(
         self,
@@ -71,11 +73,12 @@ class Tower(nn.Module):
         """The local features before and after the projection. keep: (B, N), False for tokens that size augmentation
         drops, as early as there are tokens to drop: batch norm must not see them. hidden: tokens whose projection is
         replaced, for a set predictor that learns to guess them."""
-        if isinstance(inputs, LocalFeatures):
-            inputs = _without(inputs, keep)
-            encoded = inputs if self.is_encoded(inputs) else self.encoder(inputs)
+        if not isinstance(inputs, LocalFeatures):
+            encoded = _drop_tokens(self.encoder(inputs), keep)
         else:
-            encoded = _without(self.encoder(inputs), keep)
+            encoded = _drop_tokens(inputs, keep)
+            if self.encoder.takes == "features":  # else they are what the encoder made earlier
+                encoded = self.encoder(encoded)
         projected = encoded if self.project is None else self.project(encoded)
         if hidden is not None:
             values = projected.values.where(~hidden.tokens[..., None], hidden.vector.to(projected.values))
@@ -97,9 +100,8 @@ class Tower(nn.Module):
 
     @property
     def reads_padding(self) -> bool:
-        """Whether a part does as released code does and takes padding in: then it must be as long as it was."""
-        parts = (module for module in self.modules() if isinstance(module, Part))
-        return any(part.config.get("variant") == "official" for part in parts)
+        """Whether a part takes padding in, as released code does: then it must be as long as it was."""
+        return any(part.reads_padding for part in self.modules() if isinstance(part, Part))
 
     def _embed(self, encoded: LocalFeatures, projected: LocalFeatures) -> SetPrediction:
         summary = projected.summary if self.pool is None else self.pool(projected)
@@ -108,14 +110,11 @@ class Tower(nn.Module):
         prediction: SetPrediction = self.sets(projected if self.reads == "projected" else encoded, summary)
         return prediction
 
-    def is_encoded(self, inputs: Inputs) -> bool:
-        """Whether these are features that the encoder would have made, rather than what it takes."""
-        return isinstance(inputs, LocalFeatures) and self.encoder.takes != "features"
-
     def parameter_groups(self, lr: float, weight_decay: float) -> list[dict[str, Any]]:
         """Optimiser groups: the encoder's body at its own pace, all else at `lr`."""
-        groups = self.encoder.parameter_groups(lr, weight_decay)
-        groups = [{**group, "name": f"encoder.{group['name']}"} for group in groups]
+        groups = [
+            {**group, "name": f"encoder.{group['name']}"} for group in self.encoder.parameter_groups(lr, weight_decay)
+        ]
         for name, part in (("project", self.project), ("pool", self.pool), ("sets", self.sets)):
             params = [] if part is None else list(part.parameters())
             if params:
@@ -123,17 +122,8 @@ class Tower(nn.Module):
         return groups
 
 
-def _without(features: LocalFeatures, keep: Tensor | None) -> LocalFeatures:
+def _drop_tokens(features: LocalFeatures, keep: Tensor | None) -> LocalFeatures:
     return features if keep is None else LocalFeatures(features.values, features.mask & keep, features.summary)
-
-
-def check_wiring(tower: Tower, side: str) -> None:
-    """Raise where parts that are fine by themselves do not fit together."""
-    if tower.sets.needs_global and tower.pool is None and not tower.encoder.makes_summary:
-        raise ConfigError(
-            f"{side}.sets {tower.sets.config['name']!r} adds a global feature, and the encoder "
-            f"{tower.encoder.config['name']!r} makes none. Give {side}.pool, e.g. {side}.pool.name=max."
-        )
 
 
 GROUPS = 4
@@ -148,12 +138,10 @@ Group = tuple[Tensor, int]
 
 def group_by_length(mask: Tensor) -> list[Group]:
     """Rows of like length together, where that saves something; otherwise none. mask: (B, N)."""
-    if is_tracing():
-        return []
     items, longest = mask.shape
-    count = min(GROUPS, items // SMALLEST)
-    if count < 2:
+    if is_tracing() or items < 2 * SMALLEST:
         return []
+    count = min(GROUPS, items // SMALLEST)
     reach = (mask * torch.arange(1, longest + 1, device=mask.device)).amax(1)
     order = reach.argsort(stable=True)
     found = [(rows, int(reach[rows[-1]])) for rows in order.tensor_split(count)]
@@ -161,11 +149,11 @@ def group_by_length(mask: Tensor) -> list[Group]:
     return found if worthwhile else []
 
 
-def split_groups(features: LocalFeatures, found: list[Group]) -> list[LocalFeatures]:
+def split_groups(features: LocalFeatures, groups: list[Group]) -> list[LocalFeatures]:
     """The groups of a batch, each without the padding that none of its rows needs."""
     items, width, dim = features.values.shape
     # One gather for all: its gradient then fills one tensor of the batch's size, not one for each group.
-    places = [(rows[:, None] * width + torch.arange(length, device=rows.device)).flatten() for rows, length in found]
+    places = [(rows[:, None] * width + torch.arange(length, device=rows.device)).flatten() for rows, length in groups]
     tokens = features.values.reshape(items * width, dim).index_select(0, torch.cat(places))
     parts = tokens.split([len(place) for place in places])
     return [
@@ -174,28 +162,28 @@ def split_groups(features: LocalFeatures, found: list[Group]) -> list[LocalFeatu
             features.mask[rows, :length],
             None if features.summary is None else features.summary.index_select(0, rows),
         )
-        for values, (rows, length) in zip(parts, found, strict=True)
+        for values, (rows, length) in zip(parts, groups, strict=True)
     ]
 
 
 def join_groups(parts: list[SetPrediction], rows: list[Tensor], length: int) -> SetPrediction:
     """The predictions of the groups as if they had been made together."""
     back = torch.cat(rows).argsort()
-    vectors = torch.cat([part.vectors for part in parts]).index_select(0, back)
-    residual = torch.cat([part.residual for part in parts]).index_select(0, back)
-    attention = [_padded(part.attention, length) for part in parts if part.attention is not None]
-    steps = [_padded(part.attention_steps, length) for part in parts if part.attention_steps is not None]
-    logits = [part.logits for part in parts if part.logits is not None]
-    states = [F.pad(part.states, (0, 0, 0, length - part.states.shape[1])) for part in parts if part.states is not None]
+
+    def join(name: str, items_axis: int = 0, tokens_axis: int | None = None) -> Any:
+        values = [getattr(part, name) for part in parts]
+        if values[0] is None:
+            return None
+        if tokens_axis is not None:
+            after = (0, 0) * (-tokens_axis - 1)
+            values = [F.pad(value, (*after, 0, length - value.shape[tokens_axis])) for value in values]
+        return torch.cat(values, items_axis).index_select(items_axis, back)
+
     return SetPrediction(
-        vectors,
-        torch.cat(attention).index_select(0, back) if attention else None,
-        residual,
-        torch.cat(steps, dim=1).index_select(1, back) if steps else None,
-        torch.cat(logits).index_select(0, back) if logits else None,
-        torch.cat(states).index_select(0, back) if states else None,
+        join("vectors"),
+        join("attention", tokens_axis=-1),
+        join("residual"),
+        join("attention_steps", items_axis=1, tokens_axis=-1),
+        join("logits"),
+        join("states", tokens_axis=-2),
     )
-
-
-def _padded(attention: Tensor, length: int) -> Tensor:
-    return F.pad(attention, (0, length - attention.shape[-1]))

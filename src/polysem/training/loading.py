@@ -111,7 +111,7 @@ class CaptionSource(InputSource):
         augment, encoder = self.side.augment, self.items.encoder
         if not augment.words:
             return super().load(places, epoch)
-        words_of_texts = encoder.tokenize_words([self.items.texts[place] for place in places.tolist()])
+        words_of_texts = encoder.tokenize_words([self.items.load(place) for place in places.tolist()])
         knobs = encoder.mask_id, encoder.vocab_size, augment.rate, augment.protect_ends
         pairs = zip(places.tolist(), words_of_texts, strict=True)
         return Tokens.from_lists([word_mask(words, self.rng(place, epoch), *knobs) for place, words in pairs])

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 from polysem.data.vocabulary import Vocabulary
-from polysem.encoders import BiGRU, Encoder, Transformer
+from polysem.encoders import BiGRU, Transformer
 from polysem.errors import unknown
-from polysem.models.importing import dive, labelwise
-from polysem.models.importing.checkpoint import SOURCES, CheckpointError, ImportOptions, ReleasedBy, Variant, read
-from polysem.models.importing.vse import plan_vse_2ad, plan_vse_infty
+from polysem.models.importing.checkpoint import SOURCES, ImportedCheckpointError, ReleasedBy, Variant, read
+from polysem.models.importing.plans import plan_dive, plan_labelwise, plan_vse_2ad, plan_vse_infty
 from polysem.models.model import Model
 
-__all__ = ["SOURCES", "CheckpointError", "import_checkpoint"]
+__all__ = ["SOURCES", "ImportedCheckpointError", "import_checkpoint"]
 
-_PLANS = {"vse-infty": plan_vse_infty, "vse-2ad": plan_vse_2ad, "dive": dive.plan, "labelwise": labelwise.plan}
+_PLANS = {"vse-infty": plan_vse_infty, "vse-2ad": plan_vse_2ad, "dive": plan_dive, "labelwise": plan_labelwise}
 VARIANTS = ("paper", "official")
 
 
@@ -41,13 +41,22 @@ def import_checkpoint(
     """
     if variant not in VARIANTS:
         raise unknown("variant", variant, VARIANTS)
-    checkpoint = read(Path(path), source)
-    wanted = ImportOptions("official" if variant == "official" else "paper", bert_heads)
-    plan = _PLANS[source](checkpoint, wanted)
+    checkpoint = read(Path(path), source, cast(Variant, variant), bert_heads)
+    plan = _PLANS[source](checkpoint)
     model = plan.build(checkpoint.file)
-    if bert_heads is not None and not isinstance(model.text.encoder, Transformer):
-        raise CheckpointError(f"{checkpoint.file}: its text tower is a BiGRU, without heads. Leave out --bert-heads.")
-    attach(model.text.encoder, vocabulary, tokenizer)
+    encoder = model.text.encoder
+    if not isinstance(encoder, Transformer) and (bert_heads is not None or tokenizer is not None):
+        raise ImportedCheckpointError(
+            f"{checkpoint.file}: this text tower is a BiGRU. Leave out --bert-heads and --tokenizer; give --vocabulary."
+        )
+    if isinstance(encoder, Transformer) and tokenizer is not None:
+        encoder.load_preprocessing(Path(tokenizer))
+    if vocabulary is not None:
+        if not isinstance(encoder, BiGRU):
+            raise ImportedCheckpointError(
+                f"{checkpoint.file}: this text tower is BERT, which has no vocabulary. Give --tokenizer FOLDER."
+            )
+        encoder.vocabulary = _read_vocabulary(vocabulary, encoder.vocab_size)
     recorded = dict(checkpoint.recorded)
     model.provenance = {
         "imported": {
@@ -57,43 +66,28 @@ def import_checkpoint(
             "data": str(checkpoint.options.get("data_name", "")),
             "epoch": recorded.pop("epoch", None),
             "recorded": recorded,
-            "dropped": plan.dropped,
+            "dropped": [f"image: {what}" for what in plan.image.dropped]
+            + [f"text: {what}" for what in plan.text.dropped],
         }
     }
     return model
 
 
-def attach(encoder: Encoder, vocabulary: str | Path | Vocabulary | None, tokenizer: str | Path | None) -> None:
-    """Give the text encoder what it needs for sentences. Without, it takes token ids."""
-    if vocabulary is not None:
-        if not isinstance(encoder, BiGRU):
-            raise CheckpointError("A vocabulary is for a BiGRU, and this text tower is BERT. Give --tokenizer FOLDER.")
-        encoder.vocabulary = _fitting(vocabulary, encoder.vocab_size)
-    if tokenizer is not None:
-        if not isinstance(encoder, Transformer):
-            raise CheckpointError("A tokenizer is for BERT, and this text tower is a BiGRU. Give --vocabulary FILE.")
-        encoder.load_preprocessing(Path(tokenizer))
-
-
-def _fitting(given: str | Path | Vocabulary, rows: int) -> Vocabulary:
-    vocabulary = given if isinstance(given, Vocabulary) else _read(Path(given))
+def _read_vocabulary(given: str | Path | Vocabulary, rows: int) -> Vocabulary:
+    """A vocabulary for a word embedding of so many rows."""
+    if not isinstance(given, Vocabulary):
+        path = Path(given)
+        if path.is_file() and (path.suffix in (".pkl", ".pickle") or path.read_bytes()[:1] == b"\x80"):
+            raise ImportedCheckpointError(
+                f"{path} is a pickle: reading it would run its code, so it was not read. Write it as JSON with the "
+                'authors\' code: {"word2idx": {word: id}}.'
+            )
+    vocabulary = given if isinstance(given, Vocabulary) else Vocabulary.load(path)
     if len(vocabulary.with_mask()) == rows:
         return vocabulary.with_mask()  # the released trainers append <mask> while running
     if len(vocabulary) != rows:
-        raise CheckpointError(
+        raise ImportedCheckpointError(
             f"The vocabulary has {len(vocabulary)} words, the checkpoint's word embedding {rows} rows. Expected as "
             "many words, or one less, as <mask> is appended: give the vocabulary of the same data set."
         )
     return vocabulary
-
-
-def _read(path: Path) -> Vocabulary:
-    if path.is_file():
-        with path.open("rb") as file:
-            is_pickle = file.read(1) == b"\x80" or path.suffix in (".pkl", ".pickle")
-        if is_pickle:
-            raise CheckpointError(
-                f"{path} is a pickle: reading it would run its code, so it was not read. Write it as JSON with the "
-                'authors\' code: {"word2idx": {word: id}}.'
-            )
-    return Vocabulary.load(path)

@@ -1,4 +1,4 @@
-"""Released checkpoints: read as tensors and plain values without running code, and made into a model of our parts."""
+"""Released checkpoints, read as tensors and plain values without running code."""
 
 from __future__ import annotations
 
@@ -7,27 +7,24 @@ import math
 import re
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from polysem.errors import PolysemError, unknown
-from polysem.models.build import build
-from polysem.models.model import Model
-from polysem.registry import Part
 
 
-class CheckpointError(PolysemError):
-    """A file that is no released checkpoint, is damaged, or holds a model that polysem has no counterpart of."""
+class ImportedCheckpointError(PolysemError):
+    """A file that is not a released checkpoint, is damaged, or holds a model that polysem has no counterpart of."""
 
 
 class CheckpointTensors(dict[str, Tensor]):
-    """CheckpointTensors by name. where: the file and the place in it, for messages."""
+    """Tensors by name. where: the file and the place in it, for messages."""
 
-    def __init__(self, where: str, state: dict[str, Tensor]) -> None:
+    def __init__(self, where: str, state: Mapping[str, Tensor]) -> None:
         super().__init__(state)
         self.where = where
 
@@ -35,26 +32,30 @@ class CheckpointTensors(dict[str, Tensor]):
         """The shape of a tensor that must be there and have so many axes: sizes of a model are read from these."""
         if name not in self:
             held = ", ".join(sorted(self)[:6]) or "none"
-            raise CheckpointError(
+            raise ImportedCheckpointError(
                 f"{self.where} holds no tensor {name!r}; it has {len(self)}: {held}{', …' * (len(self) > 6)}. "
                 "The file is incomplete, or was not written by the authors' training script: get it again."
             )
         shape = tuple(self[name].shape)
         if len(shape) != axes:
-            raise CheckpointError(
-                f"{self.where}: the tensor {name!r} has shape {shape}, expected {axes} axes. "
-                "This is not the released code's tensor of that name: get the file again."
+            raise ImportedCheckpointError(
+                f"{self.where}: the tensor {name!r} has shape {shape}, expected {axes} axes. Get the file again."
             )
         return shape
 
     def under(self, prefix: str) -> CheckpointTensors:
         """The tensors whose names begin so, without that beginning."""
-        return CheckpointTensors(
-            self.where, {k.removeprefix(prefix): v for k, v in self.items() if k.startswith(prefix)}
-        )
+        names = [name for name in self if name.startswith(prefix)]
+        return CheckpointTensors(self.where, {name.removeprefix(prefix): self[name] for name in names})
 
     def without(self, *prefixes: str) -> CheckpointTensors:
         return CheckpointTensors(self.where, {k: v for k, v in self.items() if not k.startswith(prefixes)})
+
+    def refuse_others(self, *prefixes: str) -> None:
+        """Raise for a tensor whose name begins with none of these."""
+        for name in self.without(*prefixes):
+            expected = ", ".join(f"{prefix}*" for prefix in prefixes)
+            raise ImportedCheckpointError(f"{self.where} holds a tensor {name!r}; expected {expected} alone.")
 
     def count(self, pattern: str) -> int:
         """How many of `pattern`0, `pattern`1, … there are, such as layers."""
@@ -66,6 +67,7 @@ class CheckpointTensors(dict[str, Tensor]):
 
 ReleasedBy = Literal["vse-infty", "vse-2ad", "dive", "labelwise"]
 SOURCES: tuple[ReleasedBy, ...] = get_args(ReleasedBy)
+Variant = Literal["paper", "official"]
 
 _LAYOUT = {
     "vse-infty": "a list of two state dicts, image and text",
@@ -73,62 +75,106 @@ _LAYOUT = {
     "dive": "one state dict with img_enc.* and txt_enc.*, whose sets come from *.spm.*",
     "labelwise": "a list of four state dicts: image, text, transformer and head",
 }
-_MODULES = {"vse-infty": ("image", "text"), "labelwise": ("image", "text", "transformer", "head")}
+_MODULES = ("image", "text", "transformer", "head")
 _SCORES = ("epoch", "best_rsum", "rsum", "best_score", "best_loss", "Eiters")
 
 
 @dataclass(frozen=True)
 class ReleasedCheckpoint:
-    """A released checkpoint, whatever its layout.
+    """A released checkpoint, whatever its layout, and what is to be made of it.
 
     modules: "image" and "text", and for the label-wise model also "transformer" and "head".
     options: the command line of its training. recorded: the scores and counters its authors wrote beside the weights.
+    variant, bert_heads: see `import_checkpoint`.
     """
 
     file: str
     modules: Mapping[str, CheckpointTensors]
     options: Mapping[str, Any]
     recorded: Mapping[str, float]
+    variant: Variant = "paper"
+    bert_heads: int | None = None
 
     def require(self, expected: Mapping[str, Any], what: str) -> None:
         """Raise if an option was set to something that changes the model in a way polysem has no counterpart of."""
         for name, value in expected.items():
             given = self.options.get(name, value)
             if given != value:
-                raise CheckpointError(
+                raise ImportedCheckpointError(
                     f"{self.file} was trained with {name}={given!r}; {what} with {name}={value!r} can be imported. "
                     "There is no counterpart of the other in polysem: train one with `polysem train`."
                 )
 
+    def option(self, name: str) -> Any:
+        """An option that must be there."""
+        if name not in self.options:
+            raise ImportedCheckpointError(
+                f"{self.file} does not say with which {name} it was trained, and its tensors do not show it. "
+                "Expected the options under 'args', as the authors' training script writes them."
+            )
+        return self.options[name]
 
-def read(path: Path, source: str) -> ReleasedCheckpoint:
+    def choose(self, option: str, ours: Mapping[str, str]) -> str:
+        """Our name of an option's value."""
+        given = self.option(option)
+        if given not in ours:
+            raise ImportedCheckpointError(
+                f"{self.file} was trained with {option}={given!r}; models with {' or '.join(sorted(ours))} can be "
+                "imported. There is no counterpart of the other in polysem."
+            )
+        return ours[given]
+
+    def check_width(self, image: int, text: int) -> None:
+        """Raise unless both sides have the same width."""
+        if image != text:
+            raise ImportedCheckpointError(
+                f"{self.file}: the image side has width {image}, the text side {text}. Get the file again."
+            )
+
+
+def read(path: Path, source: str, variant: Variant = "paper", bert_heads: int | None = None) -> ReleasedCheckpoint:
     """The checkpoint in this file, which must be one of `source`."""
     if source not in SOURCES:
         raise unknown("origin of a checkpoint", source, SOURCES)
     content = _load(path)
     model = content.get("model") if isinstance(content, dict) else None
     found = _recognise(model)
-    if found is None:
+    if found is None or model is None:
         keys = sorted(map(str, content)) if isinstance(content, dict) else type(content).__name__
-        raise CheckpointError(
-            f"{path} is no checkpoint of {', '.join(SOURCES)}: it holds {keys if keys else 'nothing'}. Expected a dict "
-            f"whose 'model' is {_LAYOUT[source]}, as the authors' training script writes it."
+        raise ImportedCheckpointError(
+            f"{path} is not a checkpoint of {', '.join(SOURCES)}: it holds {keys or 'nothing'}. Expected a dict whose "
+            f"'model' is {_LAYOUT[source]}, as the authors' training script writes it."
         )
     if found != source:
-        raise CheckpointError(
+        raise ImportedCheckpointError(
             f"{path} is not of {source}, whose 'model' is {_LAYOUT[source]}. It looks like {found}: "
             f"'model' is {_LAYOUT[found]}. Run again with --from {found}."
         )
-    return ReleasedCheckpoint(path.name, _modules(path.name, model, source), _options(content), _recorded(content))
+    file = path.name
+    if isinstance(model, dict):
+        whole = _strip_prefix(file, model)
+        whole.refuse_others("img_enc.", "txt_enc.")
+        sides = {"image": "img_enc.", "text": "txt_enc."}
+        modules = {name: CheckpointTensors(f"{file}, {prefix}*", whole.under(prefix)) for name, prefix in sides.items()}
+    else:
+        named = zip(_MODULES, model, strict=False)
+        modules = {name: _strip_prefix(f"{file}, model[{n}] ({name})", part) for n, (name, part) in enumerate(named)}
+    given = content.get("opt", content.get("args"))
+    options = vars(given) if isinstance(given, argparse.Namespace) else given
+    options = options if isinstance(options, dict) else {}
+    plain = {str(name): value for name, value in options.items() if isinstance(value, (str, int, float))}
+    scores = {name: content[name] for name in _SCORES if isinstance(content.get(name), (int, float))}
+    recorded = {name: value for name, value in scores.items() if math.isfinite(value)}
+    return ReleasedCheckpoint(file, modules, plain, recorded, variant, bert_heads)
 
 
 def _load(path: Path) -> Any:
     if path.is_dir():
-        raise CheckpointError(f"{path} is a folder. Give the checkpoint file in it, such as model_best.pth.")
+        raise ImportedCheckpointError(f"{path} is a folder. Give the checkpoint file in it, such as model_best.pth.")
     if not path.is_file():
-        raise CheckpointError(f"{path}: no such file. Give the checkpoint the authors released.")
+        raise ImportedCheckpointError(f"{path}: no such file. Give the checkpoint the authors released.")
     if path.stat().st_size == 0:
-        raise CheckpointError(f"{path} is empty. Download it again.")
+        raise ImportedCheckpointError(f"{path} is empty. Download it again.")
     try:
         # Namespace and device hold values and run nothing. Old pickle protocols make torch warn; it reads them.
         with warnings.catch_warnings(), torch.serialization.safe_globals([argparse.Namespace, torch.device]):
@@ -137,125 +183,36 @@ def _load(path: Path) -> Any:
     except Exception as error:  # readers of damaged files raise almost anything
         foreign = re.search(r"GLOBAL ([\w.]+)", str(error))
         if foreign is not None:
-            raise CheckpointError(
+            raise ImportedCheckpointError(
                 f"{path} asks for {foreign[1]}; a checkpoint may hold tensors, numbers, texts and argparse.Namespace "
                 "alone. It was refused, and no code from it was run. If you trust its origin, load it there with the "
                 "authors' code and save the state dicts and options by themselves."
             ) from None
         # torch's first lines are advice on how to run the file's code.
         said = re.search(r"WeightsUnpickler error: (.+)", str(error)) or re.search(r"(.+)", str(error))
-        raise CheckpointError(
+        raise ImportedCheckpointError(
             f"{path} cannot be read as a PyTorch checkpoint ({said[1] if said else type(error).__name__:.120}). It is "
             "damaged, incomplete or something else; no code from it was run. Download it again and compare its size."
         ) from None
 
 
 def _recognise(model: Any) -> ReleasedBy | None:
-    if isinstance(model, (list, tuple)) and model and all(_is_state(part) for part in model):
+    parts = model if isinstance(model, (list, tuple)) else [model]
+    if not parts or not all(
+        isinstance(p, dict) and p and all(isinstance(t, Tensor) for t in p.values()) for p in parts
+    ):
+        return None
+    if parts is model:
         return {2: "vse-infty", 4: "labelwise"}.get(len(model))  # type: ignore[return-value]
-    if _is_state(model) and any(str(name).removeprefix("module.").startswith("img_enc.") for name in model):
-        return "dive" if any("_enc.spm." in str(name) for name in model) else "vse-2ad"
-    return None
+    if not any(str(name).removeprefix("module.").startswith("img_enc.") for name in model):
+        return None
+    return "dive" if any("_enc.spm." in str(name) for name in model) else "vse-2ad"
 
 
-def _is_state(part: Any) -> bool:
-    return isinstance(part, dict) and bool(part) and all(isinstance(tensor, Tensor) for tensor in part.values())
-
-
-def _modules(file: str, model: Any, source: str) -> dict[str, CheckpointTensors]:
-    if source in _MODULES:
-        return {
-            name: _bare(f"{file}, model[{place}] ({name})", part)
-            for place, (name, part) in enumerate(zip(_MODULES[source], model, strict=True))
-        }
-    whole = _bare(file, model)
-    for name in whole.without("img_enc.", "txt_enc."):
-        raise CheckpointError(f"{file} holds a tensor {name!r}; expected img_enc.* and txt_enc.* alone.")
-    sides = {"image": "img_enc.", "text": "txt_enc."}
-    return {name: CheckpointTensors(f"{file}, {prefix}*", whole.under(prefix)) for name, prefix in sides.items()}
-
-
-def _bare(where: str, state: Mapping[Any, Tensor]) -> CheckpointTensors:
-    """Without the prefix that DataParallel adds."""
-    bare = {str(name).removeprefix("module."): tensor for name, tensor in state.items()}
-    for name, tensor in bare.items():
+def _strip_prefix(where: str, state: Mapping[Any, Tensor]) -> CheckpointTensors:
+    """Tensors that are finite, without the prefix that DataParallel adds to their names."""
+    tensors = CheckpointTensors(where, {str(name).removeprefix("module."): tensor for name, tensor in state.items()})
+    for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-            raise CheckpointError(
-                f"{where}: {name!r} holds NaN or infinity; no embedding can come of it. Get it again."
-            )
-    return CheckpointTensors(where, bare)
-
-
-def _options(content: Mapping[str, Any]) -> dict[str, Any]:
-    given = content.get("opt", content.get("args"))
-    options = vars(given) if isinstance(given, argparse.Namespace) else given
-    if not isinstance(options, dict):
-        return {}
-    return {str(name): value for name, value in options.items() if isinstance(value, (str, int, float))}
-
-
-def _recorded(content: Mapping[str, Any]) -> dict[str, float]:
-    return {
-        name: content[name]
-        for name in _SCORES
-        if isinstance(content.get(name), (int, float)) and math.isfinite(content[name])
-    }
-
-
-Variant = Literal["paper", "official"]
-
-
-@dataclass(frozen=True)
-class ImportOptions:
-    """What the file leaves open. variant: whether padding leaks as in the released code. bert_heads: see `towers`."""
-
-    variant: Variant
-    bert_heads: int | None = None
-
-
-@dataclass(frozen=True)
-class ImportedTower:
-    """A tower to be: its config, and the tensors of its parts by place, such as "encoder" or "sets.pooling".
-
-    official: under the authors' names. own: under ours, for parts that were never theirs, such as BERT.
-    dropped: tensors without effect on an embedding, each with the reason.
-    """
-
-    config: dict[str, Any]
-    official: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
-    own: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
-    dropped: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class ImportPlan:
-    dim: int
-    image: ImportedTower
-    text: ImportedTower
-    similarity: dict[str, Any]
-
-    @property
-    def dropped(self) -> list[str]:
-        return [f"{side}: {what}" for side in ("image", "text") for what in getattr(self, side).dropped]
-
-    def build(self, file: str) -> Model:
-        """The model with the checkpoint's weights."""
-        try:
-            model = build(dim=self.dim, image=self.image.config, text=self.text.config, similarity=self.similarity)
-        except PolysemError as error:
-            raise CheckpointError(f"{file} describes a model that cannot be built. {error}") from None
-        for side, tower in (("image", self.image), ("text", self.text)):
-            for place, state in tower.official.items():
-                try:
-                    cast(Part, model.get_submodule(f"{side}.{place}")).load_official(state)
-                except PolysemError as error:
-                    raise CheckpointError(f"{file}, {side}.{place}: {error}") from None
-            for place, state in tower.own.items():
-                try:
-                    model.get_submodule(f"{side}.{place}").load_state_dict(dict(state))
-                except RuntimeError as error:
-                    problem = " ".join(str(error).split())
-                    raise CheckpointError(
-                        f"{file}, {side}.{place}: {problem:.400} These do not belong together: get the file again."
-                    ) from None
-        return model.eval()
+            raise ImportedCheckpointError(f"{where}: {name!r} holds NaN or infinity. Get the file again.")
+    return tensors

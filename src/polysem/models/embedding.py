@@ -86,7 +86,7 @@ def embed(
     kept = torch.ones(count, dtype=torch.bool)
     done = 0
 
-    def run(_: list[int], loaded: list[Any]) -> tuple[ModelOutput, ...]:
+    def run(_: list[int], loaded: list[Any]) -> tuple[Any, ...]:
         return _forward(tower, move(items.collate(loaded), device), forward)
 
     tower.eval()

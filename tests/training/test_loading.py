@@ -90,7 +90,7 @@ def test_an_item_is_augmented_alike_in_any_company(tmp_path):
 def test_validation_sees_items_as_they_are(tmp_path):
     _, _, _, feeder = assembled(tiny("vse-infty"), make_data(tmp_path))
     texts = feeder.texts.items
-    assert torch.equal(texts.batch(range(6)).ids, texts.encoder.tokenize(texts.texts[:6]).ids)
+    assert torch.equal(texts.batch(range(6)).ids, texts.encoder.tokenize(texts.values[:6]).ids)
 
 
 def test_captions_follow_their_images(tmp_path):

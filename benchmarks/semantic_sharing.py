@@ -160,7 +160,7 @@ def failures(cells: Mapping[str, Sequence[Cell]], data: Collection, stores: Stor
         run = out / RECIPES[name] / f"seed-{some[0]['seed']}"
         gallery = open_gallery(run, data, split="test", features=stores[0], text_features=stores[1])
         ranked = ranking(gallery)
-        for way, one in (("i2t", ranked.i2t), ("t2i", ranked.t2i)):
+        for way, one in (("i2t", ranked["i2t"]), ("t2i", ranked["t2i"])):
             counted = count_confusions(one, gallery.items, groups, from_text=way == "t2i")
             swaps = [f"{swap.says} → {swap.shows} ({swap.kind}, {swap.times})" for swap in counted.swaps[:8]]
             queries = len(gallery.items) if way == "i2t" else len(gallery.items.captions)

@@ -54,7 +54,7 @@ def failures(path: Path, gallery: EmbeddedGallery, ranked: Any, groups: Mapping[
     names = NameFinder(label for own in labels for label in own)
     owners = items.caption_items.tolist()
     found = []
-    for way, ranking in (("t2i", ranked.t2i), ("i2t", ranked.i2t)):
+    for way, ranking in (("t2i", ranked["t2i"]), ("i2t", ranked["i2t"])):
         best = ranking.top.rank()[0]
         for kind in SHOWN:
             told, chosen = set[int](), 0

@@ -35,8 +35,8 @@ def from_scores(
     both, _ = rank_bidirectional(ScoreMatrix(scores), owners)
     assert both is not None
     per_query = {
-        "i2t": PerQuery(metrics.query_metrics(both.i2t), np.arange(items)),
-        "t2i": PerQuery(metrics.query_metrics(both.t2i), owners),
+        "i2t": PerQuery(metrics.query_metrics(both["i2t"]), np.arange(items)),
+        "t2i": PerQuery(metrics.query_metrics(both["t2i"]), owners),
     }
     return Evaluation(
         name, stamp(items, len(owners), of), metrics.bidirectional_metrics(both), per_query, facts=facts or {}

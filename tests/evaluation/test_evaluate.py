@@ -297,7 +297,7 @@ def test_captions_that_are_all_the_same_find_nothing(images, name):
     vectors = torch.nn.functional.normalize(torch.randn(images + 1, size, 512, generator=generator), dim=-1)
     source = EmbeddingScores(vectors[:images], vectors[-1:].expand(2 * images, -1, -1), similarity.build(name))
     found, _ = rank_bidirectional(source, np.arange(2 * images) // 2)
-    assert found.i2t.first.tolist() == [2 * images - 2] * images
+    assert found["i2t"].first.tolist() == [2 * images - 2] * images
 
 
 def test_options_for_models_are_refused_with_a_matrix(collection, tmp_path):

@@ -43,8 +43,8 @@ def rankings() -> Iterator[tuple[str, np.ndarray, Ranking]]:
     scores, owners = with_captions()
     both, _ = rank_bidirectional(ScoreMatrix(scores), owners)
     assert both is not None
-    yield "image to text", scores, both.i2t
-    yield "text to image", scores.T, both.t2i
+    yield "image to text", scores, both["i2t"]
+    yield "text to image", scores.T, both["t2i"]
 
 
 CASES = {name: (scores, ranking) for name, scores, ranking in rankings()}

@@ -11,7 +11,7 @@ from torch import Tensor
 from inspection import small_models
 from polysem.data.collection import Box, Collection, Item, Media
 from polysem.evaluation.embeddings import Embeddings
-from polysem.evaluation.ranking import BidirectionalRanking, rank_bidirectional
+from polysem.evaluation.ranking import Ranking, rank_bidirectional
 from polysem.evaluation.score_matrix import EmbeddingScores, ScoreMatrix
 from polysem.inspection.gallery import EmbeddedGallery
 
@@ -79,16 +79,14 @@ def make_single(count: int = 40) -> EmbeddedGallery:
     return make_gallery(own, texts, make_items(count), "cosine")
 
 
-def rank_gallery(gallery: EmbeddedGallery) -> BidirectionalRanking:
+def rank_gallery(gallery: EmbeddedGallery) -> dict[str, Ranking]:
     embeddings = gallery.embeddings
     scores = EmbeddingScores(embeddings.images, embeddings.texts, gallery.model.similarity)
     rankings, _ = rank_bidirectional(scores, gallery.items.caption_items, keep=10)
-    assert rankings is not None
     return rankings
 
 
-def rank_scores(scores: np.ndarray) -> BidirectionalRanking:
+def rank_scores(scores: np.ndarray) -> dict[str, Ranking]:
     """Of a square matrix whose right answers are on the diagonal."""
     rankings, _ = rank_bidirectional(ScoreMatrix(scores), np.arange(scores.shape[1]), keep=10)
-    assert rankings is not None
     return rankings

@@ -45,6 +45,11 @@ class Encoder(Part):
         self._trainable: Trainable = trainable
         self.lr_scale = lr_scale
 
+    @property
+    def tokens_per_item(self) -> int | None:
+        """How many local features it makes of an input; None where the input decides."""
+        return None
+
     # ------------------------------------------------------------------------------------------------ what trains
 
     @property

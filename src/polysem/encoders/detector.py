@@ -73,6 +73,10 @@ class Detector(ImageEncoder):
         if regions > available:
             self.reject_knobs(f"regions={regions}, but this model finds at most {available}.")
 
+    @property
+    def tokens_per_item(self) -> int:
+        return self.regions
+
     def stages(self) -> list[nn.Module]:
         """The decoder's layers; OWL-ViT's own."""
         model: Any = self.backbone

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from polysem import encoders, masked_ops, recipes, similarity
-from polysem.encoders import Detector, Encoder, ImageEncoder, SourceError, VideoFrames
+from polysem.encoders import SourceError
 from polysem.environment.paths import SHIPPED
 from polysem.errors import InputError, UnknownNameError, unknown
 from polysem.features import LocalFeatures
@@ -126,10 +126,6 @@ class _CostSubject:
     dim: int
     device: torch.device
 
-    @property
-    def flops(self) -> int:
-        return self.similarity.flops(*self.set_sizes, self.dim)
-
 
 def cost(
     models: Mapping[str, Model],
@@ -170,9 +166,6 @@ def cost(
     return [_cost(name, subjects, reference, times) for name in subjects]
 
 
-# -------------------------------------------------------------------------------------------------------------- timing
-
-
 def median_times(
     tasks: Mapping[Key, Callable[[], object]], rounds: int, progress: Progress = ignore
 ) -> dict[Key, Timing]:
@@ -198,26 +191,24 @@ def _tasks(
     subjects: Mapping[str, _CostSubject], gallery: tuple[int, int], seed: int
 ) -> dict[tuple[str, str], Callable[[], object]]:
     queries, items = gallery
-    unit_sets = cache(_unit_sets)  # models of one shape share theirs
     tasks: dict[tuple[str, str], Callable[[], object]] = {}
+
+    @cache  # models of one shape share theirs
+    def unit_sets(size: int, dim: int, seed: int, device: torch.device) -> Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        return masked_ops.unit(torch.randn(max(gallery), size, dim, generator=generator)).to(device)
+
     for name, subject in subjects.items():
         images, texts = (
-            unit_sets(max(gallery), size, subject.dim, side + 2 * seed, subject.device)
-            for side, size in enumerate(subject.set_sizes)
+            unit_sets(size, subject.dim, side + 2 * seed, subject.device) for side, size in enumerate(subject.set_sizes)
         )
         scores = subject.similarity.scores
         tasks[name, "image to text"] = partial(_search, scores, images[:queries], texts[:items], False)
         tasks[name, "text to image"] = partial(_search, scores, images[:items], texts[:queries], True)
         if subject.model is not None:
             features = random_features(subject.model.image, ENCODED_ITEMS, seed)
-            encode = subject.model.encode_images
-            tasks[name, "encode"] = partial(encode, features, batch_size=ENCODED_ITEMS)
+            tasks[name, "encode"] = partial(subject.model.encode_images, features, batch_size=ENCODED_ITEMS)
     return tasks
-
-
-def _unit_sets(count: int, size: int, dim: int, seed: int, device: torch.device) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return masked_ops.unit(torch.randn(count, size, dim, generator=generator)).to(device)
 
 
 def _search(scores: Callable[[Tensor, Tensor], Tensor], images: Tensor, texts: Tensor, by_text: bool) -> Tensor:
@@ -231,25 +222,16 @@ def random_features(tower: Tower, items: int, seed: int = 0) -> LocalFeatures:
     """Features such as a store would hold: what the encoder makes of pixels, or takes where it takes features."""
     encoder = tower.encoder
     width = encoder.config["input_dim"] if encoder.takes == "features" else encoder.dim
-    values = torch.randn(items, _tokens(encoder), width, generator=torch.Generator().manual_seed(seed))
+    tokens = encoder.tokens_per_item or REGIONS
+    values = torch.randn(items, tokens, width, generator=torch.Generator().manual_seed(seed))
     return LocalFeatures(values, torch.ones(values.shape[:2], dtype=torch.bool))
-
-
-def _tokens(encoder: Encoder) -> int:
-    if isinstance(encoder, Detector):
-        return encoder.regions
-    if isinstance(encoder, VideoFrames):
-        return encoder.frames
-    return len(encoder.cells()) if isinstance(encoder, ImageEncoder) else REGIONS
-
-
-# ------------------------------------------------------------------------------------------------------------ counting
 
 
 def _cost(
     name: str, subjects: Mapping[str, _CostSubject], reference: str, times: Mapping[tuple[str, str], Timing]
 ) -> Cost:
     subject, single = subjects[name], subjects[reference]
+    flops, single_flops = (each.similarity.flops(*each.set_sizes, each.dim) for each in (subject, single))
     rates = {of: ENCODED_ITEMS / taken.wall for (of, what), taken in times.items() if what == "encode"}
     rate = rates.get(name)
     image_bytes, text_bytes = (SetBytes(4 * size * subject.dim, 2 * size * subject.dim) for size in subject.set_sizes)
@@ -260,7 +242,7 @@ def _cost(
         similarity=subject.similarity.config["name"],
         set_sizes=subject.set_sizes,
         dim=subject.dim,
-        flops=subject.flops,
+        flops=flops,
         image_to_text=times[name, "image to text"],
         text_to_image=times[name, "text to image"],
         image_bytes=image_bytes,
@@ -269,7 +251,7 @@ def _cost(
         items_per_second=rate,
         oips=None if rate is None else rate / min(rates.values()),
         relative=RelativeCost(
-            flops=subject.flops / single.flops,
+            flops=flops / single_flops,
             wall=search.wall / single_search.wall,
             cpu=search.cpu / single_search.cpu,
             bytes=image_bytes.float32 / (4 * single.dim),
@@ -283,18 +265,13 @@ def _cost(
 def _parameters(model: Model | None) -> ParameterCounts | None:
     if model is None:
         return None
-    image, text = (
-        (_count(tower.encoder), _count(tower) - _count(tower.encoder)) for tower in (model.image, model.text)
-    )
+
+    def count(module: torch.nn.Module) -> int:
+        return sum(parameter.numel() for parameter in module.parameters())
+
+    image, text = ((count(tower.encoder), count(tower) - count(tower.encoder)) for tower in (model.image, model.text))
     trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    return ParameterCounts(_count(model), trainable, *image, *text)
-
-
-def _count(module: torch.nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
-
-
-# ---------------------------------------------------------------------------------------------------- untrained models
+    return ParameterCounts(count(model), trainable, *image, *text)
 
 
 def find_model(name: str) -> Model:
@@ -307,7 +284,7 @@ def find_model(name: str) -> Model:
         return load(path)
     if not is_recipe:
         choices = unknown("recipe", name, recipes.names())
-        raise UnknownNameError(f"{name!r} is no folder of a model: give one that `polysem train` made. {choices}")
+        raise UnknownNameError(f"{name!r} is not the folder of a model, such as `polysem train` makes. {choices}")
     return build_untrained(recipes.load(name))
 
 

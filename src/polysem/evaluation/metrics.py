@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
 from polysem.errors import InputError, kind
-from polysem.evaluation.ranking import BidirectionalRanking, Ranking, rank_bidirectional
-from polysem.evaluation.relevance import Ints
+from polysem.evaluation.ranking import Ranking, rank_bidirectional
 from polysem.evaluation.score_matrix import Floats, ScoreMatrix
 from polysem.evaluation.top_k import TopK, sort_keys
 
@@ -66,9 +65,11 @@ def query_metrics(ranking: Ranking) -> dict[str, Values]:
 def direction_metrics(ranking: Ranking) -> dict[str, Any]:
     """All metrics of one direction. Ranks count from 1; the median is rounded down, as the field does."""
     values, first = query_metrics(ranking), ranking.first
-    result: dict[str, Any] = {name: float(each.mean()) if len(each) else float("nan") for name, each in values.items()}
-    result["median_rank"] = float(np.floor(np.median(first)) + 1) if len(first) else float("nan")
-    result["mean_rank"] = float(first.mean() + 1) if len(first) else float("nan")
+    if len(first):
+        result: dict[str, Any] = {name: float(each.mean()) for name, each in values.items()}
+        result |= {"median_rank": float(np.floor(np.median(first)) + 1), "mean_rank": float(first.mean() + 1)}
+    else:
+        result = dict.fromkeys((*METRICS, "median_rank", "mean_rank"), float("nan"))
     result["queries"] = len(first)
     unanswerable = len(ranking.relevance) - len(first)
     if unanswerable:
@@ -78,13 +79,13 @@ def direction_metrics(ranking: Ranking) -> dict[str, Any]:
     return result
 
 
-def bidirectional_metrics(rankings: BidirectionalRanking) -> dict[str, Any]:
-    i2t, t2i = direction_metrics(rankings.i2t), direction_metrics(rankings.t2i)
-    return {"rsum": rsum(i2t, t2i), "i2t": i2t, "t2i": t2i}
+def bidirectional_metrics(rankings: Mapping[str, Ranking]) -> dict[str, Any]:
+    """RSUM and the metrics of each direction, of which "i2t" and "t2i" are two."""
+    return add_rsum({way: direction_metrics(ranking) for way, ranking in rankings.items()})
 
 
-def rsum(i2t: Mapping[str, Any], t2i: Mapping[str, Any]) -> float:
-    return float(sum(side[f"r{cut}"] for side in (i2t, t2i) for cut in CUTS))
+def add_rsum(ways: Mapping[str, Any]) -> dict[str, Any]:
+    return {"rsum": float(sum(ways[way][f"r{cut}"] for way in ("i2t", "t2i") for cut in CUTS)), **ways}
 
 
 def mean_over_folds(folds: list[dict[str, Any]]) -> dict[str, Any]:
@@ -131,12 +132,8 @@ def compute_recalls(scores: Tensor, owners: npt.NDArray[np.integer[Any]]) -> dic
     if np.isnan(values).any():
         own = np.arange(values.shape[0])[:, None] == owners
         values = np.where(np.isnan(values), np.where(own, -np.inf, np.inf), values)
-    rankings = cast(BidirectionalRanking, rank_bidirectional(ScoreMatrix(values), owners)[0])
-    ways = {}
-    for way, ranking in (("i2t", rankings.i2t), ("t2i", rankings.t2i)):
-        hits = query_metrics(ranking)
-        ways[way] = {f"r{cut}": float(hits[f"r{cut}"].mean()) for cut in CUTS}
-    return {"rsum": rsum(ways["i2t"], ways["t2i"]), **ways}
+    hits = {way: query_metrics(each) for way, each in rank_bidirectional(ScoreMatrix(values), owners)[0].items()}
+    return add_rsum({way: {f"r{cut}": float(each[f"r{cut}"].mean()) for cut in CUTS} for way, each in hits.items()})
 
 
 # ---------------------------------------------------------------------------------------------------- graded relevance
@@ -175,8 +172,7 @@ def graded_metrics(scores: Floats, gains: Gains, discount: Values) -> dict[str, 
 def sort_gains(scores: Floats, gains: Gains) -> Gains:
     """(q, g) gains from the highest score to the lowest; of equal scores the lower gain first: ties never flatter."""
     if scores.dtype != np.float32:
-        order: Ints = np.lexsort((gains, -scores), axis=1)
-        return np.take_along_axis(gains, order, 1)
+        return np.take_along_axis(gains, np.lexsort((gains, -scores), axis=1), 1)
     keys = sort_keys(scores).astype(np.uint64) << np.uint64(32) | gains  # one sort for both, six times as fast
     keys.sort(axis=1)
     return keys.astype(np.uint32)

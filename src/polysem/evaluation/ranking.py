@@ -32,6 +32,7 @@ RUN = 25
 """Tiles that are scored together: larger matrix products are cheaper."""
 FEWEST = 64
 """Queries to score together at least, for the same reason."""
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,14 +55,6 @@ class Ranking:
         return self.ranks[self.relevance.starts[:-1][self.relevance.counts > 0]]
 
 
-@dataclass(frozen=True, eq=False)
-class BidirectionalRanking:
-    """Image to text, and text to image."""
-
-    i2t: Ranking
-    t2i: Ranking
-
-
 def rank_bidirectional(
     scores: Scores,
     owners: npt.NDArray[np.integer[Any]],
@@ -70,27 +63,27 @@ def rank_bidirectional(
     whole: bool = True,
     keep: int = 0,
     progress: Progress = ignore,
-) -> tuple[BidirectionalRanking | None, list[BidirectionalRanking]]:
-    """Rankings over the whole gallery, and within each of `folds` blocks of consecutive images and their texts.
+) -> tuple[dict[str, Ranking], list[dict[str, Ranking]]]:
+    """Rankings "i2t" (image to text) and "t2i": over the whole gallery, and within each of `folds` blocks of
+    consecutive images and their texts.
 
     Args:
         owners: (T,) the image of each text; an image may have any number of them.
-        whole: Rank the whole gallery; without it, only what the folds need is scored.
+        whole: Rank the whole gallery; without it, only what the folds need is scored, and the first answer is empty.
         keep: How many of the highest scores of every query to keep (of the whole gallery).
     """
     grid = _TileGrid.of(scores, owners, folds)
     both = _RankCounter(grid, keep)
     jobs = [(run, j) for j in range(len(grid.blocks)) for run in grid.runs(j, whole)]
     advance = thread_counter(progress, "ranking", sum(len(run) for run, _ in jobs))
-    device = torch.device("cpu")
-    workers = cpu_blocks.count(device)
+    workers = cpu_blocks.count(_CPU)
     diagonal: dict[int, Floats] = {}
 
     def score_diagonal(block: int) -> None:
         diagonal[block] = grid.tile(range(block, block + 1), block)
         both.begin(block, diagonal[block])
 
-    cpu_blocks.run([partial(score_diagonal, block) for block in range(len(grid.blocks))], device)
+    cpu_blocks.run([partial(score_diagonal, block) for block in range(len(grid.blocks))], _CPU)
     counters = [both] if workers == 1 else [_RankCounter(grid, keep, both) for _ in range(workers)]
 
     def count(counter: _RankCounter, parts: Sequence[tuple[range, int]]) -> None:
@@ -103,28 +96,29 @@ def rank_bidirectional(
                 counter.top["t2i"].add_columns(grid.images(run), grid.blocks[j].texts, tiles)
             advance(len(run))
 
-    cpu_blocks.run(
-        [partial(count, counter, jobs[first :: len(counters)]) for first, counter in enumerate(counters)], device
-    )
-    for counter in counters:
-        if counter is not both:
-            both.merge(counter)
+    cpu_blocks.run([partial(count, counter, jobs[n :: len(counters)]) for n, counter in enumerate(counters)], _CPU)
+    for counter in counters if workers > 1 else ():
+        both.merge(counter)
     for top in both.top.values():
         top.flush()
-    return both.whole() if whole else None, [both.fold(number) for number in range(folds)] if folds > 1 else []
+    return both.whole() if whole else {}, [both.fold(number) for number in range(folds)] if folds > 1 else []
 
 
 def rank_rows(scores: Scores, relevance: Relevance, *, keep: int = 0, progress: Progress = ignore) -> Ranking:
-    """The ranking of one direction under any relevance, such as annotations: queries are the rows."""
+    """The ranking of one direction under any relevance, such as annotations: queries are the rows.
+
+    Queries without a right answer are not scored, unless their highest scores are to be kept.
+    """
     ranks = np.empty(len(relevance.positives), dtype=np.int64)
     top = TopK(len(relevance), keep)
     rows = max(FEWEST, ROWS * COLUMNS // max(1, scores.shape[1]))
-    blocks = [range(i, min(i + rows, len(relevance))) for i in range(0, len(relevance), rows)]
-    advance = thread_counter(progress, "ranking", len(relevance))
+    queries = np.arange(len(relevance)) if keep else np.flatnonzero(relevance.counts)
+    blocks = [queries[first : first + rows] for first in range(0, len(queries), rows)]
+    advance = thread_counter(progress, "ranking", len(queries))
 
-    def rank_block(block: range) -> None:
-        tile = scores.checked_tile(slice(block.start, block.stop), slice(None))
-        for row, query in enumerate(block):
+    def rank_block(block: Ints) -> None:
+        tile = scores.checked_tile(_as_slice(block), slice(None))
+        for row, query in enumerate(block.tolist()):
             right = relevance.of(query)
             own = -np.sort(-tile[row, right])
             ahead = [np.count_nonzero(tile[row] >= score) for score in own]
@@ -132,10 +126,10 @@ def rank_rows(scores: Scores, relevance: Relevance, *, keep: int = 0, progress: 
             at_least = np.searchsorted(-own, -own, side="right")
             ranks[relevance.starts[query] : relevance.starts[query + 1]] = ahead - at_least + np.arange(len(own))
         if keep:
-            top.set_rows(np.asarray(block), np.arange(tile.shape[1]), tile)
+            top.set_rows(block, np.arange(tile.shape[1]), tile)
         advance(len(block))
 
-    cpu_blocks.run([partial(rank_block, block) for block in blocks], torch.device("cpu"))
+    cpu_blocks.run([partial(rank_block, block) for block in blocks], _CPU)
     return Ranking(relevance, ranks, top if keep else None)
 
 
@@ -171,9 +165,8 @@ class _TileGrid:
         blocks = []
         rows = max(1, min(ROWS, COLUMNS * images // max(1, texts)))
         for fold, members in enumerate(np.array_split(np.arange(images), folds)):
-            for part in np.array_split(members, max(1, -(-len(members) // rows))):
-                if len(part):
-                    blocks.append(_ImageBlock(part, order[starts[part[0]] : starts[part[-1] + 1]], fold))
+            for part in np.array_split(members, -(-len(members) // rows)):
+                blocks.append(_ImageBlock(part, order[starts[part[0]] : starts[part[-1] + 1]], fold))
         return cls(scores, image_of, blocks, i2t)
 
     def same_fold(self, i: int, j: int) -> bool:
@@ -227,24 +220,21 @@ class _RankCounter:
         block, texts = self.grid.blocks[i], self.grid.blocks[j].texts
         if not tile.size:
             return
-        same = self.grid.same_fold(i, j)
-        reached = _count_down(tile >= self.own[texts].astype(tile.dtype))
-        for name in ("t2i", "t2i in fold") if same else ("t2i",):
-            self.counts[name][texts] += reached
-        for own, rows, threshold in self._thresholds(block, tile.dtype):
-            reached = _count_across((tile if rows is None else tile[rows]) >= threshold[:, None])
-            for name in ("i2t", "i2t in fold") if same else ("i2t",):
-                self.counts[name][own] += reached
-        if self.keep and i != j:
-            self.top["i2t"].add_rows(block.images, texts, tile)
-
-    def _thresholds(self, block: _ImageBlock, dtype: Any) -> Iterator[tuple[Ints, Ints | None, Floats]]:
-        """The first text of each image and its score, then the second, ….: texts, rows (None: all) and scores."""
+        ways = ("", " in fold") if self.grid.same_fold(i, j) else ("",)
+        # (i, t) -> (t,), i at most 255: bytes are added, eight at a time or more.
+        hits = (tile >= self.own[texts].astype(tile.dtype)).view(np.uint8)
+        for way in ways:
+            self.counts[f"t2i{way}"][texts] += np.add.reduce(hits, axis=0, dtype=np.uint8)
         starts, counts = self.grid.i2t.starts[block.images], self.grid.i2t.counts[block.images]
-        for nth in range(int(counts.max(initial=0))):
+        for nth in range(int(counts.max(initial=0))):  # the first text of each image, then the second, …
             rows = np.flatnonzero(counts > nth)
             own = self.grid.i2t.positives[starts[rows] + nth]
-            yield own, None if len(rows) == len(counts) else rows, self.own[own].astype(dtype)
+            part = tile if len(rows) == len(counts) else tile[rows]
+            reached = _count_across(part >= self.own[own].astype(tile.dtype)[:, None])
+            for way in ways:
+                self.counts[f"i2t{way}"][own] += reached
+        if self.keep and i != j:
+            self.top["i2t"].add_rows(block.images, texts, tile)
 
     def merge(self, other: _RankCounter) -> None:
         for name, counts in other.counts.items():
@@ -252,28 +242,26 @@ class _RankCounter:
         for name, top in other.top.items():
             self.top[name].merge(top)
 
-    def whole(self) -> BidirectionalRanking:
-        grid = self.grid
-        top = self.top if self.keep else {}
-        i2t = Ranking(grid.i2t, self._ranks(grid.i2t, self.counts["i2t"]), top.get("i2t"))
-        # The text's own image reaches its own score too.
-        t2i = grid.i2t.transpose()
-        return BidirectionalRanking(i2t, Ranking(t2i, self.counts["t2i"] - 1, top.get("t2i")))
+    def whole(self) -> dict[str, Ranking]:
+        i2t, top = self.grid.i2t, self.top if self.keep else {}
+        return {
+            "i2t": Ranking(i2t, self._ranks(i2t, self.counts["i2t"], self.own), top.get("i2t")),
+            # The text's own image reaches its own score too.
+            "t2i": Ranking(i2t.transpose(), self.counts["t2i"] - 1, top.get("t2i")),
+        }
 
-    def fold(self, number: int) -> BidirectionalRanking:
+    def fold(self, number: int) -> dict[str, Ranking]:
         """Within one fold; images and texts keep their order there, but are numbered from 0."""
         images = np.concatenate([block.images for block in self.grid.blocks if block.fold == number])
         texts = np.sort(np.concatenate([block.texts for block in self.grid.blocks if block.fold == number]))
         owners = self.grid.owners[texts] - images[0]
         i2t = Relevance.from_pairs(owners, np.arange(len(texts)), (len(images), len(texts)))
         ranks = self._ranks(i2t, self.counts["i2t in fold"][texts], self.own[texts])
-        return BidirectionalRanking(
-            Ranking(i2t, ranks), Ranking(i2t.transpose(), self.counts["t2i in fold"][texts] - 1)
-        )
+        return {"i2t": Ranking(i2t, ranks), "t2i": Ranking(i2t.transpose(), self.counts["t2i in fold"][texts] - 1)}
 
-    def _ranks(self, relevance: Relevance, counts: Ints, own: Floats | None = None) -> Ints:
+    @staticmethod
+    def _ranks(relevance: Relevance, counts: Ints, own: Floats) -> Ints:
         """From how many scores reach each right answer's to its rank among all, query by query."""
-        own = self.own if own is None else own
         score, reached = own[relevance.positives], counts[relevance.positives]
         order = np.lexsort((-score, relevance.queries))
         score, reached = score[order], reached[order]
@@ -285,20 +273,11 @@ class _RankCounter:
         return ranks
 
 
-def _count_down(hits: npt.NDArray[np.bool_]) -> Ints:
-    """(i, t) -> (t,), i at most 255: bytes are added, eight at a time or more."""
-    counts: Ints = np.add.reduce(hits.view(np.uint8), axis=0, dtype=np.uint8).astype(np.int64)
-    return counts
-
-
 def _count_across(hits: npt.NDArray[np.bool_]) -> Ints:
     """(i, t) -> (i,). Eight bytes are added as one word: no byte may come to 256, so at most 255 words at a time."""
-    columns = hits.shape[1]
-    words = columns // 8
+    words = hits.shape[1] // 8
     total: Ints = hits[:, 8 * words :].sum(1, dtype=np.int64)
-    eights = hits[:, : 8 * words].view(np.uint64) if hits.flags.c_contiguous and columns % 8 == 0 else None
-    if eights is None:
-        eights = np.ascontiguousarray(hits[:, : 8 * words]).view(np.uint64)
+    eights = np.ascontiguousarray(hits[:, : 8 * words]).view(np.uint64)  # copies only where it must
     for first in range(0, words, 255):
         part = np.add.reduce(eights[:, first : first + 255], axis=1)
         total += part[:, None].view(np.uint8).sum(1, dtype=np.int64)

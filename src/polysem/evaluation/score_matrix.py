@@ -45,6 +45,15 @@ class Scores(ABC):
             )
         return tile
 
+    def pairs(self, images: Positions, texts: Positions) -> npt.NDArray[np.float64]:
+        """(P,) the scores of these pairs alone."""
+        values = np.empty(len(images))
+        order = np.argsort(images, kind="stable")
+        for pairs in np.split(order, np.flatnonzero(np.diff(images[order])) + 1):
+            if len(pairs):
+                values[pairs] = self.checked_tile(images[pairs[:1]], texts[pairs])[0]
+        return values
+
     def transpose(self) -> Scores:
         return _TransposedScores(self)
 

@@ -7,9 +7,16 @@ import pytest
 from evaluation.sample_coco import CAPTIONS, IMAGES, caption_number, named, package, unnamed, write_csv
 from polysem.errors import InputError, UnknownNameError
 from polysem.evaluation import metrics, protocols
-from polysem.evaluation.protocols import ModelScores, coco, cxc
-from polysem.evaluation.protocols.cxc import CxcProtocol, bootstrap_spearman, read_rated_pairs, siblings, spearman
-from polysem.evaluation.protocols.helpers import OffDiagonalScores, pair_scores, rank_annotated
+from polysem.evaluation.protocols import ModelScores, cxc, eccv
+from polysem.evaluation.protocols.cxc import (
+    CxcProtocol,
+    OffDiagonalScores,
+    bootstrap_spearman,
+    pair_siblings,
+    read_rated_pairs,
+    spearman,
+)
+from polysem.evaluation.ranking import rank_rows
 from polysem.evaluation.relevance import Relevance
 from polysem.evaluation.rescoring import Rescoring
 from polysem.evaluation.score_matrix import ScoreMatrix
@@ -25,7 +32,7 @@ def released():
     paired = Relevance.from_mask(case.input["positives"].numpy())
     owners = np.repeat(np.arange(20), 5)
     alike = case.input["text_text_score"].numpy() >= 3.0
-    alike[siblings(owners)] = True
+    alike[tuple(pair_siblings(owners).T)] = True
     ways = {
         "i2t": (image @ text.T, paired),
         "t2i": (text @ image.T, paired.transpose()),
@@ -36,7 +43,7 @@ def released():
 
 
 def recalls(scores, relevance):
-    found = metrics.direction_metrics(rank_annotated(scores, relevance))
+    found = metrics.direction_metrics(rank_rows(scores, relevance))
     return [found[f"r{cut}"] for cut in (1, 5, 10)]
 
 
@@ -53,8 +60,8 @@ def test_an_item_that_is_no_answer_to_itself_never_costs_a_place():
     for way in ("i2i", "t2t"):
         scores, relevance = ways[way]
         assert (np.array(recalls(OffDiagonalScores(ScoreMatrix(scores)), relevance)) >= expected[way]).all()
-        with_itself = rank_annotated(OffDiagonalScores(ScoreMatrix(scores), 0.0), relevance).ranks
-        assert (rank_annotated(OffDiagonalScores(ScoreMatrix(scores)), relevance).ranks <= with_itself).all()
+        with_itself = rank_rows(OffDiagonalScores(ScoreMatrix(scores), 0.0), relevance).ranks
+        assert (rank_rows(OffDiagonalScores(ScoreMatrix(scores)), relevance).ranks <= with_itself).all()
 
 
 # ------------------------------------------------------------------------------------------------------ a whole toy CxC
@@ -200,7 +207,7 @@ def test_a_file_that_is_not_cxcs_is_explained(tmp_path, text, message):
 
 
 def test_captions_without_ids_need_the_package(tmp_path, monkeypatch):
-    monkeypatch.setattr(coco, "find_spec", lambda name: None)
+    monkeypatch.setattr(eccv, "find_spec", lambda name: None)
     with pytest.raises(InputError, match="finds the ids of unnamed captions in the package eccv-caption, which is not"):
         measured(annotations(tmp_path), unnamed([str(image) for image in IMAGES]))
     with pytest.raises(InputError, match="reads its annotation from the package eccv-caption, which is not"):
@@ -270,4 +277,4 @@ def test_scores_of_pairs_are_those_of_the_matrix():
     rng = np.random.default_rng(0)
     values = rng.standard_normal((7, 9))
     rows, columns = rng.integers(0, 7, 30), rng.integers(0, 9, 30)
-    np.testing.assert_array_equal(pair_scores(ScoreMatrix(values), rows, columns), values[rows, columns])
+    np.testing.assert_array_equal(ScoreMatrix(values).pairs(rows, columns), values[rows, columns])

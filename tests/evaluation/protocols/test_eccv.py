@@ -6,10 +6,15 @@ import pytest
 from evaluation.sample_coco import CAPTIONS, IMAGES, caption_number, named, package, unnamed
 from polysem.errors import InputError
 from polysem.evaluation import metrics, protocols
-from polysem.evaluation.protocols import ModelScores, coco
-from polysem.evaluation.protocols.coco import EccvCaptionFiles
-from polysem.evaluation.protocols.eccv import EccvCaptionProtocol
-from polysem.evaluation.protocols.helpers import add_missing_positives, rank_annotated, relevance_from_ids
+from polysem.evaluation.protocols import ModelScores, eccv
+from polysem.evaluation.protocols.eccv import (
+    BY_CAPTION_ORDER,
+    BY_POSITION,
+    EccvCaptionFiles,
+    EccvCaptionProtocol,
+    add_missing_positives,
+    relevance_from_ids,
+)
 from polysem.evaluation.ranking import Ranking, rank_rows
 from polysem.evaluation.relevance import Relevance
 from polysem.evaluation.score_matrix import ScoreMatrix
@@ -36,7 +41,7 @@ def case():
 
 def test_the_authors_own_figures():
     given, scores, relevance, _ = case()
-    found = metrics.direction_metrics(rank_annotated(scores, relevance))
+    found = metrics.direction_metrics(rank_rows(scores, relevance))
     for ours, theirs in {
         "map_at_r": "eccv_map_at_r",
         "r_precision": "eccv_rprecision",
@@ -53,7 +58,7 @@ def test_the_authors_own_figures_in_a_part_of_the_gallery():
     place = {int(answer): i for i, answer in enumerate(fold)}
     inside = [[place[p] for p in relevance.of(q).tolist() if p in place] for q in range(len(relevance))]
     part = scores.subset(np.arange(scores.shape[0]), fold)
-    found = metrics.direction_metrics(rank_annotated(part, Relevance.from_lists(inside, len(fold))))
+    found = metrics.direction_metrics(rank_rows(part, Relevance.from_lists(inside, len(fold))))
     assert abs(found["r1"] - 100 * float(given.output["fold_recall_at_1"])) < 1e-9
     assert abs(found["r5"] - 100 * float(given.output["fold_recall_at_5"])) < 1e-9
 
@@ -71,7 +76,7 @@ def test_right_answers_outside_the_gallery_make_r_larger():
     lists = [[0, 3, 100], [5], [1, 2, 4, 200, 201], [300]]
     relevance, lost = relevance_from_ids(dict(enumerate(lists)), np.arange(4), np.arange(12), "toy")
     assert lost.tolist() == [1, 0, 2, 1]
-    found = metrics.query_metrics(add_missing_positives(rank_annotated(ScoreMatrix(scores), relevance), lost))
+    found = metrics.query_metrics(add_missing_positives(rank_rows(ScoreMatrix(scores), relevance), lost))
     for query, right in enumerate(lists):
         slow = slow_figures(np.argsort(-scores[query]).tolist(), set(right))
         np.testing.assert_allclose([found["map_at_r"][query], found["r_precision"][query]], slow, atol=1e-9)
@@ -81,9 +86,9 @@ def test_right_answers_outside_the_gallery_make_r_larger():
 def test_queries_without_right_answers_cost_nothing_and_change_nothing():
     scores = ScoreMatrix(np.random.default_rng(1).standard_normal((6, 9)))
     relevance = Relevance.from_lists([[], [1, 2], [], [0], [8, 3], []], 9)
-    whole, spared = rank_rows(scores, relevance), rank_annotated(scores, relevance)
+    whole, spared = rank_rows(scores, relevance, keep=2), rank_rows(scores, relevance)
     np.testing.assert_array_equal(whole.ranks, spared.ranks)
-    assert rank_annotated(scores, relevance, keep=2).top.ids.shape == (6, 2)
+    assert whole.top.ids.shape == (6, 2)
 
 
 POSITIVES = {
@@ -137,14 +142,14 @@ def test_captions_that_do_not_count_leave_the_gallery(tmp_path):
 
 def test_bare_numbers_are_ids_and_captions_go_by_their_order(tmp_path):
     found = measured(tmp_path, unnamed([str(image) for image in IMAGES]), scores_of(IMAGES))
-    assert found.stamp.remarks == (coco.BY_CAPTION_ORDER,)
+    assert found.stamp.remarks == (BY_CAPTION_ORDER,)
     assert found.metrics == measured(tmp_path, named(), scores_of(IMAGES)).metrics
 
 
 def test_features_without_ids_go_by_position_and_the_stamp_says_so(tmp_path):
     found = measured(tmp_path, unnamed([f"testall-{place}" for place in range(len(IMAGES))]), scores_of(IMAGES))
-    assert found.stamp.remarks == (coco.BY_POSITION,)
-    assert coco.BY_POSITION in str(found.stamp)
+    assert found.stamp.remarks == (BY_POSITION,)
+    assert BY_POSITION in str(found.stamp)
     assert found.metrics == measured(tmp_path, named(), scores_of(IMAGES)).metrics
 
 
@@ -172,7 +177,7 @@ def test_captions_of_other_ids_are_refused(tmp_path):
 
 
 def test_without_the_package_the_error_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(coco, "find_spec", lambda name: None)
+    monkeypatch.setattr(eccv, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"eccv-caption, which is not installed. Install it: pip install.*eccv"):
         protocols.find("eccv-caption").gallery(named())
 
@@ -205,14 +210,14 @@ def test_the_real_annotation_has_its_known_counts():
     assert test.images.shape == (5000,)
     assert test.captions.shape == (5000, 5)
     assert (np.diff(test.captions, axis=1) > 0).all()
-    assert (len(annotation.i2t), sum(map(len, annotation.i2t.values()))) == (1261, 22550)
-    assert (len(annotation.t2i), sum(map(len, annotation.t2i.values()))) == (1332, 11279)
+    assert (len(annotation["i2t"]), sum(map(len, annotation["i2t"].values()))) == (1261, 22550)
+    assert (len(annotation["t2i"]), sum(map(len, annotation["t2i"].values()))) == (1332, 11279)
     captions = test.captions.ravel()
-    i2t, lost = relevance_from_ids(annotation.i2t, test.images, captions, "toy")
+    i2t, lost = relevance_from_ids(annotation["i2t"], test.images, captions, "toy")
     assert lost.sum() == 2
-    assert relevance_from_ids(annotation.t2i, captions, test.images, "toy")[1].sum() == 0
+    assert relevance_from_ids(annotation["t2i"], captions, test.images, "toy")[1].sum() == 0
     perfect = Ranking(i2t, np.arange(len(i2t.positives)) - np.repeat(i2t.starts[:-1], i2t.counts))
     assert metrics.direction_metrics(perfect)["map_at_r"] == 100
     assert 99.9 < metrics.direction_metrics(add_missing_positives(perfect, lost))["map_at_r"] < 100
     cxc = package_.read_positives("cxc")
-    assert (len(cxc.i2t), len(cxc.t2i), sum(map(len, cxc.i2t.values()))) == (5000, 24972, 35585)
+    assert (len(cxc["i2t"]), len(cxc["t2i"]), sum(map(len, cxc["i2t"].values()))) == (5000, 24972, 35585)

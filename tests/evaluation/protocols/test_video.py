@@ -4,7 +4,8 @@ import pytest
 from evaluation.sample_collections import collection, numbered, sorted_places
 from polysem.errors import InputError
 from polysem.evaluation import metrics, protocols
-from polysem.evaluation.protocols import ModelScores, video
+from polysem.evaluation.protocols import ModelScores
+from polysem.evaluation.protocols.pairs import VideoProtocol
 from polysem.evaluation.rescoring import Rescoring
 from polysem.evaluation.score_matrix import ScoreMatrix
 
@@ -78,4 +79,4 @@ def test_videos_without_captions_are_left_out_and_scores_must_fit():
 
 
 def test_it_is_registered():
-    assert isinstance(protocols.catalogue()["video"], video.VideoProtocol)
+    assert isinstance(protocols.catalogue()["video"], VideoProtocol)

@@ -119,7 +119,7 @@ def test_both_directions_of_a_collection_are_exported_by_its_ids(tmp_path: Path)
     scores = np.random.default_rng(0).normal(size=(6, 12))
     both, _ = rank_bidirectional(ScoreMatrix(scores), gallery.caption_items, keep=4)
     assert both is not None
-    written = trec.export_trec({"i2t": both.i2t, "t2i": both.t2i}, gallery, tmp_path / "new", tag="toy")
+    written = trec.export_trec({"i2t": both["i2t"], "t2i": both["t2i"]}, gallery, tmp_path / "new", tag="toy")
     assert [path.name for path in written] == ["i2t.qrels", "i2t.run", "t2i.qrels", "t2i.run"]
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == sorted(path.name for path in written)
     assert written[0].read_text(encoding="utf-8").splitlines()[:2] == [
@@ -129,7 +129,7 @@ def test_both_directions_of_a_collection_are_exported_by_its_ids(tmp_path: Path)
     first = written[3].read_text(encoding="utf-8").splitlines()[0].split(" ")
     assert first[0] == "item%200#0"
     assert first[2] == f"item%20{scores[:, 0].argmax()}"
-    for way, ranking in (("i2t", both.i2t), ("t2i", both.t2i)):
+    for way, ranking in (("i2t", both["i2t"]), ("t2i", both["t2i"])):
         qrels = list(read_trec_qrels(str(tmp_path / "new" / f"{way}.qrels")))
         run = list(read_trec_run(str(tmp_path / "new" / f"{way}.run")))
         assert np.mean(measured(qrels, run, Success @ 1)) == pytest.approx(metrics.direction_metrics(ranking)["r1"])

@@ -31,7 +31,7 @@ def test_the_space_by_its_formulas() -> None:
 
 def test_hubness_is_that_of_the_evaluation_with_a_histogram() -> None:
     both = rank_gallery(galleries.make_diverse())
-    best = both.t2i.top
+    best = both["t2i"].top
     assert best is not None
     found = measure_hubness(best, 40)
     plain = hubness(best, 40)

@@ -52,7 +52,7 @@ def test_confusions_of_a_ranking_count_wrong_first_answers() -> None:
     scores = np.eye(8)
     scores[0, 0], scores[1, 0] = 0.0, 1.0  # the caption of a dog finds a cat first
     scores[2, 2], scores[0, 2] = 0.0, 0.9  # and that of a car a dog
-    found = count_confusions(rank_scores(scores).t2i, items, label_groups(items), from_text=True)
+    found = count_confusions(rank_scores(scores)["t2i"], items, label_groups(items), from_text=True)
     assert found.wrong == 2
     assert found.kinds == {"fits too": 0, "super-class": 1, "semantic": 0, "unrelated": 1}
     assert ("dog", "cat", "super-class") in {(swap.says, swap.shows, swap.kind) for swap in found.swaps}
@@ -67,6 +67,6 @@ def test_failures_come_worst_first_with_their_best_right_answer() -> None:
     matrix = ScoreMatrix(scores)
     both, _ = rank_bidirectional(matrix, owners, keep=10)
     assert both is not None
-    found = find_failures(both.i2t, matrix, [0, 1, 2], owners.tolist())
+    found = find_failures(both["i2t"], matrix, [0, 1, 2], owners.tolist())
     assert [(each.query, each.right, each.rank) for each in found] == [(0, 1, 4), (1, 2, 2)]
     assert [answer.number for answer in found[0].answers] == [3, 2, 4]

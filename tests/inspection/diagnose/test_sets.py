@@ -54,7 +54,7 @@ def test_constancy_tells_elements_that_say_the_same_of_everything() -> None:
 def test_one_vector_does_as_well_where_sets_collapsed_and_not_where_they_did_not() -> None:
     for gallery, low, high in ((galleries.make_collapsed(), 0.99, 1.0), (galleries.make_diverse(noise=1.0), 0.3, 0.97)):
         both = rank_gallery(gallery)
-        best = {"i2t": both.i2t.top, "t2i": both.t2i.top}
+        best = {"i2t": both["i2t"].top, "t2i": both["t2i"].top}
         vectors = gallery.embeddings
         found = compare_with_single_vectors(best, vectors.images, vectors.texts, gallery.items.caption_items)  # type: ignore[arg-type]
         assert low <= found.i2t <= high

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, get_type_hints
 
+import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from polysem.data.collection import Collection
 from polysem.errors import ConfigError, InputError, unknown
-from polysem.evaluation.ranking import Ranking
+from polysem.evaluation import metrics
+from polysem.evaluation.ranking import Ranking, rank_rows
+from polysem.evaluation.relevance import Ints, Relevance
 from polysem.evaluation.rescoring import Rescoring
 from polysem.evaluation.result import PerQuery, Stamp
 from polysem.evaluation.score_matrix import Scores
-from polysem.progress import Progress, ignore
+from polysem.progress import Progress, ignore, section
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,15 +68,29 @@ class EvaluationTask:
     keep: int = 0
     progress: Progress = ignore
 
-    def directed_scores(self, scores: Scores | None = None) -> dict[str, Scores]:
+    def directed_scores(self, texts: Ints | None = None) -> dict[str, Scores]:
         """The scores for image queries ("i2t") and for text queries ("t2i"); queries are the rows.
 
         Args:
-            scores: By default the subject's.
+            texts: Those to search; None: all.
         """
-        scores = self.subject.scores if scores is None else scores
+        scores = self.subject.scores
+        if texts is not None and len(texts) < scores.shape[1]:
+            scores = scores.subset(None, texts)
         forward, backward = (scores, scores) if self.rescoring is None else self.rescoring.both_ways(scores)
         return {"i2t": forward, "t2i": backward.transpose()}
+
+    def rank(
+        self, relevance: Mapping[str, Relevance], scores: Mapping[str, Scores], *, keep: int = 0
+    ) -> dict[str, Ranking]:
+        """The ranking of each direction. keep: how many of each query's highest scores to keep at least."""
+        rankings: dict[str, Ranking] = {}
+        total, done = sum(len(right) for right in relevance.values()), 0
+        for way, right in relevance.items():
+            progress = section(self.progress, done, len(right), total)
+            rankings[way] = rank_rows(scores[way], right, keep=max(keep, self.keep), progress=progress)
+            done += len(right)
+        return rankings
 
     def stamp(self, protocol: str, **more: Any) -> Stamp:
         """more: fields that differ from the usual."""
@@ -84,6 +101,25 @@ class EvaluationTask:
             "selected_on": self.subject.selected_on,
         }
         return Stamp(protocol, self.gallery.name, self.split, **{**usual, **more})
+
+
+def per_query_metrics(
+    folds: Sequence[Mapping[str, Ranking]], owners: Ints, names: Sequence[str] | None = None
+) -> dict[str, PerQuery]:
+    """The metrics of every query that has a right answer, by direction.
+
+    Args:
+        folds: Rankings by direction; the queries of several folds follow each other.
+        owners: The image of each text.
+        names: The metrics to keep; None: all.
+    """
+    per_query = {}
+    for way in folds[0]:
+        values = [metrics.query_metrics(fold[way]) for fold in folds]
+        queries = np.flatnonzero(np.concatenate([fold[way].relevance.counts for fold in folds]))
+        joined = {name: np.concatenate([each[name] for each in values]) for name in names or values[0]}
+        per_query[way] = PerQuery(joined, owners[queries] if way.startswith("t") else queries)
+    return per_query
 
 
 class Protocol(ABC):
@@ -115,14 +151,17 @@ class Protocol(ABC):
             try:
                 parsed[option] = TypeAdapter(hints[option]).validate_python(value)
             except ValidationError as error:
-                raise ConfigError(
-                    f"Option {option} of protocol {self.name}: {error.errors()[0]['msg']}, got {value!r}."
-                ) from None
+                problem = error.errors()[0]["msg"]
+                raise ConfigError(f"Option {option} of protocol {self.name}: {problem}, got {value!r}.") from None
         return replace(self, **parsed)  # type: ignore[type-var]
 
-    @abstractmethod
     def gallery(self, collection: Collection) -> Collection:
-        """The items to search, with the captions that count; raises if the protocol is not defined on them."""
+        """The items to search, with the captions that count: by default the items that have captions, of which there
+        must be some. Raises if the protocol is not defined on them."""
+        kept = [i for i, item in enumerate(collection) if item.captions]
+        if not kept:
+            raise InputError(f"{collection.name} has no captions: there is nothing to search with.")
+        return collection.where(kept)
 
     def measure(self, subject: ModelScores, gallery: Collection, split: str, **how: Any) -> ProtocolResult:
         """Check the shape of the scores and measure. how: rescoring, keep, progress of the `EvaluationTask`."""
@@ -139,14 +178,6 @@ class Protocol(ABC):
     @abstractmethod
     def compute(self, task: EvaluationTask) -> ProtocolResult:
         """Measure; `measure` has checked the shape of the scores."""
-
-
-def captioned_items(collection: Collection) -> Collection:
-    """The items that have captions, of which there must be some."""
-    kept = [i for i, item in enumerate(collection) if item.captions]
-    if not kept:
-        raise InputError(f"{collection.name} has no captions: there is nothing to search with.")
-    return collection.where(kept)
 
 
 _REGISTERED: dict[str, Protocol] = {}

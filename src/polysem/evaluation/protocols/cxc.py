@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -20,25 +21,16 @@ from polysem.data.collection import Collection
 from polysem.errors import InputError, unknown
 from polysem.evaluation import metrics
 from polysem.evaluation.metrics import Values
-from polysem.evaluation.protocols.base import EvaluationTask, Protocol, ProtocolResult, register
-from polysem.evaluation.protocols.coco import (
+from polysem.evaluation.protocols.base import EvaluationTask, Protocol, ProtocolResult, per_query_metrics, register
+from polysem.evaluation.protocols.eccv import (
     CocoIds,
     EccvCaptionFiles,
     match_test_split,
     parse_file_name,
     read_own_ids,
 )
-from polysem.evaluation.protocols.helpers import (
-    OffDiagonalScores,
-    pair_scores,
-    per_query_metrics,
-    rank_annotated,
-    relevance_from_ids,
-)
-from polysem.evaluation.ranking import Ranking
 from polysem.evaluation.relevance import Ints, Relevance
-from polysem.evaluation.score_matrix import Scores
-from polysem.progress import section
+from polysem.evaluation.score_matrix import Floats, Rows, Scores
 
 RIGHT = {"sits": 3.0, "sts": 3.0, "sis": 2.5}
 """The least rating of a right answer."""
@@ -98,29 +90,27 @@ class CxcProtocol(Protocol):
         within, owners = task.subject.within, task.gallery.caption_items
         ids = self._ids(task.gallery)
         rated, remarks = self._rated_pairs(ids, task.split)
-        remarks += _left_out(self.annotations, rated, within)
-        right = self._relevance(ids, owners, rated)
+        if self.annotations is None:
+            remarks.append("image-text positives of eccv-caption, no other ratings given")
+        else:
+            for name, kind, side in (("text-text", "sts", "text"), ("image-image", "sis", "image")):
+                if kind not in rated:
+                    remarks.append(f"no {name}: no file of ratings")
+                elif side not in within:
+                    remarks.append(f"no {name}: no embeddings")
         itself = 0.0 if self.quirk == "zero-diagonal" else -np.inf
         scores = task.directed_scores()
         scores |= {f"{side[0]}2{side[0]}": OffDiagonalScores(same, itself) for side, same in within.items()}
-        ways = [way for way in right if way in scores]
-        rankings: dict[str, Ranking] = {}
-        for number, way in enumerate(ways):
-            progress = section(task.progress, 1000 * number, 1000, 1000 * len(ways))
-            rankings[way] = rank_annotated(scores[way], right[way], keep=task.keep, progress=progress)
-        sides = {way: metrics.direction_metrics(ranking) for way, ranking in rankings.items()}
-        result: dict[str, Any] = {"rsum": metrics.rsum(sides["i2t"], sides["t2i"]), **sides}
+        right = self._relevance(ids, owners, rated)
+        rankings = task.rank({way: each for way, each in right.items() if way in scores}, scores)
+        result = metrics.bidirectional_metrics(rankings)
         result |= self._correlations(rated, {**within, "both": task.subject.scores})
-        queries = {
-            way: per_query_metrics([ranking], owners if way.startswith("t") else None)
-            for way, ranking in rankings.items()
-        }
         if self.quirk:
-            remarks += (self.quirk,)
+            remarks.append(self.quirk)
         if task.rescoring is not None:
-            remarks += ("correlations and figures within a side are inductive",)
+            remarks.append("correlations and figures within a side are inductive")
         stamp = task.stamp(self.name, measure="hit rate, CxC positives", remarks=(*ids.remarks, *remarks))
-        return ProtocolResult(stamp, result, queries, rankings)
+        return ProtocolResult(stamp, result, per_query_metrics([rankings], owners), rankings)
 
     def _ids(self, collection: Collection) -> CocoIds:
         ids = None if self.annotations is None else read_own_ids(collection)
@@ -128,9 +118,8 @@ class CxcProtocol(Protocol):
             return match_test_split(collection, self._files().read_test_split(), self.name)
         if len(ids.images) != self.images:
             raise InputError(
-                f"Protocol {self.name} is defined on the {self.images} images of COCO's val or test split "
-                f"(Karpathy's); {collection.name} has {len(ids.images)} here. Read COCO from dataset_coco.json, which "
-                "knows the splits."
+                f"Protocol {self.name} is defined on the {self.images} images of COCO's val or test split (Karpathy); "
+                f"{collection.name} has {len(ids.images)} here. Read COCO from dataset_coco.json: it has the splits."
             )
         return ids
 
@@ -138,11 +127,12 @@ class CxcProtocol(Protocol):
         why = "reads its annotation from" if self.annotations is None else "finds the ids of unnamed captions in"
         return EccvCaptionFiles.find(None, self.name, why)
 
-    def _rated_pairs(self, ids: CocoIds, split: str) -> tuple[dict[str, RatedPairs], tuple[str, ...]]:
+    def _rated_pairs(self, ids: CocoIds, split: str) -> tuple[dict[str, RatedPairs], list[str]]:
         """Rated pairs by task, by positions in the gallery, and remarks."""
+        rated: dict[str, RatedPairs] = {}
+        remarks: list[str] = []
         if self.annotations is None:
-            return {}, ()
-        rated, remarks = {}, []
+            return rated, remarks
         for task, pairs in read_rated_pairs(Path(self.annotations).expanduser(), split).items():
             sides = [ids.images if name.startswith("image") else ids.captions for name in COLUMNS[task]]
             left, right = _positions(pairs.left, sides[0]), _positions(pairs.right, sides[1])
@@ -158,23 +148,29 @@ class CxcProtocol(Protocol):
             if outside:
                 remarks.append(f"{outside} {task.upper()} pairs outside the gallery left out")
             rated[task] = RatedPairs(left[inside], right[inside], pairs.scores[inside])
-        return rated, tuple(remarks)
+        return rated, remarks
 
     def _relevance(self, ids: CocoIds, owners: Ints, rated: Mapping[str, RatedPairs]) -> dict[str, Relevance]:
         """The right answers of each direction that there are ratings for."""
         images, texts = len(ids.images), len(ids.captions)
         if not rated:
-            positives = self._files().read_positives("cxc")
-            return {
-                "i2t": relevance_from_ids(positives.i2t, ids.images, ids.captions, self.name)[0],
-                "t2i": relevance_from_ids(positives.t2i, ids.captions, ids.images, self.name)[0],
-            }
-        t2i = _rated_or_paired(rated["sits"], owners, (texts, images))
+            positives = ids.match_positives(self._files().read_positives("cxc"), self.name)
+            return {way: relevance for way, (relevance, _) in positives.items()}
+        # Rated high, or paired by COCO and not rated low.
+        sits = rated["sits"]
+        high = sits.scores >= RIGHT["sits"]
+        refused = set(zip(sits.left[~high].tolist(), sits.right[~high].tolist(), strict=True))
+        paired = np.array([(text, image) not in refused for text, image in enumerate(owners.tolist())])
+        t2i = Relevance.from_pairs(
+            np.concatenate([sits.left[high], np.flatnonzero(paired)]),
+            np.concatenate([sits.right[high], owners[paired]]),
+            (texts, images),
+        )
         right = {"i2t": t2i.transpose(), "t2i": t2i}
         if "sts" in rated:
-            right["t2t"] = _symmetric(rated["sts"], RIGHT["sts"], siblings(owners), texts)
+            right["t2t"] = _symmetric(rated["sts"], RIGHT["sts"], pair_siblings(owners), texts)
         if "sis" in rated:
-            right["i2i"] = _symmetric(rated["sis"], RIGHT["sis"], (np.empty(0, int), np.empty(0, int)), images)
+            right["i2i"] = _symmetric(rated["sis"], RIGHT["sis"], np.empty((0, 2), int), images)
         return right
 
     def _correlations(self, rated: Mapping[str, RatedPairs], sources: Mapping[str, Scores]) -> dict[str, Any]:
@@ -184,7 +180,7 @@ class CxcProtocol(Protocol):
             if task in rated and side in sources:
                 pairs = rated[task]
                 rows, columns = (pairs.right, pairs.left) if task == "sits" else (pairs.left, pairs.right)
-                scores = pair_scores(sources[side], rows, columns)
+                scores = sources[side].pairs(rows, columns)
                 samples = bootstrap_spearman(pairs.left, pairs.scores, scores, self.samples)
                 result[task] = {
                     "bootstrap_mean": 100.0 * float(samples.mean()),
@@ -195,40 +191,33 @@ class CxcProtocol(Protocol):
         return result
 
 
-def siblings(owners: Ints) -> tuple[Ints, Ints]:
-    """Captions and the other captions of their image, as pairs of positions."""
+def pair_siblings(owners: Ints) -> Ints:
+    """(P, 2) captions and the other captions of their image."""
     own = Relevance.from_pairs(owners, np.arange(len(owners)), (int(owners.max(initial=-1)) + 1, len(owners)))
-    left = np.repeat(np.arange(len(owners)), own.counts[owners])
-    right = np.concatenate([own.of(owner) for owner in owners.tolist()])
-    return left[left != right], right[left != right]
+    pairs = [pair for image in range(len(own)) for pair in permutations(own.of(image).tolist(), 2)]
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
 
-def _rated_or_paired(sits: RatedPairs, owners: Ints, shape: tuple[int, int]) -> Relevance:
-    high = sits.scores >= RIGHT["sits"]
-    refused = set(zip(sits.left[~high].tolist(), sits.right[~high].tolist(), strict=True))
-    kept = np.array([(text, image) not in refused for text, image in enumerate(owners.tolist())])
-    texts = np.concatenate([sits.left[high], np.flatnonzero(kept)])
-    return Relevance.from_pairs(texts, np.concatenate([sits.right[high], owners[kept]]), shape)
-
-
-def _symmetric(pairs: RatedPairs, least: float, known: tuple[Ints, Ints], size: int) -> Relevance:
-    """Right in both orders; nothing is an answer to itself."""
+def _symmetric(pairs: RatedPairs, least: float, known: Ints, size: int) -> Relevance:
+    """Right in both orders; nothing is an answer to itself. known: (P, 2) further right pairs."""
     high = (pairs.scores >= least) & (pairs.left != pairs.right)
     left, right = pairs.left[high], pairs.right[high]
     return Relevance.from_pairs(
-        np.concatenate([left, right, known[0]]), np.concatenate([right, left, known[1]]), (size, size)
+        np.concatenate([left, right, known[:, 0]]), np.concatenate([right, left, known[:, 1]]), (size, size)
     )
 
 
-def _left_out(
-    folder: str | Path | None, rated: Mapping[str, RatedPairs], within: Mapping[str, Scores]
-) -> tuple[str, ...]:
-    if folder is None:
-        return ("image-text positives of eccv-caption, no other ratings given",)
-    sides = {"text-text": ("sts", "text"), "image-image": ("sis", "image")}
-    remarks = [f"no {name}: no file of ratings" for name, (task, _) in sides.items() if task not in rated]
-    remarks += [f"no {name}: no embeddings" for name, (task, s) in sides.items() if task in rated and s not in within]
-    return tuple(remarks)
+class OffDiagonalScores(Scores):
+    """Scores of items with each other; `value` replaces an item's score with itself."""
+
+    def __init__(self, plain: Scores, value: float = -np.inf) -> None:
+        self.plain, self.value, self.shape = plain, value, plain.shape
+
+    def tile(self, images: Rows, texts: Rows) -> Floats:
+        tile = np.array(self.plain.tile(images, texts))
+        rows, columns = np.arange(self.shape[0])[images], np.arange(self.shape[1])[texts]
+        tile[rows[:, None] == columns] = self.value
+        return tile
 
 
 def _positions(ids: Ints, among: Ints) -> Ints:
@@ -248,7 +237,7 @@ def spearman(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
         >>> spearman([1, 2, 3], [10, 20, 90])
         1.0
     """
-    first, second = (ranks - ranks.mean() for ranks in (_mean_ranks(a), _mean_ranks(b)))
+    first, second = (ranks - ranks.mean() for ranks in map(_mean_ranks, (a, b)))
     scale = np.sqrt((first**2).sum() * (second**2).sum())
     return float((first * second).sum() / scale) if scale > 0 else float("nan")
 
@@ -284,8 +273,7 @@ def read_rated_pairs(folder: Path, split: str) -> dict[str, RatedPairs]:
     paths = {task: folder / f"{task}_{split}.csv" for task in COLUMNS}
     if not paths["sits"].is_file():
         raise InputError(
-            f"{folder} has no {paths['sits'].name}. Give a folder of CxC's CSV files, --option annotations=FOLDER: "
-            f"{SOURCE}."
+            f"{folder} has no {paths['sits'].name}. Give CxC's CSV files, --option annotations=FOLDER: {SOURCE}."
         )
     return {task: _read_csv(path, *COLUMNS[task]) for task, path in paths.items() if path.is_file()}
 

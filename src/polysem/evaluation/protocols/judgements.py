@@ -8,9 +8,8 @@ describes the image, perhaps with minor mistakes), and how many said yes and no.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +18,7 @@ from polysem.data.collection import Collection
 from polysem.errors import InputError
 from polysem.evaluation import metrics
 from polysem.evaluation.metrics import Values
-from polysem.evaluation.protocols.base import EvaluationTask, Protocol, ProtocolResult, captioned_items, register
-from polysem.evaluation.protocols.helpers import pair_scores, per_query_metrics, rank_annotated
-from polysem.evaluation.ranking import Ranking
+from polysem.evaluation.protocols.base import EvaluationTask, Protocol, ProtocolResult, per_query_metrics, register
 from polysem.evaluation.relevance import Ints, Relevance
 from polysem.evaluation.result import PerQuery
 from polysem.progress import section
@@ -50,9 +47,6 @@ class JudgementsProtocol(Protocol):
 
     options = ("annotations",)
 
-    def gallery(self, collection: Collection) -> Collection:
-        return captioned_items(collection)
-
     def compute(self, task: EvaluationTask) -> ProtocolResult:
         if self.annotations is None:
             raise InputError(f"Protocol {self.name} needs a file of judgements: --option annotations=FILE, {FILES}.")
@@ -63,35 +57,23 @@ class JudgementsProtocol(Protocol):
         paired = Relevance.from_pairs(np.arange(len(owners)), owners, shape)
         both = np.concatenate([np.arange(len(owners)), texts[right]]), np.concatenate([owners, images[right]])
         corrected = Relevance.from_pairs(*both, shape=shape)
-
-        result: dict[str, Any] = {}
-        before: dict[str, Any] = {}
-        queries: dict[str, PerQuery] = {}
-        rankings: dict[str, Ranking] = {}
-        directed = task.directed_scores()
-        for number, (way, scores) in enumerate(directed.items()):
-            with_judged, as_paired = (r.transpose() if way == "i2t" else r for r in (corrected, paired))
-            steps = [section(task.progress, 1000 * step, 1000, 4000) for step in (2 * number, 2 * number + 1)]
-            rankings[way] = rank_annotated(scores, with_judged, keep=task.keep, progress=steps[0])
-            before[way] = metrics.direction_metrics(rank_annotated(scores, as_paired, progress=steps[1]))
-            result[way] = metrics.direction_metrics(rankings[way])
-            queries[way] = per_query_metrics([rankings[way]], owners if way == "t2i" else None)
-        for way, scores in directed.items():
-            rows, columns = (images[inside], texts[inside]) if way == "i2t" else (texts[inside], images[inside])
-            query_ids, values = ndcg(rows, judged.gains[inside], pair_scores(scores, rows, columns))
-            result[f"judged_{way}"] = {
-                "ndcg": float(values.mean()) if len(values) else float("nan"),
-                "queries": len(query_ids),
-            }
-            queries[f"judged_{way}"] = PerQuery({"ndcg": values}, query_ids if way == "i2t" else owners[query_ids])
-        for each in (result, before):
-            each["rsum"] = metrics.rsum(each["i2t"], each["t2i"])
+        scores = task.directed_scores()
+        halves = [section(task.progress, 1000 * half, 1000, 2000) for half in (0, 1)]
+        rankings = replace(task, progress=halves[0]).rank({"i2t": corrected.transpose(), "t2i": corrected}, scores)
+        as_paired = {"i2t": paired.transpose(), "t2i": paired}
+        before = metrics.bidirectional_metrics(replace(task, keep=0, progress=halves[1]).rank(as_paired, scores))
+        result, per_query = metrics.bidirectional_metrics(rankings), per_query_metrics([rankings], owners)
+        for way, rows, columns in (("i2t", images[inside], texts[inside]), ("t2i", texts[inside], images[inside])):
+            queries, values = ndcg(rows, judged.gains[inside], scores[way].pairs(rows, columns))
+            mean = float(values.mean()) if len(values) else float("nan")
+            result[f"judged_{way}"] = {"ndcg": mean, "queries": len(queries)}
+            per_query[f"judged_{way}"] = PerQuery({"ndcg": values}, queries if way == "i2t" else owners[queries])
         added = len(corrected.positives) - len(paired.positives)
         remarks = [f"{int(inside.sum())} pairs judged by {judged.who}, {added} of them new positives"]
         if not inside.all():
             remarks.append(f"{int((~inside).sum())} judged pairs outside the gallery left out")
         stamp = task.stamp(self.name, measure="hit rate, judged positives added", remarks=tuple(remarks))
-        return ProtocolResult(stamp, {**result, "uncorrected": before}, queries, rankings)
+        return ProtocolResult(stamp, {**result, "uncorrected": before}, per_query, rankings)
 
 
 def ndcg(queries: Ints, gains: Values, scores: Values) -> tuple[Ints, Values]:
@@ -136,12 +118,24 @@ def read_judgements(path: Path) -> PairJudgements:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read ({error}). Annotations are {FILES}.") from None
-    rows = [_parse_line(line, f"{path} line {number}") for number, line in enumerate(lines, 1) if line.strip()]
+    rows = []
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                image, caption, *texts = line.split("\t")
+                owner, nth = caption.rsplit("#", 1)
+                first, second, third = map(float, texts)
+                rows.append((image, (owner, int(nth)), (first, second, third)))
+            except ValueError:
+                raise InputError(
+                    f"{path} line {number}: expected an image, a caption such as image.jpg#2 and three numbers, "
+                    f"separated by tabs; got {line[:80]!r}. Annotations are {FILES}."
+                ) from None
     if not rows:
         raise InputError(f"{path} holds no judgements. Annotations are {FILES}.")
-    marks = np.array([marks for _, _, marks in rows])
+    images, captions, numbers = zip(*rows, strict=True)
+    marks = np.array(numbers)
     share, yes, no = marks.T
-    images, captions = tuple(image for image, _, _ in rows), tuple(caption for _, caption, _ in rows)
     if (np.abs(share * (yes + no) - yes) < 0.01 * (yes + no)).all() and (yes + no > 0).all():
         return PairJudgements("crowd", images, captions, share, share > 0.5)
     if ((marks >= 1) & (marks <= 4)).all():
@@ -151,18 +145,6 @@ def read_judgements(path: Path) -> PairJudgements:
         f"{path}: the numbers are neither three marks from 1 to 4 nor a share with its counts of yes and no. "
         f"Annotations are {FILES}."
     )
-
-
-def _parse_line(line: str, where: str) -> tuple[str, tuple[str, int], tuple[float, float, float]]:
-    try:
-        image, caption, first, second, third = line.split("\t")
-        name, number = caption.rsplit("#", 1)
-        return image, (name, int(number)), (float(first), float(second), float(third))
-    except ValueError:
-        raise InputError(
-            f"{where}: expected an image, a caption such as image.jpg#2 and three numbers, separated by tabs; got "
-            f"{line[:80]!r}. Annotations are {FILES}."
-        ) from None
 
 
 def _positions(judged: PairJudgements, gallery: Collection, split: str) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
@@ -182,8 +164,7 @@ def _positions(judged: PairJudgements, gallery: Collection, split: str) -> tuple
         raise InputError(
             f"{int((~inside).sum())} of {len(inside)} judged pairs are not in the gallery of {gallery.name} {split}, "
             f"e.g. {judged.images[lost]} with {name}#{number}; its first item is {gallery[0].id!r}. Measure the split "
-            "that holds them (Flickr8k's judgements are about its test images: --split test), with items named as "
-            "Flickr8k names its files."
+            "that holds them (Flickr8k's: --split test), with items named as Flickr8k names its files."
         )
     return images, texts, inside
 

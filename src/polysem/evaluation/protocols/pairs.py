@@ -1,19 +1,23 @@
-"""Captions find their image and images their captions: the protocols of most papers."""
+"""Captions find their image and images their captions: the protocols of most papers, and HGR's for videos."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 from pydantic import PositiveInt
 
 from polysem.data.collection import Collection
 from polysem.errors import InputError
 from polysem.evaluation import metrics
-from polysem.evaluation.protocols.base import EvaluationTask, Protocol, ProtocolResult, captioned_items, register
-from polysem.evaluation.protocols.helpers import per_query_metrics
-from polysem.evaluation.ranking import BidirectionalRanking, rank_bidirectional
+from polysem.evaluation.protocols.base import EvaluationTask, Protocol, ProtocolResult, per_query_metrics, register
+from polysem.evaluation.ranking import Ranking, rank_bidirectional
+from polysem.evaluation.relevance import Ints, Relevance
 from polysem.evaluation.score_matrix import Scores
+from polysem.evaluation.top_k import TopK
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class PairsProtocol(Protocol):
         return ("captions", "folds", "whole") if self.images is None else ("whole",)
 
     def gallery(self, collection: Collection) -> Collection:
-        items = captioned_items(collection)
+        items = super().gallery(collection)
         if self.images is None and self.captions is None:
             return collection  # an image without captions is still a wrong answer to captions
         if self.images is not None and len(items) != self.images:
@@ -49,9 +53,7 @@ class PairsProtocol(Protocol):
                 f"Protocol {self.name} is defined on {self.images} images; {collection.name} has {len(items)} with "
                 "captions here. Check --split, or measure with --protocol pairs, whose stamp says what it was."
             )
-        if self.captions is not None:
-            return items.with_captions(self.captions, f"Protocol {self.name}")
-        return items
+        return items if self.captions is None else items.with_captions(self.captions, f"Protocol {self.name}")
 
     def compute(self, task: EvaluationTask) -> ProtocolResult:
         gallery, owners = task.gallery, task.gallery.caption_items
@@ -66,31 +68,86 @@ class PairsProtocol(Protocol):
         rank_whole = self.folds == 1 or self.whole
         keep = max(task.keep, metrics.DEPTH) if rank_whole else 0
 
-        def rank(scores: Scores) -> tuple[BidirectionalRanking | None, list[BidirectionalRanking]]:
+        def rank(scores: Scores) -> tuple[dict[str, Ranking], list[dict[str, Ranking]]]:
             return rank_bidirectional(
                 scores, owners, folds=self.folds, whole=rank_whole, keep=keep, progress=task.progress
             )
 
         if task.rescoring is None:
             whole, folds = rank(task.subject.scores)
+        elif self.folds > 1:
+            raise InputError(
+                f"Re-scoring with {self.folds} folds would use queries of other folds. "
+                "Leave --rescore out, or take a protocol without folds."
+            )
         else:
-            if self.folds > 1:
-                raise InputError(
-                    f"Re-scoring with {self.folds} folds would use queries of other folds. "
-                    "Leave --rescore out, or take a protocol without folds."
-                )
             forward, backward = (rank(part)[0] for part in task.rescoring.both_ways(task.subject.scores))
-            whole, folds = BidirectionalRanking(forward.i2t, backward.t2i), []  # type: ignore[union-attr]
-        parts = folds or [each for each in (whole,) if each is not None]
+            whole, folds = {"i2t": forward["i2t"], "t2i": backward["t2i"]}, []
+        parts = folds or [whole]
         values = [metrics.bidirectional_metrics(each) for each in parts]
         result: dict[str, Any] = metrics.mean_over_folds(values) if folds else values[0]
-        if folds and whole is not None:
+        if folds and whole:
             result["whole"] = metrics.bidirectional_metrics(whole)
-        queries = {
-            "i2t": per_query_metrics([part.i2t for part in parts]),
-            "t2i": per_query_metrics([part.t2i for part in parts], owners),
-        }
-        return ProtocolResult(stamp, result, queries, {} if whole is None else {"i2t": whole.i2t, "t2i": whole.t2i})
+        return ProtocolResult(stamp, result, per_query_metrics(parts, owners), whole)
+
+
+@dataclass(frozen=True)
+class VideoProtocol(Protocol):
+    """Captions find their videos and videos their captions, as HGR measures on MSR-VTT, TGIF and VATEX.
+
+    Equal captions are merged; one that belongs to several videos is right for each of them, and all of them for it.
+    """
+
+    name: str = "video"
+    about: str = "video and text: unique captions, several per video, as HGR measures"
+    split: str | None = "test"
+
+    def compute(self, task: EvaluationTask) -> ProtocolResult:
+        texts = SearchedTexts.of(task.gallery, unique=True)
+        rankings = task.rank(texts.relevance, task.directed_scores(texts.kept), keep=metrics.DEPTH)
+        stamp = task.stamp(self.name, texts=len(texts.kept), remarks=("unique captions",))
+        per_query = per_query_metrics([rankings], texts.owners)
+        return ProtocolResult(stamp, metrics.bidirectional_metrics(rankings), per_query, texts.expand(rankings))
+
+
+@dataclass(frozen=True, eq=False)
+class SearchedTexts:
+    """The captions of a collection that are searched: all, or each distinct one once.
+
+    Args:
+        captions: How many captions there are.
+        kept: (U,) positions of those that are searched, ascending: the first stands for all that read the same.
+        owners: (U,) the item of each, the first if it has several.
+        relevance: By direction, which of the kept ones are right for each item, and the items that are right for them.
+    """
+
+    captions: int
+    kept: Ints
+    owners: Ints
+    relevance: Mapping[str, Relevance]
+
+    @classmethod
+    def of(cls, gallery: Collection, *, unique: bool) -> SearchedTexts:
+        """unique: merge captions that are equal character by character."""
+        captions, owners = gallery.captions, gallery.caption_items
+        number = kept = np.arange(len(captions))
+        if unique:
+            numbers: dict[str, int] = {}
+            number = np.array([numbers.setdefault(caption, len(numbers)) for caption in captions], dtype=np.int64)
+            kept = np.unique(number, return_index=True)[1]
+        i2t = Relevance.from_pairs(owners, number, (len(gallery), len(kept)))
+        return cls(len(captions), kept, owners[kept], {"i2t": i2t, "t2i": i2t.transpose()})
+
+    def expand(self, rankings: Mapping[str, Ranking]) -> dict[str, Ranking]:
+        """The rankings with texts numbered as in the collection; those that were merged away are not queries."""
+        i2t, t2i = rankings["i2t"], rankings["t2i"]
+        shape = (len(i2t.relevance), self.captions)
+        right = Relevance.from_pairs(i2t.relevance.queries, self.kept[i2t.relevance.positives], shape)
+        answers, top = copy(cast(TopK, i2t.top)), cast(TopK, t2i.top)
+        answers.ids = np.where(answers.ids < 0, -1, self.kept[answers.ids])
+        queries = TopK(self.captions, top.k)
+        queries.values[self.kept], queries.ids[self.kept] = top.values, top.ids
+        return {"i2t": Ranking(right, i2t.ranks, answers), "t2i": Ranking(right.transpose(), t2i.ranks, queries)}
 
 
 def _letters(name: str) -> str:
@@ -109,4 +166,5 @@ register(
         "coco-1k-5fold", "COCO: mean over five consecutive blocks of 1,000 test images", 5000, "coco", folds=5
     ),
     PairsProtocol("pairs", "any collection, any number of captions per image"),
+    VideoProtocol(),
 )

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from polysem.errors import InputError
 from polysem.evaluation import metrics
 from polysem.evaluation.ranking import rank_bidirectional
 from polysem.evaluation.score_matrix import EmbeddingScores
+from polysem.evaluation.top_k import TopK
 from polysem.inspection.diagnose import geometry, page, predictions, retrieval_errors, sets
 from polysem.inspection.diagnose.pointing import PointingGame, play_pointing_game
 from polysem.inspection.diagnose.verdicts import HealthVerdict, make_verdicts, summarise_verdicts
@@ -162,10 +163,8 @@ def diagnose_gallery(
             "something from a hundred on."
         )
     scores = EmbeddingScores(images, texts, similarity)
-    ranked, _ = rank_bidirectional(scores, owners, keep=metrics.DEPTH, progress=progress or ignore)
-    if ranked is None or ranked.i2t.top is None or ranked.t2i.top is None:
-        raise AssertionError("the whole gallery was asked for")
-    rankings, best = {"i2t": ranked.i2t, "t2i": ranked.t2i}, {"i2t": ranked.i2t.top, "t2i": ranked.t2i.top}
+    rankings, _ = rank_bidirectional(scores, owners, keep=metrics.DEPTH, progress=progress or ignore)
+    best = {way: cast(TopK, ranking.top) for way, ranking in rankings.items()}
     image_items, text_items = list(range(len(items))), owners.tolist()
     calibration = {
         way: result
@@ -189,7 +188,7 @@ def diagnose_gallery(
     if isinstance(pointing, str):
         left_out.append(f"Pointing game: {pointing}")
     usages = dict(zip(("image", "text"), sets.measure_usage(images, texts, owners, similarity), strict=True))
-    figures = metrics.bidirectional_metrics(ranked)
+    figures = metrics.bidirectional_metrics(rankings)
     names = ("r1", "r5", "r10", "median_rank", "queries")
     return Diagnosis(
         gallery=gallery,
@@ -200,8 +199,8 @@ def diagnose_gallery(
         },
         calibration=calibration,
         failures={
-            "i2t": retrieval_errors.find_failures(ranked.i2t, scores, image_items, text_items),
-            "t2i": retrieval_errors.find_failures(ranked.t2i, scores.transpose(), text_items, image_items),
+            "i2t": retrieval_errors.find_failures(rankings["i2t"], scores, image_items, text_items),
+            "t2i": retrieval_errors.find_failures(rankings["t2i"], scores.transpose(), text_items, image_items),
         },
         spreads={side: sets.measure_spread(vectors) for side, vectors in sides.items()},
         usages={side: usages[side] for side in sides},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -120,9 +121,7 @@ def compare_with_single_vectors(
     """best: the highest scores of both directions, "i2t" and "t2i"."""
     scores = _InnerProducts(images.float().mean(1), texts.float().mean(1))
     ranked, _ = rank_bidirectional(scores, owners, keep=FIRST)
-    if ranked is None or ranked.i2t.top is None or ranked.t2i.top is None:
-        raise AssertionError("the highest scores were asked for")
-    i2t, t2i = _overlap(best["i2t"], ranked.i2t.top), _overlap(best["t2i"], ranked.t2i.top)
+    i2t, t2i = (_overlap(best[way], cast(TopK, ranked[way].top)) for way in ("i2t", "t2i"))
     return SingleVectorOverlap(i2t, t2i, min(FIRST, *scores.shape))
 
 

@@ -7,7 +7,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from fake_packages import LITE0, LITE0_FILE, install
-from polysem.environment.offline import KNOWN, OfflinePackage, offline_packages
+from polysem.environment.packages import KNOWN, OfflinePackage, offline_packages
 
 
 def state(name: str) -> OfflinePackage:

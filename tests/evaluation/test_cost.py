@@ -231,7 +231,7 @@ def test_what_a_recipe_says_is_not_assumed() -> None:
 
 
 def test_an_unknown_model_names_the_recipes_that_exist() -> None:
-    with pytest.raises(UnknownNameError, match="'smal-dive' is no folder of a model") as told:
+    with pytest.raises(UnknownNameError, match="'smal-dive' is not the folder of a model") as told:
         find_model("smal-dive")
     assert "Did you mean 'small-dive'?" in str(told.value)
     assert "vse-infty-video" in str(told.value)

@@ -19,8 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from polysem.environment.offline import OfflinePackage, offline_packages
-from polysem.environment.packages import install_command
+from polysem.environment.packages import OfflinePackage, install_command, offline_packages
 from polysem.environment.paths import SHIPPED
 from polysem.errors import ConfigError, PolysemError
 

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import platform
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from polysem._version import __version__
-from polysem.environment.hardware import (
-    Accelerator,
-    Machine,
-    TorchBuild,
-    accelerators,
-    machine,
-    torch_build,
+from polysem.environment.hardware import Accelerator, Machine, TorchBuild, accelerators, machine, torch_build
+from polysem.environment.packages import (
+    Asset,
+    OfflinePackage,
+    Package,
+    install_command,
+    offline_packages,
+    required_packages,
 )
-from polysem.environment.offline import Asset, OfflinePackage, offline_packages
-from polysem.environment.packages import Package, install_command, required_packages
 from polysem.environment.paths import search_kernels
 from polysem.environment.precision import Precision, reduced_precisions
 
@@ -87,70 +87,43 @@ def examine() -> Environment:
         devices,
         required,
         offline,
-        (
-            *_package_findings(required),
-            *_offline_findings(offline),
-            *_accelerator_findings(devices, build),
-            *_precision_findings(precisions),
-        ),
+        tuple(_list_findings(required, offline, devices, build, precisions)),
         search_kernels(),
         precisions,
     )
 
 
-def _package_findings(required: tuple[Package, ...]) -> list[EnvironmentFinding]:
-    """One finding per group: a single command repairs all of it."""
+def _list_findings(
+    required: tuple[Package, ...],
+    offline: tuple[OfflinePackage, ...],
+    devices: tuple[Accelerator, ...],
+    build: TorchBuild | None,
+    precisions: tuple[Precision, ...],
+) -> Iterator[EnvironmentFinding]:
     if not required:
         problem = "polysem runs from a folder but is not installed: its requirements are unknown."
-        return [EnvironmentFinding("error", problem, install_command())]
-    findings = []
-    for group in dict.fromkeys(package.group for package in required):
-        unmet = [package for package in required if package.group == group and package.status != "ok"]
-        if not unmet:
-            continue
-        packages = ", ".join(
-            f"{package.name} (needs {package.required}, found {package.installed or 'none'})" for package in unmet
+        yield EnvironmentFinding("error", problem, install_command())
+    for group in dict.fromkeys(package.group for package in required):  # a single command repairs all of a group
+        unmet = ", ".join(
+            f"{package.name} (needs {package.required}, found {package.installed or 'none'})"
+            for package in required
+            if package.group == group and package.status != "ok"
         )
-        if group == "core":
-            findings.append(EnvironmentFinding("error", f"Required packages: {packages}.", install_command()))
-        else:
-            findings.append(EnvironmentFinding("optional", f"Extra '{group}': {packages}.", install_command(group)))
-    return findings
-
-
-def _offline_findings(offline: tuple[OfflinePackage, ...]) -> list[EnvironmentFinding]:
-    """Absent packages are already named by their extra; here come those that are installed but not whole."""
-    return [
-        EnvironmentFinding(
-            "error",
-            f"{package.name} {package.installed} is installed but broken: "
-            + "; ".join(f"{asset.problem} ({asset.path})" for asset in package.assets if asset.problem)
-            + ".",
-            package.remedy or "",
-        )
-        for package in offline
-        if package.status == "broken"
-    ]
-
-
-def _accelerator_findings(devices: tuple[Accelerator, ...], build: TorchBuild | None) -> list[EnvironmentFinding]:
-    if build is None:
-        return []  # a missing torch is reported as such
-    return [
-        EnvironmentFinding(
-            "optional",
-            f"{device.kind} device found ({device.evidence}), "
-            f"but the installed torch {build.version} is a {build.flavour} build.",
-            "Choose the torch build for this device at https://pytorch.org/get-started/locally/",
-        )
-        for device in devices
-        if not device.usable
-    ]
-
-
-def _precision_findings(precisions: tuple[Precision, ...]) -> list[EnvironmentFinding]:
-    return [
-        EnvironmentFinding("optional", f"{precision.dtype} on the processor: {precision.problem}.", precision.remedy)
-        for precision in precisions
-        if not precision.works
-    ]
+        if unmet and group == "core":
+            yield EnvironmentFinding("error", f"Required packages: {unmet}.", install_command())
+        elif unmet:
+            yield EnvironmentFinding("optional", f"Extra '{group}': {unmet}.", install_command(group))
+    for package in offline:
+        if package.status == "broken":  # absent ones are named by their extra
+            problems = "; ".join(f"{asset.problem} ({asset.path})" for asset in package.assets if asset.problem)
+            problem = f"{package.name} {package.installed} is installed but broken: {problems}."
+            yield EnvironmentFinding("error", problem, package.remedy or "")
+    for device in devices:
+        if build is not None and not device.usable:  # a missing torch is reported as such
+            problem = f"{device.kind} device found ({device.evidence}), but the installed torch {build.version} is a "
+            remedy = "Choose the torch build for this device at https://pytorch.org/get-started/locally/"
+            yield EnvironmentFinding("optional", f"{problem}{build.flavour} build.", remedy)
+    for precision in precisions:
+        if not precision.works:
+            problem = f"{precision.dtype} on the processor: {precision.problem}."
+            yield EnvironmentFinding("optional", problem, precision.remedy)

@@ -48,9 +48,21 @@ class Accelerator:
 
 
 def machine(root: Path = Path("/")) -> Machine:
-    """The processor and memory. `root` is where /proc and /sys are looked up."""
+    """The processor, and the memory, which is less inside a limited container. root: where /proc and /sys are."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return Machine(platform.machine(), os.cpu_count(), usable, _memory(root), _vector_extensions(root))
+    sizes = []
+    if total := re.search(r"^MemTotal:\s+(\d+) kB", read_text(root / "proc" / "meminfo") or "", re.MULTILINE):
+        sizes.append(int(total[1]) * 1024)
+    elif "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
+        sizes.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    limit = (read_text(root / "sys" / "fs" / "cgroup" / "memory.max") or "").strip()
+    if limit.isdigit():
+        sizes.append(int(limit))
+    # x86 calls the line "flags", ARM "Features".
+    flags = r"^(?:flags|Features)\s*:\s*(.*)$"
+    line = re.search(flags, read_text(root / "proc" / "cpuinfo") or "", re.MULTILINE)
+    extensions = None if line is None else tuple(name for name in _EXTENSIONS if name in line[1].split())
+    return Machine(platform.machine(), os.cpu_count(), usable, min(sizes, default=None), extensions)
 
 
 def torch_build() -> TorchBuild | None:
@@ -58,7 +70,7 @@ def torch_build() -> TorchBuild | None:
     installed = installed_version("torch")
     if installed is None:
         return None
-    text = _read(Path(str(metadata.distribution("torch").locate_file("torch/version.py"))))
+    text = read_text(Path(str(metadata.distribution("torch").locate_file("torch/version.py"))))
     if text is None:
         return TorchBuild(installed, "unknown", None)
     stated = dict(re.findall(r"^(__version__|cuda|hip|xpu)\b[^=\n]*=\s*'([^']+)'", text, re.MULTILINE))
@@ -87,30 +99,8 @@ def accelerators(build: TorchBuild | None, root: Path = Path("/")) -> tuple[Acce
     return tuple(devices)
 
 
-def _vector_extensions(root: Path) -> tuple[str, ...] | None:
-    text = _read(root / "proc" / "cpuinfo")
-    # x86 calls the line "flags", ARM "Features".
-    line = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", text or "", re.MULTILINE)
-    if line is None:
-        return None
-    present = set(line[1].split())
-    return tuple(name for name in _EXTENSIONS if name in present)
-
-
-def _memory(root: Path) -> int | None:
-    """The machine's memory, or less inside a limited container."""
-    sizes = []
-    if total := re.search(r"^MemTotal:\s+(\d+) kB", _read(root / "proc" / "meminfo") or "", re.MULTILINE):
-        sizes.append(int(total[1]) * 1024)
-    elif "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
-        sizes.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    limit = (_read(root / "sys" / "fs" / "cgroup" / "memory.max") or "").strip()
-    if limit.isdigit():
-        sizes.append(int(limit))
-    return min(sizes, default=None)
-
-
-def _read(path: Path) -> str | None:
+def read_text(path: Path) -> str | None:
+    """None where it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

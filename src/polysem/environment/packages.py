@@ -1,9 +1,16 @@
-"""Which of polysem's requirements are installed, read from package metadata: nothing is imported."""
+"""Which of polysem's requirements are installed, and which packages of pretrained weights and pictures are complete.
+
+Read from package metadata: nothing is imported. Each file of weights is compared with the size its package recorded
+when it was installed, so a truncated download or a deleted file is noticed here, not in the middle of a training run.
+"""
 
 from __future__ import annotations
 
+import csv
+import json
 import shlex
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
@@ -12,6 +19,8 @@ from packaging.requirements import Requirement
 from packaging.version import InvalidVersion, Version
 
 PackageStatus = Literal["ok", "missing", "unsuitable"]
+AssetKind = Literal["weights", "art", "code"]
+AssetStatus = Literal["ok", "missing", "broken"]
 
 
 @dataclass(frozen=True)
@@ -25,15 +34,44 @@ class Package:
     status: PackageStatus
 
 
-def required_packages() -> tuple[Package, ...]:
-    """Every requirement of the installed polysem, core first; empty when polysem's own metadata is absent."""
-    try:
-        distribution = metadata.distribution("polysem")
-    except metadata.PackageNotFoundError:
-        return ()
-    checked = [_check(Requirement(line)) for line in distribution.requires or ()]
-    applicable = [package for package in checked if package is not None]
-    return tuple(sorted(applicable, key=lambda package: (package.group != "core", package.group, package.name)))
+@dataclass(frozen=True)
+class Asset:
+    """A file a package carries, or a folder of like files. `problem` is None when all of it is there."""
+
+    path: str
+    files: int
+    bytes: int
+    problem: str | None
+
+
+@dataclass(frozen=True)
+class OfflinePackage:
+    """A package of the extra `offline`. `remedy` installs or repairs it; None when it is whole."""
+
+    name: str
+    kind: AssetKind
+    provides: str
+    installed: str | None
+    status: AssetStatus
+    assets: tuple[Asset, ...]
+    remedy: str | None
+
+
+@dataclass(frozen=True)
+class _KnownPackage:
+    """version: the release in which `patterns` were seen to be true, which a repair goes back to."""
+
+    name: str
+    version: str
+    kind: AssetKind
+    provides: str
+    patterns: list[str]
+
+
+KNOWN = tuple(
+    _KnownPackage(**entry)
+    for entry in json.loads(Path(__file__).with_name("offline_packages.json").read_text(encoding="utf-8"))
+)
 
 
 def installed_version(name: str) -> str | None:
@@ -65,26 +103,78 @@ def source_checkout() -> Path | None:
     return root if all((root / name).is_file() for name in ("pyproject.toml", "constraints.txt")) else None
 
 
+def required_packages() -> tuple[Package, ...]:
+    """Every requirement of the installed polysem, core first; empty when polysem's own metadata is absent."""
+    try:
+        distribution = metadata.distribution("polysem")
+    except metadata.PackageNotFoundError:
+        return ()
+    checked = [_check(Requirement(line)) for line in distribution.requires or ()]
+    applicable = [package for package in checked if package is not None]
+    return tuple(sorted(applicable, key=lambda package: (package.group != "core", package.group, package.name)))
+
+
 def _check(requirement: Requirement) -> Package | None:
     """None where the requirement's marker rules it out on this machine."""
-    group = _group(requirement)
-    if requirement.marker is not None and not requirement.marker.evaluate({"extra": "" if group == "core" else group}):
+    extra = str(requirement.marker or "").partition('extra == "')[2].partition('"')[0]
+    if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
         return None
     installed = installed_version(requirement.name)
-    suits = installed is not None and _suits(requirement, installed)
-    status: PackageStatus = "ok" if suits else "missing" if installed is None else "unsuitable"
-    return Package(requirement.name, group, str(requirement.specifier) or "any", installed, status)
-
-
-def _group(requirement: Requirement) -> str:
-    """The extra named in a marker such as `extra == "offline"`."""
-    _, _, after = str(requirement.marker or "").partition('extra == "')
-    return after.partition('"')[0] or "core"
-
-
-def _suits(requirement: Requirement, installed: str) -> bool:
+    status: PackageStatus = "missing" if installed is None else "unsuitable"
     try:
         # A nightly build the user chose on purpose is judged by its number, not refused as a pre-release.
-        return requirement.specifier.contains(Version(installed), prereleases=True)
+        if installed is not None and requirement.specifier.contains(Version(installed), prereleases=True):
+            status = "ok"
     except InvalidVersion:
-        return False
+        pass
+    return Package(requirement.name, extra or "core", str(requirement.specifier) or "any", installed, status)
+
+
+def offline_packages() -> tuple[OfflinePackage, ...]:
+    """The state of every package of the extra `offline`."""
+    return tuple(_examine(known) for known in KNOWN)
+
+
+def _examine(known: _KnownPackage) -> OfflinePackage:
+    names = (known.name, known.kind, known.provides)
+    installed = installed_version(known.name)
+    if installed is None:
+        return OfflinePackage(*names, None, "missing", (), install_command("offline"))
+    distribution = metadata.distribution(known.name)
+    # Read as text: `Distribution.files` builds thousands of path objects.
+    rows = csv.reader((distribution.read_text("RECORD") or "").splitlines())
+    recorded = {row[0]: int(row[2]) if len(row) > 2 and row[2].isdigit() else None for row in rows if row}
+    root = Path(str(distribution.locate_file("")))
+    assets = tuple(_check_asset(root, pattern, recorded) for pattern in known.patterns)
+    if all(asset.problem is None for asset in assets):
+        return OfflinePackage(*names, installed, "ok", assets, None)
+    remedy = f"pip install --force-reinstall --no-deps {known.name}=={known.version}"
+    return OfflinePackage(*names, installed, "broken", assets, remedy)
+
+
+def _check_asset(root: Path, pattern: str, recorded: dict[str, int | None]) -> Asset:
+    """recorded: file -> size as installed."""
+    expected = {name: size for name, size in recorded.items() if fnmatchcase(name, pattern)}
+    names = sorted(expected.keys() | {path.relative_to(root).as_posix() for path in root.glob(pattern)})
+    if not names:
+        return Asset(str(root / pattern), 0, 0, "not found")
+    present, faults = [], []
+    for name in names:
+        path, wanted = root / name, expected.get(name)
+        try:
+            size = path.stat().st_size if path.is_file() else None
+        except OSError:
+            size = None
+        if size is None:
+            faults.append(f"{path.name} is missing")
+            continue
+        present.append(size)
+        if size == 0 and wanted != 0:
+            faults.append(f"{path.name} is empty")
+        elif wanted not in (None, size):
+            faults.append(f"{path.name} has {size} bytes, {wanted} were installed")
+    problem = faults[0] if faults else None
+    if faults and len(names) > 1:
+        problem = f"{len(faults)} of {len(names)} files damaged, the first: {problem}"
+    place = root / names[0] if len(names) == 1 else (root / names[0]).parent
+    return Asset(str(place), len(present), sum(present), problem)

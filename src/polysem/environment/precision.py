@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from polysem.atomic_write import write_text
+from polysem.environment.hardware import read_text
 from polysem.environment.packages import installed_version
 from polysem.environment.paths import cache_folder
 
@@ -32,6 +33,7 @@ SAFE_ISAS = ("AVX512_CORE_BF16", "AVX2")
 """Tried in this order where the products crash: the first leaves out AMX alone, which float32 does not use."""
 
 _SECONDS = 300  # a safety net for a child that hangs
+_FILE = "precision.json"
 
 # Linear, convolution and batched products, forward and backward: what autocast sends to reduced precision.
 _TRIAL = """
@@ -97,8 +99,8 @@ def reduced_precision(dtype: DType) -> Precision:
 
 def is_remembered() -> bool:
     """Whether `reduced_precisions` will answer at once."""
-    remembered = _read(cache_folder()).get(_machine_key())
-    return isinstance(remembered, dict) and all(dtype in remembered for dtype in get_args(DType))
+    remembered = _read(cache_folder()).get(_machine_key(), {})
+    return all(dtype in remembered for dtype in get_args(DType))
 
 
 def limit_instruction_set() -> None:
@@ -106,21 +108,18 @@ def limit_instruction_set() -> None:
     if ISA_VARIABLE in os.environ or "torch" in sys.modules:
         return
     content = _read(cache_folder())
-    remembered = content.get(_machine_key(), {}) if content else {}
-    answer = _parse("bf16", remembered.get("bf16") if isinstance(remembered, dict) else None)
+    answer = _parse("bf16", content.get(_machine_key(), {}).get("bf16")) if content else None
     if answer is not None and answer.max_cpu_isa is not None:
         os.environ[ISA_VARIABLE] = answer.max_cpu_isa
 
 
 @lru_cache
 def _reduced_precision(dtype: DType, key: str, folder: Path) -> Precision:
-    remembered = _read(folder).get(key)
-    answer = _parse(dtype, remembered.get(dtype) if isinstance(remembered, dict) else None)
+    answer = _parse(dtype, _read(folder).get(key, {}).get(dtype))
     if answer is None:
         answer = _probe(dtype)
         content = _read(folder)  # again: another process may have added its answer meanwhile
-        known = content.get(key)
-        content[key] = {**(known if isinstance(known, dict) else {}), dtype: asdict(answer)}
+        content.setdefault(key, {})[dtype] = asdict(answer)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             write_text(folder / _FILE, json.dumps(content, indent=2) + "\n")
@@ -129,15 +128,13 @@ def _reduced_precision(dtype: DType, key: str, folder: Path) -> Precision:
     return answer
 
 
-_FILE = "precision.json"
-
-
-def _read(folder: Path) -> dict[str, Any]:
+def _read(folder: Path) -> dict[str, dict[str, Any]]:
+    """The remembered answers by machine and dtype."""
     try:
         content = json.loads((folder / _FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return content if isinstance(content, dict) else {}
+    return {key: each for key, each in content.items() if isinstance(each, dict)} if isinstance(content, dict) else {}
 
 
 def _parse(dtype: DType, stored: Any) -> Precision | None:
@@ -153,10 +150,7 @@ def _machine_key() -> str:
     """Of the processor as this system shows it, the start of the system, torch, and what limits its instructions."""
     facts = [platform.machine(), platform.node(), platform.release(), installed_version("torch") or ""]
     for path in ("/proc/cpuinfo", "/proc/sys/kernel/random/boot_id"):
-        try:
-            text = Path(path).read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            continue
+        text = read_text(Path(path)) or ""
         # The clock speed changes all the time; the rest of the first processor's lines does not.
         facts += [line for line in text.partition("\n\n")[0].splitlines() if not line.startswith("cpu MHz")]
     facts += [f"{name}={os.environ.get(name)}" for name in (ISA_VARIABLE, "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")]
@@ -178,11 +172,9 @@ def _try(dtype: DType, environment: dict[str, str]) -> float | str:
     """The speed-up over float32, or how it failed."""
     if not sys.executable:
         return "could not be tried: this program has no Python interpreter to start"
-    command = [sys.executable, "-c", _TRIAL, dtype]
+    command, variables = [sys.executable, "-c", _TRIAL, dtype], {**os.environ, **environment}
     try:
-        done = subprocess.run(
-            command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=_SECONDS, check=False
-        )
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=_SECONDS, check=False)
         if done.returncode < 0:
             return f"killed by {signal.Signals(-done.returncode).name}"
         if done.returncode > 0:

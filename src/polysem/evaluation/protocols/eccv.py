@@ -157,7 +157,8 @@ def match_test_split(collection: Collection, test: CocoTestSplit, who: str) -> C
                 "are COCO's file names or numbers."
             )
         positions, remarks = list(range(len(items))), (BY_POSITION,)
-    kept, captions = [], []
+    kept: list[Item] = []
+    captions: list[int] = []
     for item, at in zip(items, positions, strict=True):
         if at >= 0:
             kept.append(_select_captions(item, test.captions[at], who))

@@ -1,7 +1,14 @@
+import os
+import sys
+
 import pytest
 import torch
 
 from polysem.environment.precision import reduced_precision
+
+# Tests start hundreds of processes: each would compile the package anew where the shell forbids bytecode files.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # The tensors of the tests are tiny: a second thread costs more than it brings, above all on a busy machine.
 torch.set_num_threads(1)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from polysem.synthetic.scenes.art import COLOURS
-from polysem.synthetic.scenes.english import plural, singular
+from polysem.synthetic.scenes.english import name_noun
 
 NUMBERS = {"two": 2, "three": 3, "four": 4, "five": 5}
 _A, _B, _C = r"<([^<>]+)>", r"<([^<>]+)>", r"<([^<>]+)>"
@@ -45,8 +45,8 @@ def _phrases(vocabulary: tuple[str, ...]) -> list[tuple[str, bool, re.Pattern[st
     """How each kind is named, once and several times; long names first, and an orange after every orange thing."""
     found = []
     colour = rf"(?P<colour>{'|'.join(COLOURS)})"
-    for name in sorted(vocabulary, key=lambda name: (name in COLOURS, -len(singular(name)))):
-        for several, form in ((True, plural(name)), (False, singular(name))):
+    for name in sorted(vocabulary, key=lambda name: (name in COLOURS, -len(name_noun(name)))):
+        for several, form in ((True, name_noun(name, several=True)), (False, name_noun(name))):
             measure, of, stuff = form.partition(" of ")
             words = rf"{measure} of (?:{colour} )?{stuff}" if of else rf"(?:{colour} )?{form}"
             count = "(?P<count>two|three|four|five)" if several else "(?:an?|the)(?: big| small)?"

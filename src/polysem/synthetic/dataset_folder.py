@@ -37,19 +37,23 @@ class DatasetLayout:
 
     Args:
         dataset: its name in the manifest.
+        generator: version of the code that makes it.
         content: the folder of its files.
         suffix: of these files.
         lists: the files beside them, the one that makes it a data set last.
         sizes: widths in pixels that its pictures may have.
         most_items: how many there may be.
+        packages: whose versions decide what it looks like.
     """
 
     dataset: str
+    generator: int
     content: str
     suffix: str
     lists: tuple[str, ...]
     sizes: range
     most_items: int
+    packages: tuple[str, ...]
 
     @property
     def partial(self) -> str:
@@ -64,10 +68,28 @@ class DatasetLayout:
         return self.dataset.replace("-", " ")
 
 
-def describe_dataset(
-    layout: DatasetLayout, generator: int, items: int, seed: int, size: int, packages: Sequence[str]
-) -> dict[str, Any]:
-    """Check the arguments of a generator and return the manifest of the data set that they make."""
+def make_dataset(
+    layout: DatasetLayout,
+    out: Path,
+    items: int,
+    seed: int,
+    size: int,
+    build: Callable[[Path], Mapping[str, object]],
+    progress: Progress,
+    describe: Callable[[], Mapping[str, str]] = dict,
+) -> Path:
+    """Make a data set, unless `out` already holds this very one.
+
+    Args:
+        layout: of the data set.
+        out: the folder to make.
+        items: number of items.
+        seed: of the generator.
+        size: width and height in pixels.
+        build: writes the files into the folder it is given and returns the content of each of the lists.
+        progress: called for every item.
+        describe: gives what else belongs in the manifest; called when all packages are known to be there.
+    """
     if not 1 <= items <= layout.most_items:
         raise ConfigError(f"items is {items}; expected a number from 1 to {layout.most_items}.")
     if seed < 0:
@@ -75,18 +97,20 @@ def describe_dataset(
     if size not in layout.sizes:
         even = "an even number from " if layout.sizes.step == 2 else ""
         raise ConfigError(f"size is {size} pixels; expected {even}{layout.sizes[0]} to {layout.sizes[-1]}.")
-    versions = {name: package_version(name, layout.title) for name in packages}
-    manifest = {"dataset": layout.dataset, "generator": generator, "items": items, "seed": seed, "size": size}
-    return {**manifest, "packages": versions}
-
-
-def package_version(package: str, title: str) -> str:
-    """The version of an installed package that a data set is made with."""
-    version = installed_version(package)
-    if version is None:
-        extra = {"pillow": None, "numpy": None, "av": "video"}.get(package, "offline")
-        raise InputError(f"{title.capitalize()} need the package {package!r}: {install_command(extra)}")
-    return version
+    versions = {name: installed_version(name) for name in layout.packages}
+    for package, version in versions.items():
+        if version is None:
+            extra = {"pillow": None, "numpy": None, "av": "video"}.get(package, "offline")
+            raise InputError(f"{layout.title.capitalize()} need the package {package!r}: {install_command(extra)}")
+    manifest = {"dataset": layout.dataset, "generator": layout.generator, "items": items, "seed": seed, "size": size}
+    manifest |= {**describe(), "packages": versions}
+    if is_complete(out, manifest, layout):
+        progress(f"making {layout.title.split()[-1]}", items, items)
+        return out
+    with write_dataset(out, manifest, layout) as partial:
+        for name, content in build(partial / layout.content).items():
+            _write_json(partial / name, content)
+    return out
 
 
 def is_complete(out: Path, manifest: Mapping[str, Any], layout: DatasetLayout) -> bool:
@@ -103,8 +127,10 @@ def is_complete(out: Path, manifest: Mapping[str, Any], layout: DatasetLayout) -
     unfinished = layout.partial in there and not complete and there <= {*layout.names_in_order, layout.partial}
     if not there or unfinished:
         return False
-    present = _read_manifest(out / MANIFEST, layout)
-    if present is None or not complete:
+    present: Any = None
+    with suppress(OSError, ValueError):
+        present = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
+    if not isinstance(present, dict) or present.get("dataset") != layout.dataset or not complete:
         raise InputError(
             f"{out} is not empty and holds no {layout.title} ({', '.join(sorted(there)[:3])} …). "
             "Give a folder that is new or empty."
@@ -115,16 +141,13 @@ def is_complete(out: Path, manifest: Mapping[str, Any], layout: DatasetLayout) -
         if present.get(key) != manifest[key]
     ]
     if differences:
-        raise InputError(
-            f"{out} holds another set of {layout.title} ({'; '.join(differences)}). "
-            "Give another folder, or delete this one first."
-        )
+        why = "; ".join(differences)
+        raise InputError(f"{out} holds another set of {layout.title} ({why}). Give another folder, or delete it first.")
     files = sum(1 for _ in (out / layout.content).glob(f"*{layout.suffix}")) if (out / layout.content).is_dir() else 0
     if files != manifest["items"]:
         what = "pictures" if layout.content == "images" else layout.content
         raise InputError(
-            f"{out} has lost {what}: {files} of {manifest['items']} are there. "
-            "Delete the folder and make the set again."
+            f"{out} has lost {what}: {files} of {manifest['items']} are there. Delete it and make the set again."
         )
     return True
 
@@ -139,8 +162,11 @@ def write_dataset(out: Path, manifest: Mapping[str, Any], layout: DatasetLayout)
         busy = InputError(f"Another run is writing to {out}. Wait for it, or give another folder.")
         with hold_lock(partial, busy):
             for leftover in (*(out / name for name in layout.names_in_order), *partial.iterdir()):
-                _remove(leftover)
-            write_json(partial / MANIFEST, manifest, indent=2)
+                if leftover.is_dir() and not leftover.is_symlink():
+                    shutil.rmtree(leftover)
+                else:
+                    leftover.unlink(missing_ok=True)
+            _write_json(partial / MANIFEST, manifest, indent=2)
             (partial / LICENCE).write_bytes(ATTRIBUTION.encode())
             (partial / layout.content).mkdir()
             try:
@@ -157,8 +183,8 @@ def write_dataset(out: Path, manifest: Mapping[str, Any], layout: DatasetLayout)
                 out.rmdir()  # only when nothing came of it: a folder with a set in it stays
 
 
-def write_json(path: Path, content: object, indent: int = 1) -> None:
-    """Write a list of a data set: the same bytes on every system."""
+def _write_json(path: Path, content: object, indent: int = 1) -> None:
+    """The same bytes on every system."""
     path.write_bytes((json.dumps(content, ensure_ascii=False, indent=indent) + "\n").encode())
 
 
@@ -193,22 +219,6 @@ def build_entries(
             pool.shutdown(cancel_futures=True)
             raise
     return entries
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def _read_manifest(manifest: Path, layout: DatasetLayout) -> dict[str, Any] | None:
-    """The manifest of such a set at that path, or None."""
-    try:
-        content = json.loads(manifest.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return content if isinstance(content, dict) and content.get("dataset") == layout.dataset else None
 
 
 def _shorten(value: object) -> str:

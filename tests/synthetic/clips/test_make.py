@@ -15,10 +15,11 @@ from polysem.data.video import frame_times, load_still, sample_frames, video_dur
 from polysem.errors import ConfigError, InputError
 from polysem.synthetic import dataset_folder
 from polysem.synthetic.clips import make
-from polysem.synthetic.clips.captions import clip_captions, moment_captions
+from polysem.synthetic.clips.captions import write_clip_captions, write_moment_captions
 from polysem.synthetic.clips.make import make_emoji_clips
 from polysem.synthetic.clips.storyboard import ACTIONS, FPS, plan_clips
 from polysem.synthetic.clips.video import paint_frames
+from polysem.synthetic.scenes.splits import item_rng
 from synthetic.fake_art import fake_art, fake_kinds
 
 
@@ -68,12 +69,12 @@ def test_a_browser_can_play_and_jump_in_them(tmp_path, fake_packages):
 
 
 def test_each_moment_shows_its_own_object(tmp_path):
-    cast = next(plan_clips(fake_kinds(), 1, 3))
-    pictures = list(paint_frames(cast, fake_art(), 64, make._rng(3, cast, "paint")))
-    assert len(pictures) == sum(part.frames for part in cast.moments)
+    plan = next(plan_clips(fake_kinds(), 1, 3))
+    pictures = list(paint_frames(plan, fake_art(), 64, item_rng("emoji-clips", 3, plan.index, "paint")))
+    assert len(pictures) == sum(moment.frames for moment in plan.moments)
     path = tmp_path / "clip.mp4"
     make.write_video(path, pictures, 64, FPS)
-    for start, end in cast.spans():
+    for start, end in plan.spans():
         for time in (start + 0.01, (start + end) / 2, end - 0.01):
             shown = np.asarray(load_still(path, time), np.float32)
             painted = [np.asarray(picture, np.float32) for picture in pictures]
@@ -104,22 +105,24 @@ def test_what_is_said_to_move_moves_that_way(action):
 
 def test_captions_name_what_they_are_about():
     art = fake_art()
-    for cast in plan_clips(fake_kinds(), 30, 2):
-        names = [part.kind.name for part in cast.moments]
-        for number, text in enumerate(moment_captions(cast, art.colour, make._rng(2, cast, "moments"))):
+    for plan in plan_clips(fake_kinds(), 30, 2):
+        names = [moment.kind.name for moment in plan.moments]
+        for number, text in enumerate(
+            write_moment_captions(plan, art.colour, item_rng("emoji-clips", 2, plan.index, "moments"))
+        ):
             mentioned = {name for name in names if name in text.lower()}
             assert mentioned == {names[number]}
-        texts = clip_captions(cast, art.colour, make._rng(2, cast, "captions"))
+        texts = write_clip_captions(plan, art.colour, item_rng("emoji-clips", 2, plan.index, "captions"))
         counts = sorted(sum(name in text.lower() for name in names) for text in texts)
         assert counts == [1, 1, 2, 2, len(names)]
 
 
 def test_held_out_clips_show_nothing_that_was_not_trained():
     seen, splits = set(), set()
-    for cast in plan_clips(fake_kinds(), 60, 5):
-        kinds = {part.kind for part in cast.moments}
-        splits.add(cast.split)
-        if cast.split == "train":
+    for plan in plan_clips(fake_kinds(), 60, 5):
+        kinds = {moment.kind for moment in plan.moments}
+        splits.add(plan.split)
+        if plan.split == "train":
             seen |= kinds
         else:
             assert kinds <= seen

@@ -17,8 +17,8 @@ NAMES = [kind.name for kind in fake_kinds()]
 def told() -> list[tuple[Scene, list[SceneCaption]]]:
     art = fake_art()
     scenes = [
-        compose(casting.counts, casting.backdrop, art, Random(casting.index))
-        for casting in plan_scenes(fake_kinds(), ITEMS, seed=5)
+        compose(plan.counts, plan.backdrop, art, Random(plan.index))
+        for plan in plan_scenes(fake_kinds(), ITEMS, seed=5)
     ]
     return [(scene, write_captions(scene, Random(index))) for index, scene in enumerate(scenes)]
 

@@ -9,7 +9,7 @@ from polysem.synthetic.scenes.english import (
     definite_phrase,
     indefinite_phrase,
     join_phrases,
-    plural,
+    name_noun,
     split_tokens,
     to_sentence,
 )
@@ -40,7 +40,7 @@ from polysem.synthetic.scenes.english import (
     ],
 )
 def test_plurals(name, expected):
-    assert plural(name) == expected
+    assert name_noun(name, several=True) == expected
 
 
 def test_articles_follow_the_sound():

@@ -15,8 +15,7 @@ from synthetic.fake_art import fake_art, fake_kinds
 def scenes() -> list[Scene]:
     art = fake_art()
     return [
-        compose(casting.counts, casting.backdrop, art, Random(casting.index))
-        for casting in plan_scenes(fake_kinds(), 250, seed=2)
+        compose(plan.counts, plan.backdrop, art, Random(plan.index)) for plan in plan_scenes(fake_kinds(), 250, seed=2)
     ]
 
 
@@ -110,15 +109,15 @@ def test_every_backdrop_paints_and_repeats(backdrop):
 
 def test_relations_of_boxes():
     left, right, high = (10, 50, 40, 80), (60, 52, 90, 82), (58, 5, 92, 35)
-    assert caption_facts.left_of(left, right)
-    assert not caption_facts.left_of(right, left)
-    assert caption_facts.above(high, right)
-    assert not caption_facts.above(right, high)
-    assert not caption_facts.left_of(high, right)
-    assert caption_facts.next_to((10, 50, 40, 80), (45, 52, 75, 82))
-    assert not caption_facts.next_to(left, (150, 50, 180, 80))
-    assert caption_facts.between((60, 50, 80, 80), left, (100, 50, 130, 80))
-    assert not caption_facts.between(left, (60, 50, 80, 80), (100, 50, 130, 80))
+    assert caption_facts.is_left_of(left, right)
+    assert not caption_facts.is_left_of(right, left)
+    assert caption_facts.is_above(high, right)
+    assert not caption_facts.is_above(right, high)
+    assert not caption_facts.is_left_of(high, right)
+    assert caption_facts.is_next_to((10, 50, 40, 80), (45, 52, 75, 82))
+    assert not caption_facts.is_next_to(left, (150, 50, 180, 80))
+    assert caption_facts.is_between((60, 50, 80, 80), left, (100, 50, 130, 80))
+    assert not caption_facts.is_between(left, (60, 50, 80, 80), (100, 50, 130, 80))
     assert caption_facts.area((0, 0, 20, 20)) == 4 * caption_facts.area((0, 0, 10, 10))
     assert caption_facts.name_side((5, 5, 60, 60), 224) == "in the top left corner"
     assert caption_facts.name_side((150, 150, 220, 220), 224) == "in the bottom right corner"

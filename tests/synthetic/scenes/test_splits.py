@@ -8,31 +8,31 @@ from polysem.synthetic.scenes.splits import choose_split, plan_scenes
 from synthetic.fake_art import fake_kinds
 
 
-def pairs(casting):
-    return {frozenset((a.name, b.name)) for (a, _), (b, _) in combinations(casting.counts, 2)}
+def pairs(plan):
+    return {frozenset((a.name, b.name)) for (a, _), (b, _) in combinations(plan.counts, 2)}
 
 
 @pytest.mark.parametrize("seed", [0, 1, 99])
 def test_no_two_kinds_of_a_test_picture_ever_meet_in_train_or_val(seed):
-    cast = list(plan_scenes(fake_kinds(), 400, seed))
-    seen = set().union(*(pairs(casting) for casting in cast if casting.split != "test"))
-    tested = set().union(*(pairs(casting) for casting in cast if casting.split == "test"))
+    plans = list(plan_scenes(fake_kinds(), 400, seed))
+    seen = set().union(*(pairs(plan) for plan in plans if plan.split != "test"))
+    tested = set().union(*(pairs(plan) for plan in plans if plan.split == "test"))
     assert tested
     assert not tested & seen
 
 
 def test_combinations_stay_unseen_across_seeds():
-    seen = set().union(*(pairs(casting) for casting in plan_scenes(fake_kinds(), 300, 1) if casting.split == "train"))
-    tested = set().union(*(pairs(casting) for casting in plan_scenes(fake_kinds(), 300, 2) if casting.split == "test"))
+    seen = set().union(*(pairs(plan) for plan in plan_scenes(fake_kinds(), 300, 1) if plan.split == "train"))
+    tested = set().union(*(pairs(plan) for plan in plan_scenes(fake_kinds(), 300, 2) if plan.split == "test"))
     assert not tested & seen
 
 
 @pytest.mark.parametrize("items", [10, 20, 57, 200])
 @pytest.mark.parametrize("seed", [0, 1, 2, 3])
 def test_every_kind_of_a_test_picture_is_trained(items, seed):
-    cast = list(plan_scenes(fake_kinds(), items, seed))
-    trained = {kind for casting in cast if casting.split == "train" for kind, _ in casting.counts}
-    tested = {kind for casting in cast if casting.split == "test" for kind, _ in casting.counts}
+    plans = list(plan_scenes(fake_kinds(), items, seed))
+    trained = {kind for plan in plans if plan.split == "train" for kind, _ in plan.counts}
+    tested = {kind for plan in plans if plan.split == "test" for kind, _ in plan.counts}
     assert tested
     assert tested <= trained
 
@@ -51,16 +51,16 @@ def test_another_seed_is_another_set():
 
 
 def test_look_alikes_never_share_a_picture():
-    for casting in plan_scenes(fake_kinds(), 300, 0):
-        assert not any(are_confusable(a, b) for (a, _), (b, _) in combinations(casting.counts, 2))
+    for plan in plan_scenes(fake_kinds(), 300, 0):
+        assert not any(are_confusable(a, b) for (a, _), (b, _) in combinations(plan.counts, 2))
 
 
 def test_somebody_stands_below_the_sky():
-    for casting in plan_scenes(fake_kinds(), 300, 0):
-        footings = {casting.backdrop.zone_for(kind.homes).footing for kind, _ in casting.counts}
+    for plan in plan_scenes(fake_kinds(), 300, 0):
+        footings = {plan.backdrop.zone_for(kind.homes).footing for kind, _ in plan.counts}
         assert footings != {"air"}
 
 
 def test_the_sun_is_alone_in_its_sky():
-    for casting in plan_scenes(fake_kinds(), 500, 0):
-        assert all(count == 1 for kind, count in casting.counts if kind.name in ("sun", "moon"))
+    for plan in plan_scenes(fake_kinds(), 500, 0):
+        assert all(count == 1 for kind, count in plan.counts if kind.name in ("sun", "moon"))

@@ -12,8 +12,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from polysem.synthetic.scenes.catalogue import BACKDROPS, Backdrop, Footing, ObjectKind, Zone, are_confusable
-from polysem.synthetic.scenes.splits import Split, choose_split
+from polysem.synthetic.scenes.catalogue import (
+    BACKDROPS,
+    Backdrop,
+    Footing,
+    ObjectKind,
+    Zone,
+    are_confusable,
+    load_table,
+)
+from polysem.synthetic.scenes.splits import Split, choose_split, item_rng
 
 MOMENTS = (3, 4)
 SECONDS = (2.0, 2.25, 2.5)
@@ -49,61 +57,25 @@ class Action:
 
 
 def _smooth(t: float) -> float:
-    """From 0 to 1, starting and ending gently."""
+    """From 0 to 1, with a slow start and end."""
     return t * t * (3 - 2 * t)
 
 
-ACTIONS = (
-    Action(
-        "left",
-        ("moves to the left", "goes to the left", "slides left across the picture"),
-        lambda t, _: Pose(1 - _smooth(t)),
-    ),
-    Action(
-        "right",
-        ("moves to the right", "goes to the right", "slides right across the picture"),
-        lambda t, _: Pose(_smooth(t)),
-    ),
-    Action(
-        "grow",
-        ("grows", "gets bigger and bigger", "comes closer"),
-        lambda t, x: Pose(x, scale=0.72 + 0.28 * _smooth(t)),
-    ),
-    Action(
-        "shrink",
-        ("shrinks", "gets smaller and smaller", "moves away"),
-        lambda t, x: Pose(x, scale=1 - 0.28 * _smooth(t)),
-    ),
-    Action(
-        "turn",
-        ("turns around", "looks to both sides", "turns back and forth"),
-        lambda t, x: Pose(x, mirrored=int(4 * t) % 2 == 1),
-    ),
-    Action("stay", ("stays where it is", "does not move", "is still"), lambda _, x: Pose(x)),
-    Action(
-        "jump",
-        ("jumps up and down", "hops", "bounces"),
-        lambda t, x: Pose(x, lift=0.12 * abs(math.sin(3 * math.pi * t))),
-        ("ground",),
-    ),
-    Action(
-        "rock",
-        ("rocks on the waves", "bobs up and down", "drifts on the waves"),
-        lambda t, x: Pose(x, lift=0.03 * math.sin(4 * math.pi * t)),
-        ("water",),
-    ),
-    Action(
-        "rise",
-        ("rises", "floats upwards", "goes up"),
-        lambda t, x: Pose(x, lift=0.24 * _smooth(t) - 0.12),
-        ("air", "free"),
-    ),
-    Action(
-        "sink",
-        ("sinks", "floats downwards", "goes down"),
-        lambda t, x: Pose(x, lift=0.12 - 0.24 * _smooth(t)),
-        ("air", "free"),
-    ),
+_POSES: dict[str, Callable[[float, float], Pose]] = {
+    "left": lambda t, _: Pose(1 - _smooth(t)),
+    "right": lambda t, _: Pose(_smooth(t)),
+    "grow": lambda t, x: Pose(x, scale=0.72 + 0.28 * _smooth(t)),
+    "shrink": lambda t, x: Pose(x, scale=1 - 0.28 * _smooth(t)),
+    "turn": lambda t, x: Pose(x, mirrored=int(4 * t) % 2 == 1),
+    "stay": lambda _, x: Pose(x),
+    "jump": lambda t, x: Pose(x, lift=0.12 * abs(math.sin(3 * math.pi * t))),
+    "rock": lambda t, x: Pose(x, lift=0.03 * math.sin(4 * math.pi * t)),
+    "rise": lambda t, x: Pose(x, lift=0.24 * _smooth(t) - 0.12),
+    "sink": lambda t, x: Pose(x, lift=0.12 - 0.24 * _smooth(t)),
+}
+ACTIONS = tuple(
+    Action(name, tuple(entry["phrases"]), _POSES[name], tuple(entry.get("footings", ())))
+    for name, entry in load_table("actions.yaml").items()
 )
 
 
@@ -142,10 +114,10 @@ class ClipPlan:
 
 
 def plan_clips(kinds: Sequence[ObjectKind], items: int, seed: int) -> Iterator[ClipPlan]:
-    """The plan_clips of the first `items` clips."""
+    """Plan the first `items` clips."""
     shown: Counter[ObjectKind] = Counter()
     for index in range(items):
-        split, rng = choose_split(index), Random(f"emoji-clips/{seed}/{index}/cast")
+        split, rng = choose_split(index), item_rng("emoji-clips", seed, index, "cast")
         pool = kinds if split == "train" else [kind for kind in kinds if shown[kind]]
         plan = None
         while plan is None:
@@ -178,23 +150,12 @@ def _draw_moment(kind: ObjectKind, backdrop: Backdrop, rng: Random) -> ClipMomen
     zone = backdrop.zone_for(kind.homes)
     if zone is None:
         raise ValueError(f"{kind.name} has no home in the backdrop {backdrop.name}")
-    return ClipMoment(
-        kind,
-        rng.choice(kind.glyphs),
-        zone,
-        draw_action(zone, kind.turns, rng),
-        kind.turns and rng.random() < 0.5,
-        rng.uniform(0.1, 0.9),
-        rng.random(),
-        round(rng.choice(SECONDS) * FPS),
-    )
-
-
-def draw_action(zone: Zone, turns: bool, rng: Random) -> Action:
-    """An action for something in this zone. turns: whether its mirror image is as good as itself."""
-    fitting = [
+    actions = [
         action
         for action in ACTIONS
-        if (not action.footings or zone.footing in action.footings) and (turns or action.name != "turn")
+        if (not action.footings or zone.footing in action.footings) and (kind.turns or action.name != "turn")
     ]
-    return rng.choice(fitting)
+    glyph, action = rng.choice(kind.glyphs), rng.choice(actions)
+    mirrored = kind.turns and rng.random() < 0.5
+    place, depth = rng.uniform(0.1, 0.9), rng.random()
+    return ClipMoment(kind, glyph, zone, action, mirrored, place, depth, round(rng.choice(SECONDS) * FPS))

@@ -48,16 +48,13 @@ def _box(moment: ClipMoment, pose: Pose, art: Art, size: int) -> tuple[int, int,
     width, height = art.fit_size(moment.glyph, size * share * pose.scale)
     edge = round(size * MARGIN)
     left = edge + pose.x * (size - 2 * edge - full[0]) + (full[0] - width) / 2
-    anchor = size * (moment.zone.top + (moment.zone.bottom - moment.zone.top) * moment.depth)
-    standing = moment.zone.footing in ("ground", "water")
-    top = anchor - (height if standing else height / 2) - size * pose.lift
+    top = moment.zone.find_top(size, moment.depth, height) - size * pose.lift
     return round(left), round(min(max(top, edge), size - edge - height)), width, height
 
 
 def choose_codec() -> str:
     """The best encoder of this installation."""
-    av = import_pyav()
-    known: Any = av.codec.codecs_available
+    known: Any = import_pyav().codec.codecs_available
     return next(name for name in _CODECS if name in known)
 
 

@@ -11,29 +11,15 @@ from dataclasses import dataclass, field
 from itertools import combinations, permutations
 from typing import Literal
 
-from polysem.synthetic.scenes.catalogue import Footing, ObjectKind
-from polysem.synthetic.scenes.english import UNIQUE, number_word
+from polysem.synthetic.scenes.catalogue import CATALOGUE, Footing, ObjectKind
+from polysem.synthetic.scenes.english import NUMBERS, UNIQUE
 from polysem.synthetic.scenes.scene import UNIT, PlacedObject, Scene
 
 Box = tuple[int, int, int, int]
 Topic = Literal["list", "relation", "alone", "detail"]
 
-# Groups whose members are beyond dispute, and what several of them are called.
-COUNTED_GROUPS = {
-    "animal": "animals",
-    "vehicle": "vehicles",
-    "person": "people",
-    "instrument": "musical instruments",
-    "fruit": "pieces of fruit",
-}
-# Kinds that bring a vehicle along without being one: how many vehicles there are is then a matter of opinion.
-_RIDERS = frozenset({"cyclist", "rower", "surfer", "skateboard", "sled"})
-
+COUNTED_GROUPS: dict[str, str] = CATALOGUE["counted_groups"]
 _SLACK = 0.15  # boxes may overlap by this share of the narrower one and still be side by side
-_DOING = {
-    **{"sun": "shining", "moon": "shining", "star": "twinkling", "cloud": "drifting by", "comet": "racing by"},
-    **{"kite": "flying", "balloon": "floating", "parachute": "floating down", "planet": "hanging"},
-}
 
 
 @dataclass(frozen=True)
@@ -72,48 +58,38 @@ class Claim:
         return self.about, frozenset(mention.kind.name for mention in self.mentions)
 
 
-def group_objects(scene: Scene) -> list[Mention]:
-    """The kinds of the scene with their objects."""
+def find_claims(scene: Scene) -> list[Claim]:
+    """Every claim that holds."""
     objects_of: dict[ObjectKind, list[tuple[int, PlacedObject]]] = {}
     for index, thing in enumerate(scene.objects):
         objects_of.setdefault(thing.kind, []).append((index, thing))
+    present = []
+    for kind, numbered in objects_of.items():
+        indices, things = zip(*numbered, strict=True)
+        boxes = tuple(thing.box for thing in things)
+        present.append(Mention(kind, things[0].colour, things[0].zone.footing, boxes, indices))
     return [
-        Mention(
-            kind,
-            things[0][1].colour,
-            things[0][1].zone.footing,
-            tuple(thing.box for _, thing in things),
-            tuple(index for index, _ in things),
-        )
-        for kind, things in objects_of.items()
+        *_find_lists(present),
+        *_describe_each(present, scene),
+        *_compare_sizes(present),
+        *_count_groups(present),
+        *_relate_pairs(present, scene),
+        *_relate_triples(present),
     ]
 
 
-def find_claims(scene: Scene) -> list[Claim]:
-    """Every claim that holds."""
-    present = group_objects(scene)
-    return [
-        *_lists(present),
-        *_about_one(present, scene),
-        *_sizes(present),
-        *_groups(present),
-        *_pairs(present, scene),
-        *_triples(present),
-    ]
-
-
-def _lists(present: Sequence[Mention]) -> Iterator[Claim]:
+def _find_lists(present: Sequence[Mention]) -> Iterator[Claim]:
     for size in range(2, len(present) + 1):
         for chosen in combinations(present, size):
             yield Claim("list", "list", "two" if size == 2 else "many", chosen)
     total = sum(mention.count for mention in present)
-    yield Claim("detail", "total", "total", tuple(present), {"total": number_word(total)})
+    yield Claim("detail", "total", "total", tuple(present), {"total": NUMBERS[total]})
 
 
-def _about_one(present: Sequence[Mention], scene: Scene) -> Iterator[Claim]:
+def _describe_each(present: Sequence[Mention], scene: Scene) -> Iterator[Claim]:
     for mention in present:
         yield Claim("alone", "place", "where", (mention,))
-        if doing := _doing(mention, scene.backdrop.name):
+        if doing := _name_activity(mention, scene.backdrop.name):
             yield Claim("alone", "doing", "doing", (mention,), {"doing": doing})
         if mention.count > 1:
             yield Claim("detail", "count", "count", (mention,))
@@ -127,28 +103,29 @@ def _about_one(present: Sequence[Mention], scene: Scene) -> Iterator[Claim]:
             yield Claim("alone", "position", "position", (mention,), {"side": side})
 
 
-def _sizes(present: Sequence[Mention]) -> Iterator[Claim]:
+def _compare_sizes(present: Sequence[Mention]) -> Iterator[Claim]:
     """In the picture and in the world: an apple drawn larger than a whale is better not talked about."""
     for a, b in permutations(present, 2):
         if a.one and b.one and area(a.one) >= 2 * area(b.one) and a.kind.size > b.kind.size:
             yield Claim("detail", "size", "bigger", (a, b))
     for a in present:
         others = [other for other in present if other is not a]
-        if a.one and all(_outgrown(a.one, a.kind, other) for other in others):
+        if a.one and all(
+            a.kind.size >= other.kind.size and all(area(a.one) >= 1.5 * area(box) for box in other.boxes)
+            for other in others
+        ):
             yield Claim("detail", "largest", "largest", (a,))
 
 
-def _outgrown(box: Box, kind: ObjectKind, other: Mention) -> bool:
-    return kind.size >= other.kind.size and all(area(box) >= 1.5 * area(each) for each in other.boxes)
-
-
-def _groups(present: Sequence[Mention]) -> Iterator[Claim]:
+def _count_groups(present: Sequence[Mention]) -> Iterator[Claim]:
     for group, noun in COUNTED_GROUPS.items():
         members = [mention for mention in present if mention.kind.group == group]
         total = sum(mention.count for mention in members)
-        if len(members) < 2 or (group == "vehicle" and any(mention.kind.name in _RIDERS for mention in present)):
+        if len(members) < 2 or (
+            group == "vehicle" and any(mention.kind.name in CATALOGUE["riders"] for mention in present)
+        ):
             continue
-        words = {"total": number_word(total), "members": noun}
+        words = {"total": NUMBERS[total], "members": noun}
         yield Claim("detail", f"group {group}", "group", tuple(members), words)
         for one in members:
             if one.count == 1 and total > 2:
@@ -158,21 +135,21 @@ def _groups(present: Sequence[Mention]) -> Iterator[Claim]:
                 yield Claim("detail", f"group {group} and", "group_and", (*members, other), words)
 
 
-def _pairs(present: Sequence[Mention], scene: Scene) -> Iterator[Claim]:
+def _relate_pairs(present: Sequence[Mention], scene: Scene) -> Iterator[Claim]:
     for a, b in permutations(present, 2):
-        if all(left_of(one, other) for one in a.boxes for other in b.boxes):
+        if all(is_left_of(one, other) for one in a.boxes for other in b.boxes):
             yield Claim("relation", "sideways", "left", (a, b))
             yield Claim("relation", "sideways", "right", (b, a))
             if all(box[2] <= 0.55 * UNIT for box in a.boxes) and all(box[0] >= 0.45 * UNIT for box in b.boxes):
                 yield Claim("relation", "sideways", "sides", (a, b))
         # Of two things on the ground the higher one is farther away, not above.
         upright = "air" in (a.footing, b.footing) or a.footing == "free"
-        if upright and all(above(one, other) for one in a.boxes for other in b.boxes):
+        if upright and all(is_above(one, other) for one in a.boxes for other in b.boxes):
             up, down = ("above", "below") if a.footing == "free" else ("over", "beneath")
             yield Claim("relation", "upright", up, (a, b))
             yield Claim("relation", "upright", down, (b, a))
         if a.one and b.one:
-            if a.footing == b.footing and next_to(a.one, b.one):
+            if a.footing == b.footing and is_next_to(a.one, b.one):
                 yield Claim("relation", "beside", "beside", (a, b))
             if (a.indices[0], b.indices[0]) in scene.overlaps:
                 yield Claim("relation", "depth", "front", (a, b))
@@ -181,28 +158,28 @@ def _pairs(present: Sequence[Mention], scene: Scene) -> Iterator[Claim]:
                     yield Claim("relation", "depth", "peek", (b, a))
 
 
-def _triples(present: Sequence[Mention]) -> Iterator[Claim]:
+def _relate_triples(present: Sequence[Mention]) -> Iterator[Claim]:
     for a, b, c in permutations(present, 3):
         if a.one and b.one and c.one:
-            if between(a.one, b.one, c.one):
+            if is_between(a.one, b.one, c.one):
                 yield Claim("relation", "between", "between", (a, b, c))
-            if a.footing == b.footing == c.footing and left_of(a.one, b.one) and left_of(b.one, c.one):
+            if a.footing == b.footing == c.footing and is_left_of(a.one, b.one) and is_left_of(b.one, c.one):
                 yield Claim("relation", "row", "row", (a, b, c))
             flies = c.footing == "air" and "air" not in (a.footing, b.footing)
-            if flies and a.kind.name < b.kind.name and all(_over(c.one, box) for box in (a.one, b.one)):
+            if flies and a.kind.name < b.kind.name and all(_is_over(c.one, box) for box in (a.one, b.one)):
                 yield Claim("relation", "under", "under", (a, b, c))
 
 
-def _over(high: Box, low: Box) -> bool:
+def _is_over(high: Box, low: Box) -> bool:
     """Whether one box is wholly higher than the other, and not too far to the side to be over it."""
     return high[3] <= low[1] and abs(high[0] + high[2] - low[0] - low[2]) / 2 <= 0.35 * UNIT
 
 
-def _doing(mention: Mention, backdrop: str) -> str | None:
+def _name_activity(mention: Mention, backdrop: str) -> str | None:
     """What such a thing does in such a place, when that goes without saying."""
     kind, footing = mention.kind, mention.footing
     if footing == "air":
-        return _DOING.get(kind.name) or ("flying" if kind.group in ("animal", "vehicle") else None)
+        return CATALOGUE["activities"].get(kind.name) or ("flying" if kind.group in ("animal", "vehicle") else None)
     if footing == "water":
         return {"animal": "swimming", "vehicle": "floating"}.get(kind.group)
     if backdrop == "underwater":
@@ -216,33 +193,33 @@ def _doing(mention: Mention, backdrop: str) -> str | None:
 # right and down.
 
 
-def left_of(a: Box, b: Box) -> bool:
+def is_left_of(a: Box, b: Box) -> bool:
     """a ends about where b begins, and the way from a to b leads more sideways than up or down."""
     narrower = min(a[2] - a[0], b[2] - b[0])
     dx, dy = _middle(b, 0) - _middle(a, 0), _middle(b, 1) - _middle(a, 1)
     return a[2] <= b[0] + _SLACK * narrower and dx >= abs(dy)
 
 
-def above(a: Box, b: Box) -> bool:
+def is_above(a: Box, b: Box) -> bool:
     """a ends about where b begins, seen from the top, and the way leads more down than sideways."""
     flatter = min(a[3] - a[1], b[3] - b[1])
     dx, dy = _middle(b, 0) - _middle(a, 0), _middle(b, 1) - _middle(a, 1)
     return a[3] <= b[1] + _SLACK * flatter and dy >= 1.2 * abs(dx)
 
 
-def next_to(a: Box, b: Box) -> bool:
+def is_next_to(a: Box, b: Box) -> bool:
     """Side by side at the same height, with less than a third of their mean width between them."""
     gap = max(a[0], b[0]) - min(a[2], b[2])
     shared = min(a[3], b[3]) - max(a[1], b[1])
     mean_width = (a[2] - a[0] + b[2] - b[0]) / 2
-    beside = left_of(a, b) or left_of(b, a)
+    beside = is_left_of(a, b) or is_left_of(b, a)
     return beside and gap <= 0.34 * mean_width and shared >= 0.5 * min(a[3] - a[1], b[3] - b[1])
 
 
-def between(a: Box, b: Box, c: Box) -> bool:
+def is_between(a: Box, b: Box, c: Box) -> bool:
     """a stands between b on its left and c on its right, all at about the same height."""
     level = max(abs(_middle(a, 1) - _middle(other, 1)) for other in (b, c)) <= 0.6 * (a[3] - a[1])
-    return level and left_of(b, a) and left_of(a, c)
+    return level and is_left_of(b, a) and is_left_of(a, c)
 
 
 def area(box: Box) -> int:

@@ -29,9 +29,7 @@ _TURNS: tuple[tuple[Topic, ...], ...] = (
     ("detail", "relation"),
     ("relation", "detail", "list", "alone"),
 )
-
-
-# Seldom possible, so taken gladly where they are.
+# Seldom possible, so preferred where they are.
 _RARE = frozenset({"between", "row", "front", "behind", "peek", "under", "beside"})
 
 
@@ -48,14 +46,14 @@ def write_captions(scene: Scene, rng: Random) -> list[SceneCaption]:
     rng.shuffle(left)
     chosen: list[SceneCaption] = []
     for topics in _TURNS:
-        claim = _next_claim(left, topics, chosen, rng)
+        claim = _choose_claim(left, topics, chosen, rng)
         chosen.append(_word_claim(claim, scene.backdrop, chosen, rng))
         left = [other for other in left if other.content != claim.content]
     rng.shuffle(chosen)
     return chosen
 
 
-def _next_claim(left: Sequence[Claim], topics: Sequence[Topic], chosen: Sequence[SceneCaption], rng: Random) -> Claim:
+def _choose_claim(left: Sequence[Claim], topics: Sequence[Topic], chosen: Sequence[SceneCaption], rng: Random) -> Claim:
     """A claim on one of the topics that names kinds the captions so far have named least."""
     possible = list(dict.fromkeys(claim.topic for claim in left))
     topic = rng.choice([each for each in topics if each in possible] or possible)
@@ -63,23 +61,18 @@ def _next_claim(left: Sequence[Claim], topics: Sequence[Topic], chosen: Sequence
     subsets = [caption.claim.content[1] for caption in chosen]
     forms = [caption.claim.form for caption in chosen]
 
-    def staleness(claim: Claim) -> float:
-        bare = {"presence": 1, "total": 3}.get(claim.about, 0)
+    def rate_staleness(claim: Claim) -> float:
+        bare = {"presence": 1, "total": 3}.get(claim.about, 0) - (claim.form in _RARE)
         repeated = sum(named.count(mention.kind) for mention in claim.mentions) / len(claim.mentions)
-        return (
-            bare
-            - (claim.form in _RARE)
-            + repeated
-            + 2 * subsets.count(claim.content[1])
-            + forms.count(claim.form)
-            + 1.5 * rng.random()
-        )
+        same = 2 * subsets.count(claim.content[1])
+        return bare + repeated + same + forms.count(claim.form) + 1.5 * rng.random()
 
-    return min((claim for claim in left if claim.topic == topic), key=staleness)
+    return min((claim for claim in left if claim.topic == topic), key=rate_staleness)
 
 
 def _word_claim(claim: Claim, backdrop: Backdrop, chosen: Sequence[SceneCaption], rng: Random) -> SceneCaption:
-    where = _where(claim.mentions, backdrop)
+    footings = {mention.footing for mention in claim.mentions}
+    where = backdrop.scenery if len(footings) > 1 else backdrop.phrases_for(footings.pop())
     place = rng.choice(where) if where else ""
     mentions = list(claim.mentions)
     if claim.topic == "list":
@@ -88,13 +81,15 @@ def _word_claim(claim: Claim, backdrop: Backdrop, chosen: Sequence[SceneCaption]
     fresh = [each for each in templates if each not in {caption.template for caption in chosen}]
     template = rng.choice(fresh or templates)
     # The place is said in about half of the captions that could say it.
-    slots = {**claim.words, **_phrases(mentions, rng), "P": place, "S": place if rng.random() < 0.5 else ""}
+    slots = {**claim.words, **_fill_phrases(mentions, rng), "P": place, "S": place if rng.random() < 0.5 else ""}
     if claim.form in RELATIONS:
         slots["rel"] = rng.choice(RELATIONS[claim.form])
-    return SceneCaption(to_sentence(_comma_after_place(template, place).format_map(slots)), template, claim)
+    # A sentence that begins with its place pauses after it.
+    pausing = template.replace("{P} ", "{P}, ", 1) if place and template.startswith("{P} ") else template
+    return SceneCaption(to_sentence(pausing.format_map(slots)), template, claim)
 
 
-def _phrases(mentions: Sequence[Mention], rng: Random) -> dict[str, str]:
+def _fill_phrases(mentions: Sequence[Mention], rng: Random) -> dict[str, str]:
     """The noun phrases of a template. Whether a colour is mentioned is drawn anew for every mention."""
     slots: dict[str, str] = {}
     phrases = []
@@ -120,22 +115,9 @@ def _phrases(mentions: Sequence[Mention], rng: Random) -> dict[str, str]:
     }
 
 
-def _where(mentions: Sequence[Mention], backdrop: Backdrop) -> tuple[str, ...]:
-    """The ways to say where these things are."""
-    footings = {mention.footing for mention in mentions}
-    if len(footings) > 1:
-        return backdrop.scenery
-    return {"air": backdrop.skies, "water": backdrop.waters}.get(footings.pop(), backdrop.places)
-
-
 def _fits(template: str, mentions: Sequence[Mention], placed: bool) -> bool:
     if "{P}" in template and not placed:
         return False
     unique = any(mention.kind.name in UNIQUE for mention in mentions)
     existential = re.search(r"\b(there|here) \{is|picture of|_bare|I count|_coloured", template)
     return not (unique and existential)
-
-
-def _comma_after_place(template: str, place: str) -> str:
-    """A sentence that begins with its place pauses after it."""
-    return template.replace("{P} ", "{P}, ", 1) if place and template.startswith("{P} ") else template

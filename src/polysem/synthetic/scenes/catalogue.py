@@ -19,9 +19,6 @@ Footing = Literal["air", "water", "ground", "free"]
 FAMILIES = 5
 """Kinds of different families meet in train and val pictures, kinds of one family in test pictures; see `splits`."""
 
-# Kinds that are a case of another one, beyond what their names show: "two fish" beside a shark could be three.
-_CASES_OF = {"fish": {"shark", "pufferfish"}, "car": {"taxi", "jeep"}, "soccer ball": {"volleyball"}}
-
 
 def load_table(name: str) -> Any:
     """The content of one of the YAML files beside this module."""
@@ -44,6 +41,15 @@ class Zone:
     top: float
     bottom: float
 
+    @property
+    def is_surface(self) -> bool:
+        """Whether things stand or float on it."""
+        return self.footing in ("ground", "water")
+
+    def find_top(self, size: int, depth: float, height: int) -> float:
+        """The upper edge, in a picture of `size` pixels, of an object that is `depth` (0 to 1) down in the zone."""
+        return size * (self.top + (self.bottom - self.top) * depth) - (height if self.is_surface else height / 2)
+
 
 @dataclass(frozen=True)
 class Backdrop:
@@ -61,15 +67,20 @@ class Backdrop:
         """The zone a kind with these homes goes to: the first that takes it, or None."""
         return next((zone for zone in self.zones if not zone.homes or zone.homes & homes), None)
 
-
-def _parse_backdrop(name: str, entry: dict[str, Any]) -> Backdrop:
-    zones = tuple(Zone(footing, frozenset(homes.split()), *band) for footing, homes, *band in entry["zones"])
-    phrases = {key: tuple(entry.get(key, ())) for key in ("places", "skies", "waters", "scenery")}
-    return Backdrop(name, entry["weight"], zones, **phrases)
+    def phrases_for(self, footing: Footing) -> tuple[str, ...]:
+        """The ways to say where a thing with this footing is."""
+        return {"air": self.skies, "water": self.waters}.get(footing, self.places)
 
 
-BACKDROPS = tuple(_parse_backdrop(name, entry) for name, entry in load_table("backdrops.yaml").items())
-"""Every backdrop."""
+BACKDROPS = tuple(
+    Backdrop(
+        name,
+        entry["weight"],
+        tuple(Zone(footing, frozenset(homes.split()), *band) for footing, homes, *band in entry["zones"]),
+        **{key: tuple(entry.get(key, ())) for key in ("places", "skies", "waters", "scenery")},
+    )
+    for name, entry in load_table("backdrops.yaml").items()
+)
 
 
 @dataclass(frozen=True)
@@ -97,13 +108,14 @@ class ObjectKind:
 def are_confusable(a: ObjectKind, b: ObjectKind) -> bool:
     """Whether counting or naming one may take in the other (tree and fir tree): they never share a picture."""
     shorter, longer = sorted((a.name, b.name), key=len)
-    return longer.endswith(f" {shorter}") or b.name in _CASES_OF.get(a.name, ()) or a.name in _CASES_OF.get(b.name, ())
+    cases: dict[str, list[str]] = CATALOGUE["cases_of"]
+    return longer.endswith(f" {shorter}") or b.name in cases.get(a.name, ()) or a.name in cases.get(b.name, ())
 
 
 def parse_kinds(rows: str, name_of: Callable[[str], str]) -> tuple[ObjectKind, ...]:
-    """The kinds of a catalogue's rows, dealt to families so that each family has its share of every home."""
+    """The kinds of a catalogue's rows, assigned to families so that each family has its share of every home."""
     kinds: list[ObjectKind] = []
-    dealt: Counter[tuple[str, int]] = Counter()
+    assigned: Counter[tuple[str, int]] = Counter()
     for row in filter(None, map(str.strip, rows.splitlines())):
         group, homes, size, entries = (cell.strip() for cell in row.split("|"))
         for entry in entries.split():
@@ -112,8 +124,8 @@ def parse_kinds(rows: str, name_of: Callable[[str], str]) -> tuple[ObjectKind, .
             if len(names) != 1:
                 raise ConfigError(f"The looks {entry} of one kind have different names: {', '.join(sorted(names))}.")
             at_home = homes.split()
-            family = min(range(FAMILIES), key=lambda each: (sum(dealt[home, each] for home in at_home), each))
-            dealt.update((home, family) for home in at_home)
+            family = min(range(FAMILIES), key=lambda each: (sum(assigned[home, each] for home in at_home), each))
+            assigned.update((home, family) for home in at_home)
             kinds.append(ObjectKind(names.pop(), group, frozenset(at_home), float(size), glyphs, family))
     repeated = [name for name, count in Counter(kind.name for kind in kinds).items() if count > 1]
     if repeated:
@@ -130,9 +142,7 @@ def load_kinds() -> tuple[ObjectKind, ...]:
 
     def name_of(glyph: str) -> str:
         if glyph not in known:
-            raise InputError(
-                f"The installed package 'emoji' does not know {glyph}; a newer one does: {install_command('offline')}"
-            )
+            raise InputError(f"The package 'emoji' is too old to know {glyph}. Update it: {install_command('offline')}")
         return clean_name(known[glyph]["en"])
 
     return parse_kinds(CATALOGUE["kinds"], name_of)

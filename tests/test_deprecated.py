@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
 from polysem._deprecated import NAMES, REMOVED_IN
+from polysem.data import Collection, Item, Media
 
 
 @pytest.mark.parametrize("old", NAMES)
@@ -27,6 +29,9 @@ def test_a_former_attribute_gives_what_the_new_one_does():
     report = AddReport(1, 0, 0, 0, conflicts=["a"])
     with pytest.warns(DeprecationWarning, match=f"AddReport.clashes is now conflicts.*polysem {REMOVED_IN}"):
         assert report.clashes == ["a"]
+    collection = Collection("toy", "image", [Item("a", Media(Path("x"), "a.png"))])
+    with pytest.warns(DeprecationWarning, match=f"Collection.held_out is now hold_out.*polysem {REMOVED_IN}"):
+        assert [len(part) for part in collection.held_out()] == [len(part) for part in collection.hold_out()]
 
 
 def test_what_never_was_is_still_an_error():

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polysem.data.batching import Batches, normalise_caption
-from polysem.data.collection import Collection, Item, Media
+from polysem.data.batching import Batches
+from polysem.data.collection import Collection, Item, Media, normalise_caption
 from polysem.errors import InputError
 
 

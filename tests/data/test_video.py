@@ -85,7 +85,7 @@ def test_a_turned_video_is_upright(tmp_path):
 def test_an_empty_missing_or_foreign_file_is_named_with_the_reason(tmp_path):
     (tmp_path / "empty.mp4").write_bytes(b"")
     (tmp_path / "text.mp4").write_text("no video at all " * 100)
-    for name, why in (("empty.mp4", "empty"), ("text.mp4", "damaged, truncated or no video"), ("lost.mp4", "opened")):
+    for name, why in (("empty.mp4", "empty"), ("text.mp4", "damaged, truncated or not a video"), ("lost.mp4", "opened")):
         with pytest.raises(VideoError, match=f"{name}.*{why}"):
             list(sample_frames(tmp_path / name, 2))
         with pytest.raises(VideoError, match=name):
@@ -109,7 +109,7 @@ def test_a_truncated_file_is_an_error_not_a_shorter_video(tmp_path, share):
 
 def test_a_file_without_its_header_says_so(tmp_path):
     whole = sample_videos.ramp(tmp_path / "whole.mp4")  # the header comes last
-    with pytest.raises(VideoError, match=r"half\.mp4: damaged, truncated or no video .*ffmpeg"):
+    with pytest.raises(VideoError, match=r"half\.mp4: damaged, truncated or not a video .*ffmpeg"):
         video_duration(sample_videos.cut(tmp_path / "half.mp4", whole, 0.5))
 
 

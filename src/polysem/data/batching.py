@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polysem.data.collection import Collection
+from polysem.data.collection import Collection, normalise_caption
 from polysem.errors import ConfigError, InputError
 
 Captions = Literal["one", "all"] | int
@@ -64,10 +64,13 @@ class Batches:
         if self.per_visit < 1:
             raise ConfigError(f"captions must be 'one', 'all' or a positive number, got {captions!r}.")
         self.owners = collection.caption_items
-        self._shared = _shared_texts(collection.captions, self.owners)
-        sizes = [
-            int((counts > visit * self.per_visit).sum()) for visit in range(-(-int(counts.max()) // self.per_visit))
-        ]
+        # For each caption whose text another image has too: all images that have it.
+        images: dict[str, set[int]] = {}
+        texts = [normalise_caption(caption) for caption in collection.captions]
+        for text, owner in zip(texts, self.owners.tolist(), strict=True):
+            images.setdefault(text, set()).add(owner)
+        self._shared = {number: sorted(images[text]) for number, text in enumerate(texts) if len(images[text]) > 1}
+        sizes = [int((counts > taken).sum()) for taken in range(0, int(counts.max()), self.per_visit)]
         # A visit too small for a batch still makes one if it is at least half of the usual: a few images that have one
         # caption more than the rest would be a batch without negatives.
         usual = min(batch, sizes[0])
@@ -112,17 +115,3 @@ class Batches:
                 if image in row_of:
                     positives[row_of[image], column] = True
         return Batch(images, captions, positives, rows)
-
-
-def _shared_texts(captions: list[str], owners: NDArray[Any]) -> dict[int, tuple[int, ...]]:
-    """For each caption whose text another image has too: all images that have it."""
-    images: dict[str, set[int]] = {}
-    texts = [normalise_caption(caption) for caption in captions]
-    for text, owner in zip(texts, owners.tolist(), strict=True):
-        images.setdefault(text, set()).add(owner)
-    return {number: tuple(sorted(images[text])) for number, text in enumerate(texts) if len(images[text]) > 1}
-
-
-def normalise_caption(caption: str) -> str:
-    """A caption without what does not change its meaning: case, spacing, the final full stop."""
-    return " ".join(caption.casefold().split()).rstrip(" .")

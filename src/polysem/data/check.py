@@ -11,17 +11,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
+from PIL import ExifTags, Image
 
 from polysem.data.collection import Collection, DataError, Item, Problem, Problems, load_features
 from polysem.data.images import ImageError, load_image
 from polysem.data.readers import open_collection
 from polysem.data.video import VideoError, is_video, sample_frames
 from polysem.data.vocabulary import tokenise
+from polysem.errors import InputError
 from polysem.progress import Progress, ignore
 
 _THREADS = 4
-_EXIF_ORIENTATION = 0x0112
 _FRAMES = 8
 
 
@@ -38,15 +38,6 @@ class CheckReport:
         return all(problem.severity != "error" for problem in self.problems)
 
 
-@dataclass(frozen=True)
-class _Inspection:
-    """What one picture or video shows: its content's hash and its peculiarities, or why it cannot be read."""
-
-    digest: str = ""
-    peculiar: tuple[str, ...] = ()
-    broken: str = ""
-
-
 def check_collection(path: str | Path, progress: Progress = ignore, **options: Any) -> CheckReport:
     """Read a collection leniently and look at every picture, video or feature in it.
 
@@ -61,10 +52,8 @@ def check_collection(path: str | Path, progress: Progress = ignore, **options: A
     except DataError as error:
         return CheckReport(None, (*problems.entries, Problem("unreadable", str(path), str(error), "error")))
     _check_captions(collection, problems)
-    if collection.content != "features":
-        _check_pictures(collection, problems, progress)
-    else:
-        _check_features(collection, problems, progress)
+    check = _check_features if collection.content == "features" else _check_pictures
+    check(collection, problems, progress)
     return CheckReport(collection, tuple(problems.entries))
 
 
@@ -86,24 +75,22 @@ def _check_pictures(collection: Collection, problems: Problems, progress: Progre
     what = "video" if collection.content == "videos" else "picture"
     seen: dict[str, Item] = {}
     for done, (item, inspection) in enumerate(_inspect_all(collection), 1):
-        if inspection.broken:
-            problems.skip(f"unreadable {what}", item.id, inspection.broken)
-        for kind in inspection.peculiar:
-            problems.note(kind, item.id, f"is {kind}; it is read as upright RGB.")
-        before = seen.setdefault(inspection.digest, item) if inspection.digest else item
-        if before is not item:
-            if before.split != item.split:
-                problems.error(
-                    "leak",
-                    item.id,
-                    f"({item.split}) shows the {what} of {before.id} ({before.split}): results would be flattered.",
-                )
-            else:
-                problems.note(f"duplicate {what}", item.id, f"shows the same {what} as {before.id}.")
         progress("checking", done, len(collection))
+        if isinstance(inspection, InputError):
+            problems.skip(f"unreadable {what}", item.id, str(inspection))
+            continue
+        digest, peculiarities = inspection
+        for kind in peculiarities:
+            problems.note(kind, item.id, f"is {kind}; it is read as upright RGB.")
+        before = seen.setdefault(digest, item)
+        if before.split != item.split:
+            shown = f"({item.split}) shows the {what} of {before.id} ({before.split})"
+            problems.error("leak", item.id, f"{shown}: results would be flattered.")
+        elif before is not item:
+            problems.note(f"duplicate {what}", item.id, f"shows the same {what} as {before.id}.")
 
 
-def _inspect_all(collection: Collection) -> Iterator[tuple[Item, _Inspection]]:
+def _inspect_all(collection: Collection) -> Iterator[tuple[Item, tuple[str, list[str]] | InputError]]:
     """Look at every item on a few threads, a short stretch ahead, so that memory stays flat."""
     items = iter(collection)
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -111,38 +98,28 @@ def _inspect_all(collection: Collection) -> Iterator[tuple[Item, _Inspection]]:
             yield from zip(stretch, pool.map(_inspect, stretch), strict=True)
 
 
-def _inspect(item: Item) -> _Inspection:
-    if is_video(item.media.path):
-        return _inspect_video(item)
-    try:
-        picture = load_image(item.media.path)
-    except ImageError as error:
-        return _Inspection(broken=str(error))
-    content = hashlib.blake2b(picture.tobytes(), digest_size=16, person=b"%d" % picture.width)
-    return _Inspection(content.hexdigest(), tuple(_find_peculiarities(item.media.path)))
-
-
-def _inspect_video(item: Item) -> _Inspection:
-    """Frames from all over it: a damaged or truncated file shows, and two that agree in all of them are the same."""
+def _inspect(item: Item) -> tuple[str, list[str]] | InputError:
+    """The hash of a picture or video and what is peculiar about it, or why it cannot be read."""
+    path = item.media.path
     content = hashlib.blake2b(digest_size=16)
     try:
-        for frame in sample_frames(item.media.path, _FRAMES):
-            content.update(b"%d %d" % frame.image.size + frame.image.tobytes())
-    except VideoError as error:
-        return _Inspection(broken=str(error))
-    return _Inspection(content.hexdigest())
-
-
-def _find_peculiarities(path: Path) -> Iterator[str]:
+        if is_video(path):
+            # Frames from all over it: damage shows, and two videos that agree in all of them are the same.
+            for frame in sample_frames(path, _FRAMES):
+                content.update(b"%d %d" % frame.image.size + frame.image.tobytes())
+            return content.hexdigest(), []
+        picture = load_image(path)
+    except (ImageError, VideoError) as error:
+        return error
+    content.update(b"%d %d" % picture.size + picture.tobytes())
     with Image.open(path) as image:
-        if image.mode in ("1", "L", "LA", "I", "I;16", "F"):
-            yield "greyscale"
-        elif image.mode == "CMYK":
-            yield "CMYK"
-        if image.getexif().get(_EXIF_ORIENTATION, 1) != 1:
-            yield "EXIF-rotated"
-        if getattr(image, "n_frames", 1) > 1:
-            yield "animated"
+        peculiarities = {
+            "greyscale": image.mode in ("1", "L", "LA", "I", "I;16", "F"),
+            "CMYK": image.mode == "CMYK",
+            "EXIF-rotated": image.getexif().get(ExifTags.Base.Orientation, 1) != 1,
+            "animated": getattr(image, "n_frames", 1) > 1,
+        }
+    return content.hexdigest(), [kind for kind, holds in peculiarities.items() if holds]
 
 
 def _check_features(collection: Collection, problems: Problems, progress: Progress) -> None:
@@ -178,12 +155,8 @@ class CollectionStatistics:
 
 def compute_statistics(collection: Collection) -> CollectionStatistics:
     """Count everything that a collection holds; pictures are not opened."""
-    lengths, vocabulary = 0, Counter[str]()
-    for caption in collection.captions:
-        words = tokenise(caption)
-        lengths += len(words)
-        vocabulary.update(words)
-    captions = len(collection.captions)
+    vocabulary = Counter(word for caption in collection.captions for word in tokenise(caption))
+    words, captions = vocabulary.total(), len(collection.captions)
     return CollectionStatistics(
         name=collection.name,
         kind=collection.kind,
@@ -191,8 +164,8 @@ def compute_statistics(collection: Collection) -> CollectionStatistics:
         splits=collection.splits,
         captions=captions,
         captions_per_item=dict(sorted(Counter(len(item.captions) for item in collection).items())),
-        words=lengths,
-        mean_words_per_caption=lengths / captions if captions else 0.0,
+        words=words,
+        mean_words_per_caption=words / captions if captions else 0.0,
         different_words=len(vocabulary),
         labels=dict(Counter(label for item in collection for label in item.labels).most_common()),
         boxes=sum(len(item.boxes) for item in collection),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from polysem._deprecated import renamed_attribute
 from polysem.errors import InputError, unknown
 
 HELD_OUT = 0.1
@@ -115,10 +115,8 @@ class Collection:
     def __post_init__(self) -> None:
         repeated = [name for name, count in Counter(item.id for item in self.items).items() if count > 1]
         if repeated:
-            raise InputError(
-                f"{self.name}: {len(repeated)} id(s) occur more than once, e.g. {repeated[:3]}. "
-                "Ids name items: make them unique."
-            )
+            what = f"{len(repeated)} id(s) occur more than once, e.g. {repeated[:3]}"
+            raise InputError(f"{self.name}: {what}. Ids name items: make them unique.")
 
     def __len__(self) -> int:
         return len(self.items)
@@ -151,35 +149,28 @@ class Collection:
 
     def where(self, indices: Sequence[int]) -> Collection:
         """The items at these positions."""
-        return Collection(self.name, self.kind, [self.items[i] for i in indices], self.skipped, self.credit)
+        return replace(self, items=[self.items[i] for i in indices])
 
     def with_captions(self, count: int, who: str) -> Collection:
         """Every item with its first `count` captions. who: says why, to a user whose items have fewer."""
         short = [item.id for item in self.items if len(item.captions) < count]
         if short:
-            raise InputError(
-                f"{who} takes {count} captions of every item; {len(short)} of {self.name} have fewer, "
-                f"e.g. {short[0]!r}."
-            )
-        items = [
-            replace(item, captions=item.captions[:count], caption_ids=item.caption_ids[:count]) for item in self.items
-        ]
-        return Collection(self.name, self.kind, items, self.skipped, self.credit)
+            few = f"{len(short)} of {self.name} have fewer, e.g. {short[0]!r}"
+            raise InputError(f"{who} takes {count} captions of every item; {few}.")
+        cut = [replace(item, captions=item.captions[:count], caption_ids=item.caption_ids[:count]) for item in self]
+        return replace(self, items=cut)
 
     @property
     def has_splits(self) -> bool:
         return any(item.split is not None for item in self.items)
 
-    def held_out(self) -> tuple[Collection, Collection]:
-        """The former name of `hold_out`, which goes in polysem 0.3."""
-        warnings.warn("Collection.held_out() is now hold_out().", DeprecationWarning, stacklevel=2)
-        return self.hold_out()
-
     def hold_out(self) -> tuple[Collection, Collection]:
         """Split off a tenth of a collection without splits: (held out, rest), by the items' ids, so always the same."""
         chosen = [zlib.crc32(item.id.encode()) % 1000 < 1000 * HELD_OUT for item in self.items]
-        held = [i for i, taken in enumerate(chosen) if taken]
-        return self.where(held), self.where([i for i, taken in enumerate(chosen) if not taken])
+        held, rest = ([i for i, taken in enumerate(chosen) if taken is part] for part in (True, False))
+        return self.where(held), self.where(rest)
+
+    held_out = renamed_attribute("held_out", "hold_out")
 
     @property
     def captions(self) -> list[str]:
@@ -197,8 +188,19 @@ class Collection:
         return sorted({label for item in self.items for label in item.labels})
 
 
+def caption_id(item: str, number: int) -> str:
+    """The id of a caption: that of its item and the caption's number there, from 0."""
+    return f"{item}#{number}"
+
+
+def normalise_caption(caption: str, full_stop: bool = False) -> str:
+    """A caption without what does not change its meaning: case, spacing and, unless `full_stop`, the final stop."""
+    text = " ".join(caption.casefold().split())
+    return text if full_stop else text.rstrip(" .")
+
+
 class DataError(InputError):
-    """Data that must be mended before it is used."""
+    """Data that must be corrected before it is used."""
 
 
 @dataclass(frozen=True)

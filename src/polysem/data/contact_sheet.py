@@ -35,7 +35,7 @@ def contact_sheet(
     drawn = random.Random(seed).sample(range(len(collection)), min(count, len(collection)))
     items = [collection[i] for i in sorted(drawn)]
     font = ImageFont.load_default(size=14)
-    texts = [_lines(item) for item in items]
+    texts = [_format_lines(item) for item in items]
     rows = [range(start, min(start + columns, len(items))) for start in range(0, len(items), columns)]
     heights = [_PICTURE + 3 * _MARGIN + _LINE * max(len(texts[i]) for i in row) for row in rows]
     sheet = Image.new("RGB", (min(columns, len(items)) * _CELL + _MARGIN, sum(heights) + _MARGIN), _PAPER)
@@ -44,7 +44,12 @@ def contact_sheet(
     for row, height in zip(rows, heights, strict=True):
         for column, i in enumerate(row):
             left = _MARGIN + column * _CELL
-            sheet.paste(_thumbnail(items[i], (times or {}).get(items[i].id)), (left, top))
+            try:
+                still = load_still(items[i].media.path, (times or {}).get(items[i].id))
+                still = ImageOps.pad(still, (_PICTURE, _PICTURE), color=_PAPER)
+            except (ImageError, VideoError):
+                still = Image.new("RGB", (_PICTURE, _PICTURE), "#e8d0d0")
+            sheet.paste(still, (left, top))
             for line, (text, colour) in enumerate(texts[i]):
                 draw.text((left, top + _PICTURE + _MARGIN + line * _LINE), text, fill=colour, font=font)
         top += height
@@ -53,15 +58,7 @@ def contact_sheet(
     return out
 
 
-def _thumbnail(item: Item, time: float | None) -> Image.Image:
-    try:
-        picture = load_still(item.media.path, time)
-    except (ImageError, VideoError):
-        return Image.new("RGB", (_PICTURE, _PICTURE), "#e8d0d0")
-    return ImageOps.pad(picture, (_PICTURE, _PICTURE), color=_PAPER)
-
-
-def _lines(item: Item) -> list[tuple[str, str]]:
+def _format_lines(item: Item) -> list[tuple[str, str]]:
     lines = [(textwrap.shorten(item.id, 42), _FAINT)]
     for caption in item.captions[:5]:
         wrapped = textwrap.wrap(caption, 42)

@@ -13,12 +13,16 @@ from polysem.errors import InputError
 
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"})
 MAX_PIXELS = 100_000_000
-"""A picture that unfolds to more is refused: a few kilobytes can ask for gigabytes."""
+"""A picture of more is refused: a few kilobytes on disk can be gigabytes in memory."""
 _EXIF_DATE = re.compile(r"(\d{4}):(\d\d):(\d\d) (\d\d:\d\d:\d\d)")
 
 
 class ImageError(InputError):
     """A picture that cannot be read. The message says which and why."""
+
+
+class ImageSizeError(ImageError):
+    """A picture of too many pixels."""
 
 
 def is_image(path: Path) -> bool:
@@ -59,8 +63,8 @@ def decode_image(
             with Image.open(source, formats=formats) as image:
                 width, height = image.size
                 if width * height > max_pixels:
-                    raise ImageError(
-                        f"{name}: {width} x {height} pixels unfold to more than the limit of {max_pixels:,}. "
+                    raise ImageSizeError(
+                        f"{name}: {width} x {height} pixels are more than the limit of {max_pixels:,}. "
                         "Shrink the picture, or raise max_pixels if you trust it."
                     )
                 if at_least is not None:
@@ -72,7 +76,7 @@ def decode_image(
     except UnidentifiedImageError:
         raise ImageError(f"{name}: not a picture that Pillow knows.") from None
     except Image.DecompressionBombError as error:
-        raise ImageError(f"{name}: {error}") from None
+        raise ImageSizeError(f"{name}: {error}") from None
     # Pillow's decoders raise almost anything on a damaged file.
     except (OSError, SyntaxError, ValueError, IndexError, TypeError, EOFError, MemoryError, Warning) as error:
         raise ImageError(f"{name}: damaged or truncated ({error}).") from None
@@ -104,16 +108,11 @@ def _to_upright_rgb(image: Image.Image) -> Image.Image:
         white = Image.new("RGBA", layered.size, "white")
         return Image.alpha_composite(white, layered).convert("RGB")
     if upright.mode in ("I", "I;16", "I;16B", "F"):
-        return _scale_to_bytes(upright)
+        # 16-bit and float greyscale hold more than 256 levels; Pillow's own conversion would clip them all to white.
+        low, high = (float(level) for level in upright.getextrema())  # type: ignore[arg-type]
+        scale = 255.0 / (high - low) if high != low else 0.0
+        upright = upright.convert("F").point(lambda v: v * scale - low * scale).convert("L")
     return upright.convert("RGB")
-
-
-def _scale_to_bytes(image: Image.Image) -> Image.Image:
-    """16-bit and float greyscale hold more than 256 levels; Pillow's own conversion would clip them all to white."""
-    low, high = image.getextrema()
-    span = float(high) - float(low)  # type: ignore[arg-type]
-    scale = 255.0 / span if span else 0.0
-    return image.convert("F").point(lambda v: v * scale - float(low) * scale).convert("L").convert("RGB")  # type: ignore[arg-type]
 
 
 # A truncated file is an error to report, never a picture with a grey half.

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -59,7 +60,7 @@ def frame_times(count: int, duration: float) -> list[float]:
 def video_duration(path: Path) -> float:
     """Length of the pictures in seconds, from the file's header where it says so; no frame is decoded."""
     with _open_video(path, str(path)) as (container, stream):
-        return _duration(path, container, stream)
+        return _find_duration(path, container, stream)
 
 
 class VideoMetadata(Mapping[str, Any]):
@@ -68,31 +69,27 @@ class VideoMetadata(Mapping[str, Any]):
     A collection opens at once however many videos it holds; decoding one will say what is wrong with it.
     """
 
-    __slots__ = ("_path", "_values")
-
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._values: dict[str, Any] | None = None
 
-    def _read(self) -> dict[str, Any]:
-        if self._values is None:
-            try:
-                self._values = {"duration": round(video_duration(self._path), 3)}
-            except VideoError:
-                self._values = {}
-        return self._values
+    @cached_property
+    def _values(self) -> dict[str, Any]:
+        try:
+            return {"duration": round(video_duration(self._path), 3)}
+        except VideoError:
+            return {}
 
     def __getitem__(self, name: str) -> Any:
-        return self._read()[name]
+        return self._values[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._read())
+        return iter(self._values)
 
     def __len__(self) -> int:
-        return len(self._read())
+        return len(self._values)
 
     def __repr__(self) -> str:
-        return repr(self._read())
+        return repr(self._values)
 
 
 def sample_frames(path: Path, count: int, max_pixels: int = MAX_PIXELS) -> Iterator[VideoFrame]:
@@ -106,43 +103,62 @@ def sample_frames(path: Path, count: int, max_pixels: int = MAX_PIXELS) -> Itera
         max_pixels: larger frames are refused.
     """
     with _open_video(path, str(path), max_pixels) as (container, stream):
-        duration = _duration(path, container, stream)
-        for time, frame in _frames_at(path, container, stream, frame_times(count, duration), duration):
-            yield VideoFrame(_to_upright(frame, stream), time)
+        duration = _find_duration(path, container, stream)
+        base = float(stream.time_base or 1)
+        begin = (stream.start_time or 0) * base
+        frames = container.decode(stream)
+        shown = coming = next(frames, None)
+        if shown is None:
+            raise VideoError(f"{path}: no frame of it can be decoded. Copy or download it again.")
+        for time in frame_times(count, duration):
+            if coming is not None and time - _start_time(coming, begin) > _SEEK_FROM:
+                container.seek(round((begin + time) / base), stream=stream)
+                frames = container.decode(stream)
+                # A jump that finds nothing leaves the last frame before it, which the check below looks at.
+                coming = next(frames, None)
+            while coming is not None and _start_time(coming, begin) <= time:
+                shown, coming = coming, next(frames, None)
+            # Frames that end long before the length in the header: a part of the file is missing.
+            sound_may_go_on = _read_stream_duration(stream) is None and len(container.streams) > 1
+            last = _start_time(shown, begin)
+            if coming is None and time - last > max(_MISSING * duration, 1.0) and not sound_may_go_on:
+                raise VideoError(
+                    f"{path}: truncated: it should last {duration:.1f} s, and its frames end at {last:.1f} s. "
+                    "Copy or download it again."
+                )
+            yield VideoFrame(_to_upright(shown, stream), time)
 
 
 def load_still(path: Path, time: float | None = None, max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """One upright RGB picture that stands for a file: the picture itself, or a frame of a video.
+    """One upright RGB picture that stands for a file: the picture itself, or the frame of a video at `time`."""
+    return decode_still(path, str(path), time, max_pixels) if is_video(path) else load_image(path, max_pixels)
+
+
+def decode_still(
+    source: Path | BinaryIO, name: str, time: float | None = None, max_pixels: int = MAX_PIXELS
+) -> Image.Image:
+    """The upright RGB frame of a video that is on the screen at a time.
 
     Args:
-        path: of a picture or a video.
-        time: of a video, seconds from its beginning; its middle if left out.
-        max_pixels: larger pictures are refused.
+        source: a path or an open file.
+        name: what errors call it.
+        time: seconds from its beginning; its middle if left out. Beyond the end it is the last frame.
+        max_pixels: larger frames are refused.
     """
-    return _load_frame(path, str(path), time, max_pixels) if is_video(path) else load_image(path, max_pixels)
-
-
-def decode_still(file: BinaryIO, name: str, time: float | None = None, max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """`load_still` of an open video. name: what errors call it."""
-    return _load_frame(file, name, time, max_pixels)
-
-
-def _load_frame(source: Path | BinaryIO, name: str, time: float | None, max_pixels: int) -> Image.Image:
-    """The frame that is on the screen at a time; before the beginning the first, after the end the last."""
     with _open_video(source, name, max_pixels) as (container, stream):
         base, start = float(stream.time_base or 1), stream.start_time or 0
         length = stream.duration * base if stream.duration else (container.duration or 0) / 1_000_000
         clamped = min(max(0.0, length / 2 if time is None else time), max(length, 0.0))
-        frame = _last_frame_before(container, stream, start + round(clamped / base))
+        frame = _find_frame_before(container, stream, start + round(clamped / base))
         if frame is None:  # a jump beyond the last keyframe's reach finds nothing
             container.seek(0)
-            frame = _last_frame_before(container, stream, None)
+            frame = _find_frame_before(container, stream, None)
         if frame is None:
             raise VideoError(f"{name}: no frame of it can be decoded. Copy or download it again.")
         return _to_upright(frame, stream)
 
 
-def _last_frame_before(container: InputContainer, stream: VideoStream, end: int | None) -> AvFrame | None:
+def _find_frame_before(container: InputContainer, stream: VideoStream, end: int | None) -> AvFrame | None:
     """The last frame that began by `end`, in units of the stream; without an end, the first there is."""
     if end is not None:
         container.seek(end, stream=stream)
@@ -181,7 +197,7 @@ def _open_video(
     except (av.error.FFmpegError, ValueError, OSError, EOFError, MemoryError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise VideoError(
-            f"{name}: damaged, truncated or no video ({reason}{size}). "
+            f"{name}: damaged, truncated or not a video ({reason}{size}). "
             "See whether a player opens it; if so, convert it: ffmpeg -i FILE -c:v libx264 NEW.mp4"
         ) from None
 
@@ -216,75 +232,34 @@ def import_pyav() -> Any:
         raise VideoError(f"Reading videos needs PyAV ({error}). Run: {install_command('video')}") from None
 
 
-def _duration(path: Path, container: InputContainer, stream: VideoStream) -> float:
+def _find_duration(path: Path, container: InputContainer, stream: VideoStream) -> float:
     """Of the pictures, not of a longer sound; counted from the packets if no header says it."""
-    known = _stream_duration(stream)
+    known = _read_stream_duration(stream)
     if known is None and container.duration:
         known = container.duration / 1_000_000
     if known is None or known <= 0:
-        known = _measure_duration(container, stream)
+        step = 1 / float(stream.average_rate) if stream.average_rate else 0.04
+        starts, ends = [], []
+        for packet in container.demux(stream):
+            if packet.pts is not None and packet.time_base is not None:
+                starts.append(float(packet.pts * packet.time_base))
+                ends.append(starts[-1] + (float(packet.duration * packet.time_base) if packet.duration else step))
+        container.seek(0)
+        known = max(0.0, *ends) - min(starts) if starts else 0.0
     if known <= 0:
         raise VideoError(f"{path}: holds no frames (its length is 0 s). Copy or download it again.")
     return known
 
 
-def _stream_duration(stream: VideoStream) -> float | None:
+def _read_stream_duration(stream: VideoStream) -> float | None:
     if stream.duration and stream.time_base:
         return float(stream.duration * stream.time_base)
     clock = _CLOCK.match(stream.metadata.get("DURATION", ""))  # as Matroska keeps it
     return int(clock[1]) * 3600 + int(clock[2]) * 60 + float(clock[3]) if clock else None
 
 
-def _measure_duration(container: InputContainer, stream: VideoStream) -> float:
-    """From the times of all packets."""
-    first, last = None, 0.0
-    step = 1 / float(stream.average_rate) if stream.average_rate else 0.04
-    for packet in container.demux(stream):
-        if packet.pts is not None and packet.time_base is not None:
-            start = float(packet.pts * packet.time_base)
-            first = start if first is None else min(first, start)
-            last = max(last, start + (float(packet.duration * packet.time_base) if packet.duration else step))
-    container.seek(0)
-    return 0.0 if first is None else last - first
-
-
-def _frames_at(
-    path: Path, container: InputContainer, stream: VideoStream, times: list[float], duration: float
-) -> Iterator[tuple[float, AvFrame]]:
-    """For each time the frame that is on the screen then: the last one that began before it."""
-    base = float(stream.time_base or 1)
-    begin = (stream.start_time or 0) * base
-    frames = container.decode(stream)
-    shown = coming = next(frames, None)
-    if shown is None:
-        raise VideoError(f"{path}: no frame of it can be decoded. Copy or download it again.")
-    for time in times:
-        if coming is not None and time - _start_time(coming, begin) > _SEEK_FROM:
-            container.seek(round((begin + time) / base), stream=stream)
-            frames = container.decode(stream)
-            # A jump that finds nothing leaves the last frame before it, which the check below looks at.
-            coming = next(frames, None)
-        while coming is not None and _start_time(coming, begin) <= time:
-            shown, coming = coming, next(frames, None)
-        if coming is None:
-            _check_end(path, container, stream, _start_time(shown, begin), time, duration)
-        yield time, shown
-
-
 def _start_time(frame: AvFrame, begin: float) -> float:
     return (frame.time or 0.0) - begin
-
-
-def _check_end(
-    path: Path, container: InputContainer, stream: VideoStream, last: float, time: float, duration: float
-) -> None:
-    """Raise if the frames end long before the length in the header: a part of the file is missing."""
-    sound_may_go_on = _stream_duration(stream) is None and len(container.streams) > 1
-    if time - last > max(_MISSING * duration, 1.0) and not sound_may_go_on:
-        raise VideoError(
-            f"{path}: truncated: it should last {duration:.1f} s, and its frames end at {last:.1f} s. "
-            "Copy or download it again."
-        )
 
 
 def _to_upright(frame: AvFrame, stream: VideoStream) -> Image.Image:

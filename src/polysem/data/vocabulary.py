@@ -189,7 +189,7 @@ def _read_glove_file(path: Path, wanted: dict[str, list[int]]) -> Iterator[tuple
                 yield word, vector
     except OSError as error:
         raise DataError(f"{path}: cannot be opened ({error.strerror}).") from None
+    except DataError:  # a ValueError too
+        raise
     except ValueError as error:
-        if isinstance(error, DataError):
-            raise
         raise DataError(f"{path}: not a GloVe text file ({error}).") from None

@@ -35,15 +35,14 @@ LARGEST_FILE = 256 << 20
 
 def decode_upload(data: bytes, pixels: int) -> Image:
     """Decode an uploaded picture, upright and RGB."""
-    from polysem.data.images import ImageError, decode_image
+    from polysem.data.images import ImageError, ImageSizeError, decode_image
 
     try:
         return decode_image(io.BytesIO(data), "The picture", pixels, tuple(FORMATS))
-    except ImageError as error:
-        # Decoders' own words may name files of the library.
-        large = "unfold to more" in str(error) or "decompression bomb" in str(error)
-        if large:
-            raise ApiError(413, f"The picture unfolds to more than {pixels:,} pixels. Shrink it.") from None
+    # Decoders' own words may name files of the library.
+    except ImageSizeError:
+        raise ApiError(413, f"The picture has more than {pixels:,} pixels. Shrink it.") from None
+    except ImageError:
         kinds = ", ".join(FORMATS)
         raise ApiError(400, f"This is no picture that can be read. {kinds} are, if they are whole.") from None
 

@@ -27,7 +27,8 @@ def open_collection(path: str | Path, problems: Problems | None = None, **option
     Args:
         path: a folder, or the file that describes the data set.
         problems: collects what is wrong instead of raising the first error, if it is not strict.
-        **options: of the reader that recognises the layout, such as `images=…`: the folder of the pictures.
+        **options: of the reader that recognises the layout, such as `images=…`: the folder of the pictures, or
+            `repair_bytes=True`: decode captions that are printed bytes objects.
 
     Raises:
         DataError: if nothing can be read there.

@@ -101,22 +101,21 @@ def complete_entries(
     """The entries of a JSON list that have all `fields` with values of these types; the others are errors."""
     for number, entry in enumerate(entries):
         known = entry if isinstance(entry, dict) else {}
-        wrong = next((name for name, kind in fields.items() if not _is_a(known.get(name), kind)), None)
+        wrong = next(
+            (name for name, kind in fields.items() if known.get(name) is None or not isinstance(known[name], kind)),
+            None,
+        )
         if wrong is None:
             yield known
             continue
         value = f"has no {wrong}" if known.get(wrong) is None else f"has the {wrong} {known[wrong]!r:.40}"
         expected = {int: "; expected a whole number", str: "; expected a text"}.get(fields[wrong], f": {entry!r:.60}")
         called = known.get("id", f"{number} (counted from 0)")
-        problems.error("malformed entry", where, f"{what} {called} {value}{expected}. Mend or remove it.")
-
-
-def _is_a(value: object, kind: type) -> bool:
-    return value is not None and isinstance(value, kind)
+        problems.error("malformed entry", where, f"{what} {called} {value}{expected}. Correct or remove it.")
 
 
 def clean_captions(
-    captions: Iterable[object], where: str, problems: Problems, repair_bytes: bool = False
+    captions: Sequence[object], where: str, problems: Problems, repair_bytes: bool = False
 ) -> tuple[str, ...]:
     """Stripped captions; empty ones are skipped, text that is really a printed bytes object is an error.
 
@@ -126,22 +125,14 @@ def clean_captions(
         problems: reported to.
         repair_bytes: decode printed bytes objects instead.
     """
-    return tuple(caption for _, caption in _number_clean(captions, where, problems, repair_bytes))
+    return clean_named_captions(captions, (), where, problems, repair_bytes)[0]
 
 
 def clean_named_captions(
     captions: Sequence[object], ids: Sequence[object], where: str, problems: Problems, repair_bytes: bool = False
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """`clean_captions`, and the ids of those that are left. Without an id for each caption there are none."""
-    numbered = list(_number_clean(captions, where, problems, repair_bytes))
-    named = len(ids) == len(captions) and None not in ids
-    return tuple(caption for _, caption in numbered), tuple(str(ids[number]) for number, _ in numbered if named)
-
-
-def _number_clean(
-    captions: Iterable[object], where: str, problems: Problems, repair_bytes: bool
-) -> Iterator[tuple[int, str]]:
-    """Each caption that is left, with its number."""
+    kept: dict[int, str] = {}
     for number, caption in enumerate(captions):
         if not isinstance(caption, str):
             problems.error("caption type", where, f"caption {number} is {type(caption).__name__}, expected text.")
@@ -155,13 +146,15 @@ def _number_clean(
                     "bytes caption",
                     where,
                     f"caption {number} begins with b' ({caption[:40]!r}): Python printed bytes instead of text. "
-                    "Every such caption starts with the same odd word, which quietly costs about half the recall. "
+                    "Every such caption starts with the same odd word, which costs about half the recall. "
                     "Write the file again as text, or read it with repair_bytes=True.",
                 )
-        if not caption:
+        if caption:
+            kept[number] = caption
+        else:
             problems.skip("empty caption", where, f"caption {number} is empty.")
-            continue
-        yield number, caption
+    named = len(ids) == len(captions) and None not in ids
+    return tuple(kept.values()), tuple(str(ids[number]) for number in kept if named)
 
 
 def _decode_bytes(caption: str, where: str, problems: Problems) -> str:
@@ -177,19 +170,17 @@ def parse_labels(value: object, where: object, problems: Problems) -> tuple[str,
     """Labels from a JSON value: null is none, a text is one, a list has texts or whole numbers."""
     entries = [value] if isinstance(value, str) else [] if value is None else value
     if not isinstance(entries, list):
-        problems.error("label type", where, f"labels are {_describe(value)}; expected a list of names.")
+        shown = f"{json.dumps(value)[:40]} ({type(value).__name__})"
+        problems.error("label type", where, f"labels are {shown}; expected a list of names.")
         return ()
     names = []
     for entry in entries:
-        if not isinstance(entry, (str, int)) or isinstance(entry, bool):
-            problems.error("label type", where, f"a label is {_describe(entry)}; expected a name in quotes.")
+        if isinstance(entry, (str, int)) and not isinstance(entry, bool):
+            names.append(str(entry).strip())
             continue
-        names.append(str(entry).strip())
+        shown = f"{json.dumps(entry)[:40]} ({type(entry).__name__})"
+        problems.error("label type", where, f"a label is {shown}; expected a name in quotes.")
     return tuple(dict.fromkeys(name for name in names if name))
-
-
-def _describe(value: object) -> str:
-    return f"{json.dumps(value)[:40]} ({type(value).__name__})"
 
 
 def split_labels(text: str) -> tuple[str, ...]:
@@ -200,8 +191,6 @@ def split_labels(text: str) -> tuple[str, ...]:
 
 def normalise_split(name: object) -> str | None:
     """One spelling for the splits that data sets name differently."""
-    if name is None or name == "":
-        return None
-    lowered = str(name).strip().lower()
+    lowered = "" if name is None else str(name).strip().lower()
     aliases = {"dev": "val", "valid": "val", "validate": "val", "validation": "val", "testall": "test"}
-    return aliases.get(lowered, lowered)
+    return aliases.get(lowered, lowered) or None

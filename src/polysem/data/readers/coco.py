@@ -44,8 +44,6 @@ def read_coco(
     Args:
         files: any of captions_*.json and instances_*.json; the two of one split are joined by image id.
         images: the folder that holds the pictures or one folder per split; looked for beside the files if not given.
-        repair_bytes: decode captions that are printed bytes objects.
-        problems: reported to.
     """
     problems = problems or Problems()
     pictures: dict[int, tuple[str, str | None]] = {}
@@ -53,9 +51,14 @@ def read_coco(
     labels: dict[int, list[str]] = defaultdict(list)
     boxes: dict[int, list[Box]] = defaultdict(list)
     for path in files:
-        content = read_json(path)
-        _check_lists(content, path)
-        split = _find_split(path)
+        content, expected = read_json(path), 'expected {"images": […], "annotations": […]}'
+        if not isinstance(content, dict) or not {"images", "annotations"} <= content.keys():
+            raise DataError(f"{path}: not a COCO file: {expected}.")
+        for part in ("images", "annotations", "categories"):
+            if not isinstance(content.get(part, []), list):
+                raise DataError(f"{path}: not a COCO file: its {part!r} is {content[part]!r:.40}; {expected}.")
+        match = re.search(r"(train|val|test|minival|restval)", path.stem)  # captions_train2017.json
+        split = normalise_split(match[1]) if match else None
         for entry in complete_entries(content["images"], "image", {"id": int, "file_name": str}, path.name, problems):
             known = pictures.setdefault(entry["id"], (entry["file_name"], split))
             if known[1] != split:
@@ -102,7 +105,8 @@ def _annotate(
             problems.error("unknown category", where, message)
             return
         labels[image].append(category["name"])
-        if not _is_box(sides):
+        numbers = isinstance(sides, list) and all(isinstance(side, (int, float)) for side in sides)
+        if not numbers or len(sides) != 4 or not all(map(math.isfinite, sides)):
             message = f"annotation {annotation.get('id')} has the bbox {sides!r}; expected [x, y, width, height]."
             problems.error("malformed entry", where, message)
             return
@@ -110,37 +114,10 @@ def _annotate(
         boxes[image].append(Box(category["name"], x, y, x + width, y + height, category.get("supercategory")))
 
 
-def _check_lists(content: Any, path: Path) -> None:
-    """A file whose parts are no lists is none of COCO's."""
-    expected = 'expected {"images": […], "annotations": […]}'
-    if not isinstance(content, dict) or not {"images", "annotations"} <= content.keys():
-        raise DataError(f"{path}: not a COCO file: {expected}.")
-    for part in ("images", "annotations", "categories"):
-        if not isinstance(content.get(part, []), list):
-            raise DataError(f"{path}: not a COCO file: its {part!r} is {content[part]!r:.40}; {expected}.")
-
-
-def _is_box(sides: object) -> bool:
-    return (
-        isinstance(sides, list)
-        and len(sides) == 4
-        and all(isinstance(side, (int, float)) and math.isfinite(side) for side in sides)
-    )
-
-
-def _find_split(path: Path) -> str | None:
-    """captions_train2017.json -> train."""
-    match = re.search(r"(train|val|test|minival|restval)", path.stem)
-    return normalise_split(match[1]) if match else None
-
-
 def _find_folders(files: Sequence[Path], images: Path | None) -> list[Path]:
     """Where pictures may be: the folder given or the usual places, and the split folders inside."""
-    roots = (
-        [images]
-        if images
-        else [f for p in files for f in (p.parent / "images", p.parent.parent / "images", p.parent.parent, p.parent)]
-    )
+    places = [f for p in files for f in (p.parent / "images", p.parent.parent / "images", p.parent.parent, p.parent)]
+    roots = [images] if images else places
     folders = [f for root in dict.fromkeys(roots) if root.is_dir() for f in (root, *sorted(root.glob("*20[0-9][0-9]")))]
     if not folders:
         raise DataError(f"{images or files[0].parent}: no folder of pictures here. Name it with images=….")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
@@ -31,38 +30,32 @@ def read_mirflickr(
         folder: of the pictures.
         annotations: the folder of the label files, looked for inside if not given.
         relevant: also take the stricter *_r1 files, as labels of their own.
-        problems: reported to.
     """
     problems = problems or Problems()
     pictures = {int(match[1]): path for path in folder.iterdir() if (match := _PICTURE.fullmatch(path.name))}
     if not pictures:
         raise DataError(f"{folder}: no pictures im1.jpg, im2.jpg, … here.")
-    files = sorted(annotations.glob("*.txt")) if annotations else _annotation_files(folder)
+    # The label files are in the folder whose name says so, else beside the pictures.
+    named = sorted(path for path in folder.rglob("*annotations*") if path.is_dir()) or [folder]
+    files = [path for parent in ([annotations] if annotations else named) for path in sorted(parent.glob("*.txt"))]
+    if not files and not annotations:
+        raise DataError(f"{folder}: no label files (animals.txt, baby.txt, …). Name their folder with annotations=….")
     labels: dict[int, list[str]] = defaultdict(list)
     for path in files:
         name = path.stem
         if name.lower().startswith("readme") or (name.endswith("_r1") and not relevant):
             continue
-        for line in _lines(path):
+        for line in _read_lines(path):
             if not line.isdecimal():
                 raise DataError(f"{path}: expected a picture's number on each line, got {line[:40]!r}.")
             labels[int(line)].append(name)
     items = []
     for number, path in sorted(pictures.items()):
         tags = folder / "meta" / "tags" / f"tags{number}.txt"
-        text = [" ".join(_lines(tags))] if tags.is_file() else []
+        text = [" ".join(_read_lines(tags))] if tags.is_file() else []
         captions = clean_captions([one for one in text if one], path.name, problems)
         items.append(Item(path.name, Media(folder, path.name), captions, tuple(labels[number])))
     return Collection(folder.name, "image", items, problems.skipped)
-
-
-def _annotation_files(folder: Path) -> list[Path]:
-    """In the folder whose name says so, else beside the pictures."""
-    named = sorted(path for path in folder.rglob("*annotations*") if path.is_dir())
-    files = [path for parent in (named or [folder]) for path in sorted(parent.glob("*.txt"))]
-    if not files:
-        raise DataError(f"{folder}: no label files (animals.txt, baby.txt, …). Name their folder with annotations=….")
-    return files
 
 
 def _recognise_nus_wide(data: DataLocation) -> dict[str, Any] | None:
@@ -80,29 +73,35 @@ def read_nus_wide(folder: Path, images: Path | None = None, problems: Problems |
         folder: that holds all this.
         images: the folder of the pictures, by default Flickr/. Pictures that are not there, and there are many, are
             left out.
-        problems: reported to.
     """
     problems = problems or Problems()
     root = images or folder / "Flickr"
-    names = [_to_posix(line) for line in _lines(_find_file(folder, "ImageList/[Ii]mage[Ll]ist.txt"))]
+    names = [_to_posix(line) for line in _read_lines(_find_file(folder, "ImageList/[Ii]mage[Ll]ist.txt"))]
     labels: list[list[str]] = [[] for _ in names]
     for path in sorted(folder.glob("Groundtruth/AllLabels/Labels_*.txt")):
-        flags = _lines(path)
+        flags = _read_lines(path)
         if len(flags) != len(names):
             raise DataError(f"{path}: expected {len(names)} lines of 0 or 1, one per picture; got {len(flags)}.")
         wrong = next((line for line, flag in enumerate(flags) if flag not in ("0", "1")), None)
         if wrong is not None:
-            raise DataError(
-                f"{path}: line {wrong + 1}, of {names[wrong]}, is {flags[wrong][:40]!r}; expected 0 or 1. "
-                "Write 1 where the picture has the label, 0 where it has not."
-            )
+            given = f"line {wrong + 1}, of {names[wrong]}, is {flags[wrong][:40]!r}"
+            raise DataError(f"{path}: {given}; expected 0 or 1: whether the picture has the label.")
         for names_of_image, flag in zip(labels, flags, strict=True):
             if flag == "1":
                 names_of_image.append(path.stem.removeprefix("Labels_"))
     if not any(labels):
         raise DataError(f"{folder}: no Groundtruth/AllLabels/Labels_*.txt here, or all of them are empty.")
-    tags = dict(_tags(folder))
-    splits = {name: split for split in ("train", "test") for name in _list_images(folder, split)}
+    # The number of each photo on Flickr, and its tags.
+    tags = {
+        line.split()[0]: " ".join(line.split()[1:])
+        for line in _read_lines(_find_file(folder, "*[Tt]ags*/All_Tags.txt"))
+    }
+    splits = {
+        _to_posix(line): split
+        for split in ("train", "test")
+        for path in sorted(folder.glob(f"ImageList/{split.capitalize()}[Ii]mage[Ll]ist.txt"))
+        for line in _read_lines(path)
+    }
     items = []
     for name, own in zip(names, labels, strict=True):
         if not is_image(Path(name)) or not (root / name).is_file():
@@ -114,18 +113,6 @@ def read_nus_wide(folder: Path, images: Path | None = None, problems: Problems |
     if not items:
         raise DataError(f"{root}: none of the {len(names)} pictures is here. Name their folder with images=….")
     return Collection("nus-wide", "image", items, problems.skipped)
-
-
-def _tags(folder: Path) -> Iterator[tuple[str, str]]:
-    """The number of each photo on Flickr, and its tags."""
-    for line in _lines(_find_file(folder, "*[Tt]ags*/All_Tags.txt")):
-        number, *tags = line.split()
-        yield number, " ".join(tags)
-
-
-def _list_images(folder: Path, split: str) -> Iterable[str]:
-    files = sorted(folder.glob(f"ImageList/{split.capitalize()}[Ii]mage[Ll]ist.txt"))
-    return [_to_posix(line) for path in files for line in _lines(path)]
 
 
 def _find_file(folder: Path, pattern: str) -> Path:
@@ -140,5 +127,5 @@ def _to_posix(line: str) -> str:
     return PureWindowsPath(line).as_posix()
 
 
-def _lines(path: Path) -> list[str]:
+def _read_lines(path: Path) -> list[str]:
     return [line.strip() for line in read_text(path).splitlines() if line.strip()]

@@ -52,8 +52,6 @@ def read_folder(
         table: with the columns image, caption, and if wanted labels and split; others become metadata of the item.
             `captions.csv` or `captions.jsonl` in the folder if not given.
         folder_labels: subfolder names are labels; a first one called train, val or test is the split instead.
-        repair_bytes: decode captions that are printed bytes objects.
-        problems: reported to.
     """
     problems = problems or Problems()
     table = table or next((folder / name for name in _TABLES if (folder / name).is_file()), None)
@@ -64,27 +62,16 @@ def read_folder(
     items = []
     for name in pictures:
         row = rows.get(name) or _empty_row()
-        captions = row["captions"] or _read_text_file(folder, name, problems)
-        split, named = _parse_folders(name) if folder_labels else (None, ())
-        labels = [*row["labels"], *named]
-        items.append(
-            Item(
-                name,
-                Media(folder, name),
-                clean_captions(captions, name, problems, repair_bytes),
-                tuple(dict.fromkeys(labels)),
-                normalise_split(row["split"]) or split,
-                metadata=row["metadata"],
-            )
-        )
+        texts = row["captions"] or _read_text_file(folder, name, problems)
+        captions = clean_captions(texts, name, problems, repair_bytes)
+        # train/dog/1.png: the split and the labels.
+        split, labels = None, Path(name).parent.parts if folder_labels else ()
+        if labels and normalise_split(labels[0]) in ("train", "val", "test"):
+            split, labels = normalise_split(labels[0]), labels[1:]
+        labels = tuple(dict.fromkeys([*row["labels"], *labels]))
+        split = normalise_split(row["split"]) or split
+        items.append(Item(name, Media(folder, name), captions, labels, split, metadata=row["metadata"]))
     return Collection(folder.name, "image", items, problems.skipped)
-
-
-def _parse_folders(name: str) -> tuple[str | None, tuple[str, ...]]:
-    """train/dog/1.png -> the split and the labels."""
-    folders = Path(name).parent.parts
-    split = normalise_split(folders[0]) if folders else None
-    return (split, folders[1:]) if split in ("train", "val", "test") else (None, folders)
 
 
 def _read_text_file(folder: Path, name: str, problems: Problems) -> list[str]:
@@ -120,9 +107,8 @@ def _read_table(path: Path, known: set[str], problems: Problems) -> dict[str, di
                 entry["metadata"].setdefault(name, _parse_csv_value(value) if path.suffix == ".csv" else value)
         split = row.get("split") or None
         if split and entry["split"] and entry["split"] != split:
-            problems.error(
-                "two splits", where, f"puts {image!r} in {split!r}; an earlier row put it in {entry['split']!r}."
-            )
+            before = entry["split"]
+            problems.error("two splits", where, f"puts {image!r} in {split!r}; an earlier row put it in {before!r}.")
         entry["split"] = entry["split"] or split
     return gathered
 

@@ -42,8 +42,6 @@ def read_karpathy(
         path: the JSON.
         images: the folder of pictures, `images/` beside the JSON or the JSON's own folder if not given.
         restval_in_train: COCO's "restval" images join the training split, as most papers have it.
-        repair_bytes: decode captions that are printed bytes objects.
-        problems: reported to.
     """
     problems = problems or Problems()
     content = read_json(path)
@@ -54,28 +52,23 @@ def read_karpathy(
         raise DataError(f"{folder}: no such folder of pictures.")
     items: dict[str, Item] = {}
     for number, entry in enumerate(content["images"]):
-        item = _item(entry, f"{path.name} image {number}", folder, restval_in_train, repair_bytes, problems)
+        item = _read_item(entry, f"{path.name} image {number}", folder, restval_in_train, repair_bytes, problems)
         if item is None:
             continue
-        before = items.get(item.id)
-        if before is not None:
-            if before.split != item.split:
-                problems.error(
-                    "two splits", item.id, f"is in {before.split!r} and in {item.split!r}: the test would leak."
-                )
-            else:
-                problems.error("duplicate id", item.id, "occurs more than once.")
-            continue
-        items[item.id] = item
+        before = items.setdefault(item.id, item)
+        if before.split != item.split:
+            message = f"is in {before.split!r} and in {item.split!r}: the test would leak."
+            problems.error("two splits", item.id, message)
+        elif before is not item:
+            problems.error("duplicate id", item.id, "occurs more than once.")
     if not items:
-        raise DataError(
-            f"{path}: none of its {len(content['images'])} pictures is in {folder}. Name their folder with images=…."
-        )
+        count = len(content["images"])
+        raise DataError(f"{path}: none of its {count} pictures is in {folder}. Name their folder with images=….")
     name, credit = str(content.get("dataset", path.stem)), str(content.get("credit", ""))
     return Collection(name, "image", list(items.values()), problems.skipped, credit)
 
 
-def _item(
+def _read_item(
     entry: Any, where: str, folder: Path, restval_in_train: bool, repair_bytes: bool, problems: Problems
 ) -> Item | None:
     if not isinstance(entry, dict) or not isinstance(entry.get("filename"), str):
@@ -93,11 +86,10 @@ def _item(
     split = normalise_split(entry.get("split"))
     if split == "restval" and restval_in_train:
         split = "train"
-    boxes = tuple(_box(thing) for thing in entry.get("objects", ()) if "box" in thing)
+    boxes = tuple(
+        Box(str(thing["name"]), *(float(side) for side in thing["box"]), thing.get("group"))
+        for thing in entry.get("objects", ())
+        if "box" in thing
+    )
     labels = parse_labels(entry.get("labels"), name, problems)
     return Item(name, Media(folder, file), captions, labels, split, boxes, caption_ids)
-
-
-def _box(thing: dict[str, Any]) -> Box:
-    x0, y0, x1, y1 = (float(side) for side in thing["box"])
-    return Box(str(thing["name"]), x0, y0, x1, y1, thing.get("group"))

@@ -18,8 +18,6 @@ from polysem.data.readers.base import (
     split_labels,
 )
 
-_LABEL_NAMES = "label_names.txt"
-
 
 def _recognise(data: DataLocation) -> dict[str, Any] | None:
     folders = (data.path, data.path / "precomp")
@@ -40,15 +38,12 @@ def read_precomp(
     Args:
         folder: of the files. Labels, if there are any, stand in `{split}_labels.npy` or `{split}_labels.txt`.
         splits: as the files are called (`dev`, `testall` …); all if not given.
-        repair_bytes: decode captions that are printed bytes objects.
-        problems: reported to.
     """
     problems = problems or Problems()
     known = sorted(path.name.removesuffix("_ims.npy") for path in folder.glob("*_ims.npy"))
     if not known:
-        raise DataError(
-            f"{folder}: no *_ims.npy here. Expected {{split}}_ims.npy, {{split}}_caps.txt, {{split}}_ids.txt."
-        )
+        expected = "{split}_ims.npy, {split}_caps.txt, {split}_ids.txt"
+        raise DataError(f"{folder}: no *_ims.npy here. Expected {expected}.")
     missing = [split for split in splits or () if split not in known]
     if missing:
         raise DataError(f"{folder}: no split {missing[0]!r}; it has {', '.join(known)}.")
@@ -63,7 +58,14 @@ def read_precomp(
                 continue
             owner[item.id] = split
             items.append(item)
-    _check_columns(folder, columns, problems)
+    if len(set(columns.values())) > 1:
+        counts = ", ".join(f"{count} in {name}" for name, count in columns.items())
+        problems.error(
+            "label columns",
+            folder,
+            f"the splits differ in their label columns: {counts}; expected the same labels in the same order. "
+            "Write a column for every label in each, all 0 where no image has it.",
+        )
     return Collection(folder.name, "features", items, problems.skipped)
 
 
@@ -77,11 +79,8 @@ def _read_split(
     lines = read_text(folder / f"{split}_caps.txt").splitlines()
     rows, captions = len(array), len(lines)
     if rows == 0 or captions % rows:
-        problems.error(
-            "uneven counts",
-            folder / name,
-            f"{captions} captions do not divide among {rows} images. One of the two files is cut short or foreign.",
-        )
+        message = f"{captions} captions do not divide among {rows} images. One of the two files is cut or foreign."
+        problems.error("uneven counts", folder / name, message)
         captions = captions // max(1, rows) * rows
     per_row = captions // max(1, rows)
     repeats = _count_repeats(array) if per_row == 1 else 1
@@ -89,34 +88,18 @@ def _read_split(
     names = folder / f"{split}_ids.txt"
     ids = read_text(names).splitlines() if names.is_file() else None
     if ids is not None and len(ids) not in (rows, captions, rows // repeats):
-        problems.error(
-            "uneven counts",
-            names,
-            f"{len(ids)} ids for {rows} rows of images and {captions} captions; expected as many as one of them.",
-        )
+        counts = f"{len(ids)} ids for {rows} rows of images and {captions} captions"
+        problems.error("uneven counts", names, f"{counts}; expected as many as one of them.")
         ids = None
     labels = _read_labels(folder, split, rows // repeats, columns)
     items = []
     for image in range(rows // repeats if step else 0):
         name_of_image = ids[image * len(ids) // (rows // repeats)].strip() if ids else f"{split}-{image}"
-        texts = clean_captions(
-            lines[image * step : (image + 1) * step], f"{split} image {image}", problems, repair_bytes
-        )
+        own = lines[image * step : (image + 1) * step]
+        texts = clean_captions(own, f"{split} image {image}", problems, repair_bytes)
         media, own_labels = Media(folder, name, image * repeats), labels[image] if labels else ()
         items.append(Item(name_of_image, media, texts, own_labels, normalise_split(split)))
     return items
-
-
-def _check_columns(folder: Path, columns: dict[str, int], problems: Problems) -> None:
-    """The same column must be the same label in every split."""
-    if len(set(columns.values())) > 1:
-        counts = ", ".join(f"{count} in {name}" for name, count in columns.items())
-        problems.error(
-            "label columns",
-            folder,
-            f"the splits differ in their label columns: {counts}; expected the same labels in the same order. "
-            "Write a column for every label in each, all 0 where no image has it.",
-        )
 
 
 def _count_repeats(array: np.ndarray) -> int:
@@ -136,7 +119,11 @@ def _read_labels(folder: Path, split: str, images: int, columns: dict[str, int])
     """
     matrix, lines = folder / f"{split}_labels.npy", folder / f"{split}_labels.txt"
     if matrix.is_file():
-        return _from_matrix(_load_matrix(matrix), matrix, folder / _LABEL_NAMES, images, columns)
+        try:
+            array: np.ndarray = np.load(matrix, allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise DataError(f"{matrix}: not a matrix that numpy can read ({error}).") from None
+        return _name_labels(array, matrix, images, columns)
     if not lines.is_file():
         return []
     rows = read_text(lines).splitlines()
@@ -144,16 +131,8 @@ def _read_labels(folder: Path, split: str, images: int, columns: dict[str, int])
         raise DataError(f"{lines}: {len(rows)} lines for {images} images; expected one for each.")
     flags = _parse_matrix(rows, lines)
     if flags is not None:
-        return _from_matrix(flags, lines, folder / _LABEL_NAMES, images, columns)
+        return _name_labels(flags, lines, images, columns)
     return [split_labels(row) for row in rows]
-
-
-def _load_matrix(path: Path) -> np.ndarray:
-    try:
-        flags: np.ndarray = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{path}: not a matrix that numpy can read ({error}).") from None
-    return flags
 
 
 def _parse_matrix(rows: list[str], path: Path) -> np.ndarray | None:
@@ -180,19 +159,8 @@ def _parse_matrix(rows: list[str], path: Path) -> np.ndarray | None:
     return np.array(numbers)
 
 
-def _from_matrix(
-    flags: np.ndarray, path: Path, names: Path, images: int, columns: dict[str, int]
-) -> list[tuple[str, ...]]:
-    _check_matrix(flags, path, images)
-    columns[path.name] = flags.shape[1]
-    known = read_text(names).split("\n") if names.is_file() else []
-    called = [name.strip() for name in known if name.strip()] or [str(number) for number in range(flags.shape[1])]
-    if len(called) != flags.shape[1] or len(set(called)) != len(called):
-        raise DataError(f"{names}: {len(set(called))} different names for the {flags.shape[1]} columns of {path.name}.")
-    return [tuple(called[column] for column in np.flatnonzero(row)) for row in flags]
-
-
-def _check_matrix(flags: np.ndarray, path: Path, images: int) -> None:
+def _name_labels(flags: np.ndarray, path: Path, images: int, columns: dict[str, int]) -> list[tuple[str, ...]]:
+    """The names of each image's labels, by the 0 and 1 of a matrix (images, labels) that was read from `path`."""
     if flags.ndim != 2 or len(flags) != images:
         raise DataError(
             f"{path}: expected the shape ({images}, labels), got {flags.shape}. "
@@ -204,7 +172,13 @@ def _check_matrix(flags: np.ndarray, path: Path, images: int) -> None:
     if len(wrong):
         row, column = (int(position) for position in wrong[0])
         raise DataError(
-            f"{path}: row {row}, column {column} (counted from 0) is {flags[row, column]:g}; "
-            f"expected a matrix of 0 and 1 ({len(wrong)} entries are neither). "
-            "Write 1 where the image has the label, 0 where it has not."
+            f"{path}: row {row}, column {column} (counted from 0) is {flags[row, column]:g}; expected a matrix of "
+            f"0 and 1 ({len(wrong)} entries are neither). Write 1 where the image has the label, 0 where it has not."
         )
+    columns[path.name] = flags.shape[1]
+    names = path.with_name("label_names.txt")
+    known = read_text(names).split("\n") if names.is_file() else []
+    called = [name.strip() for name in known if name.strip()] or [str(number) for number in range(flags.shape[1])]
+    if len(called) != flags.shape[1] or len(set(called)) != len(called):
+        raise DataError(f"{names}: {len(set(called))} different names for the {flags.shape[1]} columns of {path.name}.")
+    return [tuple(called[column] for column in np.flatnonzero(row)) for row in flags]

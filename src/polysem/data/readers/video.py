@@ -51,26 +51,24 @@ def read_video(
         features: folder of `video.npy`, `features/` beside the JSON if not given.
         splits: JSON of {"train": ["video", …], …} or {"video": "train", …}, the names with or without the file's
             ending; `splits.json` beside the captions, if there, when not given.
-        repair_bytes: decode captions that are printed bytes objects.
-        problems: reported to.
         videos: folder of `video.mp4` (.webm, .mkv, .mov, .avi …), `videos/` beside the JSON or the JSON's own folder
             if not given; features come first.
     """
     problems = problems or Problems()
-    folder, find, what = _find_content(captions, features, videos)
+    folder, files = _find_content(captions, features, videos)
+    what = "features" if files is None else "videos"
     texts, split_of = _parse_captions(read_json(captions), captions, problems)
     file = splits or captions.parent / "splits.json"
     if splits is not None or file.is_file():
         _assign_splits(file, texts, split_of, problems)
     items = []
     for video, raw in texts.items():
-        media = find(video)
-        if media is None:
-            name = f"{video}.npy" if what == "features" else "file of this name"
-            problems.skip(f"missing {what}", video, f"has no {name} in {folder}.")
+        name = f"{video}.npy" if files is None else files.get(video)
+        if name is None or not (folder / name).is_file():
+            problems.skip(f"missing {what}", video, f"has no {name or 'file of this name'} in {folder}.")
             continue
-        cleaned = clean_captions(raw, video, problems, repair_bytes)
-        items.append(_make_item(video, media, tuple(dict.fromkeys(cleaned)), normalise_split(split_of.get(video))))
+        cleaned = tuple(dict.fromkeys(clean_captions(raw, video, problems, repair_bytes)))
+        items.append(_make_item(video, Media(folder, name), cleaned, normalise_split(split_of.get(video))))
     if not items:
         raise DataError(f"{captions}: none of its {len(texts)} videos has {what} in {folder}.")
     return Collection(captions.parent.name, "video", items, problems.skipped)
@@ -96,21 +94,18 @@ def read_video_folder(folder: Path, problems: Problems | None = None) -> Collect
 
 
 def _make_item(name: str, media: Media, captions: tuple[str, ...] = (), split: str | None = None) -> Item:
-    if media.is_features:
-        return Item(name, media, captions, (), split)
-    return Item(name, media, captions, (), split, metadata=VideoMetadata(media.path))
+    metadata = {} if media.is_features else VideoMetadata(media.path)
+    return Item(name, media, captions, (), split, metadata=metadata)
 
 
-def _find_content(
-    captions: Path, features: Path | None, videos: Path | None
-) -> tuple[Path, Callable[[str], Media | None], str]:
-    """Where the videos are, how one is found by its name, and what is there."""
+def _find_content(captions: Path, features: Path | None, videos: Path | None) -> tuple[Path, dict[str, str] | None]:
+    """The folder of the features or of the videos; of videos also the file of each, by its name."""
     beside = captions.parent
     if videos is None and (features is not None or (beside / "features").is_dir()):
         folder = features or beside / "features"
         if not folder.is_dir():
             raise DataError(f"{folder}: no such folder of frame features (one .npy of (frames, dim) per video).")
-        return folder, lambda video: _find_features(folder, video), "features"
+        return folder, None
     folder = videos or (beside / "videos" if (beside / "videos").is_dir() else beside)
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder of videos ({', '.join(sorted(EXTENSIONS))}).")
@@ -125,47 +120,36 @@ def _find_content(
             f"per video) nor any video in {folder} ({', '.join(sorted(EXTENSIONS))}). Say where they are: "
             "features=… or videos=…"
         )
-    return folder, lambda video: Media(folder, files[video]) if video in files else None, "videos"
-
-
-def _find_features(folder: Path, video: str) -> Media | None:
-    return Media(folder, f"{video}.npy") if (folder / f"{video}.npy").is_file() else None
+    return folder, files
 
 
 def _parse_captions(content: Any, path: Path, problems: Problems) -> tuple[dict[str, list[object]], dict[str, str]]:
-    if isinstance(content, dict) and isinstance(content.get("sentences"), list):
-        return _parse_msr_vtt(content, path, problems)
-    if isinstance(content, list) and all(isinstance(entry, dict) and "videoID" in entry for entry in content):
-        return _parse_vatex(content, path, problems), {}
+    """The captions and the split of each video."""
+    texts: dict[str, list[object]] = defaultdict(list)
+    if isinstance(content, dict) and isinstance(content.get("sentences"), list):  # MSR-VTT
+        for entry in complete_entries(content["sentences"], "sentence", _SENTENCE, path.name, problems):
+            texts[str(entry["video_id"])].append(entry["caption"])
+        videos = content.get("videos", [])
+        if not isinstance(videos, list):
+            expected = '[{"video_id", "split"}, …] or nothing'
+            raise DataError(f"{path}: its 'videos' is {videos!r:.40}; expected {expected}.")
+        known = complete_entries(videos, "video", {"video_id": object}, path.name, problems)
+        return texts, {str(video["video_id"]): str(video["split"]) for video in known if video.get("split")}
+    if isinstance(content, list) and all(isinstance(entry, dict) and "videoID" in entry for entry in content):  # VATEX
+        for entry in content:
+            captions = entry.get("enCap", [])
+            if isinstance(captions, list):
+                texts[str(entry["videoID"])] = captions
+            else:
+                message = f"enCap of {entry['videoID']} is {captions!r:.40}; expected a list of captions."
+                problems.error("malformed entry", path.name, message)
+        return texts, {}
     if isinstance(content, dict) and all(isinstance(value, list) for value in content.values()):
         return {str(video): list(captions) for video, captions in content.items()}, {}
     raise DataError(
         f"{path}: not a captions file that is known here: expected {{video: [captions]}}, "
         'MSR-VTT\'s {"sentences": …, "videos": …} or VATEX\'s [{"videoID", "enCap"}].'
     )
-
-
-def _parse_msr_vtt(content: Any, path: Path, problems: Problems) -> tuple[dict[str, list[object]], dict[str, str]]:
-    texts: dict[str, list[object]] = defaultdict(list)
-    for entry in complete_entries(content["sentences"], "sentence", _SENTENCE, path.name, problems):
-        texts[str(entry["video_id"])].append(entry["caption"])
-    videos = content.get("videos", [])
-    if not isinstance(videos, list):
-        raise DataError(f'{path}: its \'videos\' is {videos!r:.40}; expected [{{"video_id", "split"}}, …] or nothing.')
-    known = complete_entries(videos, "video", {"video_id": object}, path.name, problems)
-    return texts, {str(video["video_id"]): str(video["split"]) for video in known if video.get("split")}
-
-
-def _parse_vatex(content: list[dict[str, Any]], path: Path, problems: Problems) -> dict[str, list[object]]:
-    texts: dict[str, list[object]] = {}
-    for entry in content:
-        captions = entry.get("enCap", [])
-        if not isinstance(captions, list):
-            message = f"enCap of {entry['videoID']} is {captions!r:.40}; expected a list of captions."
-            problems.error("malformed entry", path.name, message)
-            continue
-        texts[str(entry["videoID"])] = captions
-    return texts
 
 
 def _assign_splits(path: Path, texts: Iterable[str], split_of: dict[str, str], problems: Problems) -> None:

@@ -85,7 +85,7 @@ def test_a_turned_video_is_upright(tmp_path):
 def test_an_empty_missing_or_foreign_file_is_named_with_the_reason(tmp_path):
     (tmp_path / "empty.mp4").write_bytes(b"")
     (tmp_path / "text.mp4").write_text("no video at all " * 100)
-    for name, why in (("empty.mp4", "empty"), ("text.mp4", "damaged, truncated or not a video"), ("lost.mp4", "opened")):
+    for name, why in (("empty.mp4", "empty"), ("text.mp4", "truncated or not a video"), ("lost.mp4", "opened")):
         with pytest.raises(VideoError, match=f"{name}.*{why}"):
             list(sample_frames(tmp_path / name, 2))
         with pytest.raises(VideoError, match=name):

@@ -193,10 +193,9 @@ def caption_id(item: str, number: int) -> str:
     return f"{item}#{number}"
 
 
-def normalise_caption(caption: str, full_stop: bool = False) -> str:
-    """A caption without what does not change its meaning: case, spacing and, unless `full_stop`, the final stop."""
-    text = " ".join(caption.casefold().split())
-    return text if full_stop else text.rstrip(" .")
+def normalise_caption(caption: str) -> str:
+    """A caption without what does not change its meaning: case, spacing, the final full stop."""
+    return " ".join(caption.casefold().split()).rstrip(" .")
 
 
 class DataError(InputError):

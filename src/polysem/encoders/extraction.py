@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from polysem.cpu_blocks import single_threaded_pool
-from polysem.data.collection import Collection, Skipped
+from polysem.data.collection import Collection, Skipped, caption_id
 from polysem.data.store import FeatureManifest, FeatureStore, StoreEntry, StoreWriter
 from polysem.data.store.layout import Dtype
 from polysem.data.store.writer import SHARD_BYTES
@@ -150,7 +150,7 @@ def extract_texts(
 
 def caption_keys(collection: Collection) -> list[str]:
     """The key of each caption in a store of their features: `"{item id}#{number of the caption, from 0}"`."""
-    return [f"{item.id}#{number}" for item in collection for number in range(len(item.captions))]
+    return [caption_id(item.id, number) for item in collection for number in range(len(item.captions))]
 
 
 def _fill(

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polysem.data.collection import Collection, Item, Skipped, load_features
+from polysem.data.collection import Collection, Item, Skipped, caption_id, load_features
 from polysem.data.images import read_exif
 from polysem.data.video import is_video
 from polysem.errors import InputError, PolysemError
@@ -214,7 +214,7 @@ def _make_captions(item: Item, image: Entry) -> list[Entry]:
     """Captions as items, called id#number, as in stores of caption features."""
     captions = []
     for number, text in enumerate(item.captions):
-        entry = Entry(f"{item.id}#{number}", image.path, text, {**image.metadata, "item": item.id}, item.labels)
+        entry = Entry(caption_id(item.id, number), image.path, text, {**image.metadata, "item": item.id}, item.labels)
         captions.append(replace(entry, hash=hash_entry(entry, _sha256(text.encode(errors="surrogatepass")))))
     return captions
 

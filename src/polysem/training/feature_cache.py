@@ -141,11 +141,8 @@ def check_contents(folder: Path, collection: Collection, takes: str) -> None:
 def checksums(collection: Collection, takes: str) -> dict[str, int]:
     """A number for each picture or caption that changes when it does."""
     if takes == "tokens":
-        return {
-            f"{item.id}#{number}": zlib.crc32(caption.encode())
-            for item in collection
-            for number, caption in enumerate(item.captions)
-        }
+        keys = caption_keys(collection)
+        return {key: zlib.crc32(text.encode()) for key, text in zip(keys, collection.captions, strict=True)}
 
     def checksum(path: Path) -> int:
         try:

@@ -15,8 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from polysem.data.batching import normalise_caption
-from polysem.data.collection import HELD_OUT_NAME, Collection, DataError, Item, open_features
+from polysem.data.collection import HELD_OUT_NAME, Collection, DataError, Item, normalise_caption, open_features
 from polysem.data.store import FeatureStore
 from polysem.errors import InputError
 from polysem.recipes.schema import Data

@@ -86,10 +86,10 @@ def _read_item(
     split = normalise_split(entry.get("split"))
     if split == "restval" and restval_in_train:
         split = "train"
-    boxes = tuple(
-        Box(str(thing["name"]), *(float(side) for side in thing["box"]), thing.get("group"))
-        for thing in entry.get("objects", ())
-        if "box" in thing
-    )
+    boxes = []
+    for thing in entry.get("objects", ()):
+        if "box" in thing:
+            x0, y0, x1, y1 = map(float, thing["box"])
+            boxes.append(Box(str(thing["name"]), x0, y0, x1, y1, thing.get("group")))
     labels = parse_labels(entry.get("labels"), name, problems)
-    return Item(name, Media(folder, file), captions, labels, split, boxes, caption_ids)
+    return Item(name, Media(folder, file), captions, labels, split, tuple(boxes), caption_ids)

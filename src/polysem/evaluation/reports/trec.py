@@ -24,6 +24,7 @@ import numpy as np
 
 from polysem.atomic_write import replace_file
 from polysem.data.collection import Collection
+from polysem.encoders import caption_keys
 from polysem.errors import InputError
 from polysem.evaluation.ranking import Ranking
 from polysem.evaluation.relevance import Ints
@@ -57,7 +58,7 @@ def caption_ids(gallery: Collection) -> list[str]:
     own = [name for item in gallery for name in item.caption_ids]
     if len(own) == len(set(own)) and all(len(item.caption_ids) == len(item.captions) for item in gallery):
         return own
-    return [f"{item.id}#{n}" for item in gallery for n in range(len(item.captions))]
+    return caption_keys(gallery)
 
 
 def write_qrels(path: str | Path, ranking: Ranking, queries: Sequence[str], gallery: Sequence[str]) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from polysem.data.collection import Collection
 from polysem.evaluation.ranking import Ranking
 from polysem.evaluation.score_matrix import Scores
-from polysem.synthetic.scenes.english import plural, singular
+from polysem.synthetic.scenes.english import name_noun
 
 ConfusionKind = Literal["fits too", "super-class", "semantic", "unrelated"]
 KINDS: dict[ConfusionKind, str] = {
@@ -42,7 +42,7 @@ class NameFinder:
     def __init__(self, names: Iterable[str]) -> None:
         self._name_of: dict[str, str] = {}
         for name in sorted(set(names)):
-            for form in (name, singular(name), plural(name), f"{name}s"):
+            for form in (name, name_noun(name), name_noun(name, several=True), f"{name}s"):
                 self._name_of.setdefault(form.lower(), name)
         # The longest first: a "fir tree" names no "tree".
         forms = "|".join(re.escape(form) for form in sorted(self._name_of, key=len, reverse=True))

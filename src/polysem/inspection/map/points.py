@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from polysem.encoders import caption_keys
 from polysem.errors import InputError, NonFiniteError, kind
 from polysem.inspection.gallery import EmbeddedGallery
 
@@ -77,9 +78,8 @@ def make_points(gallery: EmbeddedGallery) -> list[MapPoints]:
     ids = [item.id for item in items]
     texts = [item.captions[0] if item.captions else item.id for item in items]
     owners = [items[owner] for owner in items.caption_items.tolist()]
-    caption_ids = [f"{item.id}#{number}" for item in items for number in range(len(item.captions))]
-    partners = [item.id for item in owners]
+    keys, partners = caption_keys(items), [item.id for item in owners]
     return [
         MapPoints(embeddings.images, "image", ids, texts, [item.labels for item in items], ids),
-        MapPoints(embeddings.texts, "text", caption_ids, items.captions, [item.labels for item in owners], partners),
+        MapPoints(embeddings.texts, "text", keys, items.captions, [item.labels for item in owners], partners),
     ]

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from polysem import PolysemError, similarity
+from polysem.search.engine.scoring import find_scoring
 from support import unit
 
 SETTINGS = {
@@ -256,3 +257,30 @@ def test_blocks_hold_no_more_than_the_budget(setting, k, dim, monkeypatch):
         build(setting).scores(a.clone().requires_grad_(grad), b, budget_mb=0.25)
         assert len(seen) > 1
         assert max(seen) <= 0.25
+
+
+@pytest.mark.parametrize("setting", [*SETTINGS, "cosine"])
+def test_exact_search_computes_what_the_similarity_does_or_says_that_it_cannot(setting):
+    config = SETTINGS.get(setting, {"name": setting})
+    part, size = similarity.build(**config), 1 if setting == "cosine" else 3
+    scoring = find_scoring(config)
+    assert (scoring is None) == (part.inner_product_score() is None)
+    assert (scoring is None) == ("match" in setting or "euclidean" in setting)
+    if scoring is not None:
+        a, b = unit(4, size, 8).double(), unit(4, size, 8, seed=1).double()
+        products = (a @ b.transpose(1, 2)).numpy()
+        torch.testing.assert_close(torch.from_numpy(scoring.exact(products)), part.scores(a, b).diagonal())
+
+
+def test_a_formula_that_exact_search_does_not_know_is_refused_when_the_class_is_defined():
+    with pytest.raises(PolysemError, match=r"Median\.search_formula 'median'.*chamfer, max, smooth_chamfer"):
+        type("Median", (similarity.Chamfer,), {"search_formula": "median"})
+    for formula, alpha in (("max", 16.0), ("smooth_chamfer", math.inf), ("median", math.inf)):
+        with pytest.raises(PolysemError, match=f"max, chamfer, smooth_chamfer.*{formula}"):
+            similarity.InnerProductScore(formula, alpha)
+
+
+def test_a_subclass_that_reduces_in_another_way_is_not_searched_by_its_parents_formula():
+    own = type("Lowest", (similarity.SmoothChamfer,), {"reduce": lambda _, c: c.amin((1, 2))})
+    assert own().inner_product_score() is None
+    assert type("Same", (similarity.SmoothChamfer,), {})().inner_product_score() is not None

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from polysem import masked_ops
 from polysem.objectives.base import Loss, Regulariser, registry
-from polysem.similarity.distance import distances
+from polysem.similarity.base import distances
 
 # Kernel entries held at once; a batch of 1,200 sets of four has 23 million.
 _BLOCK = 1 << 22

@@ -17,25 +17,42 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from polysem import cpu_blocks
-from polysem.errors import InputError, kind
+from polysem.errors import ConfigError, InputError, kind, unknown
 from polysem.registry import Part, Registry
 
 registry: Registry[Similarity] = Registry("similarity")
 
 Reduce = Callable[[Tensor], Tensor]
 
+FORMULAS = ("max", "chamfer", "smooth_chamfer")
+"""What the search engine and its C kernels compute from inner products: the maximum over all pairs, the mean both ways
+of maxima over the other set, and the same with soft maxima."""
+
+DISTANCE_FLOPS = 4
+"""Per pair, from the inner product to the distance: sum of squares, difference, clamp and root."""
+
 
 @dataclass(frozen=True)
 class InnerProductScore:
-    """A similarity as exact search uses it: monotone in every inner product of two sets, and moving by no more than
-    they do, so that bounds on inner products are bounds on the score.
+    """A similarity as exact search computes it from inner products: by one of `FORMULAS`, and by no other.
 
-    alpha: of the soft maximum; infinite for a plain one.
-    both_ways: the mean over each set's elements of their maxima over the other set; else the maximum over all pairs.
+    Each is monotone in every inner product and moves by no more than they do, so that bounds on inner products are
+    bounds on the score. alpha: of smooth_chamfer's soft maximum; infinite for the plain maximum of the other two.
     """
 
+    formula: str
     alpha: float = math.inf
-    both_ways: bool = False
+
+    def __post_init__(self) -> None:
+        if self.formula not in FORMULAS or (self.formula == "smooth_chamfer") != (0 < self.alpha < math.inf):
+            raise ConfigError(
+                f"Exact search computes {', '.join(FORMULAS)}, the last with a finite alpha > 0; got {self}. "
+                "Leave search_formula out of a similarity of another formula: its own code scores it."
+            )
+
+    @property
+    def both_ways(self) -> bool:
+        return self.formula != "max"
 
 
 # Values held at once for each element pair: the product, its reductions and their intermediates; with a gradient, also
@@ -59,6 +76,18 @@ class Similarity(Part):
     """Whether it divides by the vectors' norms, so that their length does not count."""
     single_vectors: ClassVar[bool] = False
     """Whether it compares sets of one alone."""
+    search_formula: ClassVar[str | None] = None
+    """Which of `FORMULAS` its `reduce` is: then it can be searched exactly. Checked when the class is defined; a
+    subclass with a `reduce` of its own has to say it anew."""
+    alpha: float = math.inf
+    """Of the soft maximum; infinite for a plain one."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "reduce" in vars(cls):
+            cls.search_formula = vars(cls).get("search_formula")
+        if cls.search_formula not in (None, *FORMULAS):
+            raise unknown(f"formula of exact search in {cls.__name__}.search_formula", cls.search_formula, FORMULAS)
 
     def __init__(self, budget_mb: PositiveFloat = 256.0) -> None:
         """budget_mb: memory for intermediate values; larger problems are cut into blocks that fit."""
@@ -87,10 +116,26 @@ class Similarity(Part):
             raise InputError(f"budget_mb must be a positive number, got {budget}.")
         values = int(budget * 2**20 / a.element_size())
         wants_gradient = a.requires_grad or b.requires_grad or any(p.requires_grad for p in self.parameters())
+        differentiable = torch.is_grad_enabled() and wants_gradient
         with torch.autocast(a.device.type, enabled=False):
-            if torch.is_grad_enabled() and wants_gradient:
-                return self._scores_with_gradient(a, b, values)
-            return self._scores_in_blocks(a, b, values)
+            block = partial(self._score_block, self.reducer(a, b))
+            if differentiable:
+                rows, columns = _block_size(a, b, values, _COPIES_WITH_GRADIENT)
+            else:
+                rows, columns = _block_size(a, b, values // cpu_blocks.count(a.device), _COPIES, self._cache_pairs)
+            if rows >= len(a) and columns >= len(b):
+                return block(a, b)
+            if differentiable:  # the insides of a block are made again for the gradient
+                again = partial(checkpoint, block, use_reentrant=False, preserve_rng_state=False)
+                return torch.cat([torch.cat([again(x, y) for y in b.split(columns)], dim=1) for x in a.split(rows)])
+            scores = a.new_empty(len(a), len(b))
+
+            def fill(i: int, t: int) -> None:
+                scores[i : i + rows, t : t + columns] = block(a[i : i + rows], b[t : t + columns])
+
+            corners = [partial(fill, i, t) for t in range(0, len(b), columns) for i in range(0, len(a), rows)]
+            cpu_blocks.run(corners, a.device)
+            return scores
 
     def contributions(self, x: Tensor, y: Tensor) -> Tensor:
         """(..., K, D), (..., L, D) -> (..., K, L): each element pair's share of the score. The shares sum to it."""
@@ -110,8 +155,8 @@ class Similarity(Part):
         return x @ y
 
     def inner_product_score(self) -> InnerProductScore | None:
-        """How exact search scores with it; None where inner products do not bound the score."""
-        return None
+        """How exact search scores with it, by its `search_formula`; None where it cannot."""
+        return None if self.search_formula is None else InnerProductScore(self.search_formula, self.alpha)
 
     @abstractmethod
     def reduce(self, c: Tensor) -> Tensor:
@@ -124,8 +169,7 @@ class Similarity(Part):
     def flops(self, K: int, L: int, D: int) -> int:
         """Floating-point operations to score one pair, sets of K and L vectors of width D.
 
-        A sum, product, comparison or value of a function counts one, and so a multiply-add two. What depends on one
-        side alone is left out: all pairs of an item share it.
+        A sum, product, comparison or function value counts one. What depends on one side alone is left out.
         """
         return 2 * K * L * D + self.reduce_flops(K, L)
 
@@ -137,41 +181,6 @@ class Similarity(Part):
         """The way to `reduce` these two sides; a similarity may have a faster one for sides that allow it."""
         return self.reduce
 
-    def _scores_in_blocks(self, a: Tensor, b: Tensor, values: int) -> Tensor:
-        reduce = self.reducer(a, b)
-        rows, columns = _block(a, b, values // cpu_blocks.count(a.device), _COPIES, self._cache_pairs)
-        if rows >= len(a) and columns >= len(b):
-            return self._score_block(reduce, a, b)
-        scores = a.new_empty(len(a), len(b))
-
-        def fill(i: int, t: int) -> None:
-            block = self._score_block(reduce, a[i : i + rows], b[t : t + columns])
-            scores[i : i + rows, t : t + columns] = block
-
-        blocks = [partial(fill, i, t) for t in range(0, len(b), columns) for i in range(0, len(a), rows)]
-        cpu_blocks.run(blocks, a.device)
-        return scores
-
-    def _scores_with_gradient(self, a: Tensor, b: Tensor, values: int) -> Tensor:
-        """In one piece if that fits the budget; else in blocks whose insides are made again for the gradient."""
-        reduce = self.reducer(a, b)
-        rows, columns = _block(a, b, values, _COPIES_WITH_GRADIENT)
-        if rows >= len(a) and columns >= len(b):
-            return self._score_block(reduce, a, b)
-        block = partial(self._score_block, reduce)
-        return torch.cat(
-            [
-                torch.cat(
-                    [
-                        checkpoint(block, part, texts, use_reentrant=False, preserve_rng_state=False)
-                        for texts in b.split(columns)
-                    ],
-                    dim=1,
-                )
-                for part in a.split(rows)
-            ]
-        )
-
     def _score_block(self, reduce: Reduce, a: Tensor, b: Tensor) -> Tensor:
         """(i, K, D), (t, L, D) -> (i, t)."""
         # The texts innermost, so that a reduction over elements runs along contiguous memory.
@@ -180,7 +189,7 @@ class Similarity(Part):
         return reduce(c.view(len(a), a.shape[1], b.shape[1], len(b)))
 
 
-def _block(a: Tensor, b: Tensor, values: int, copies: int, most_pairs: float = math.inf) -> tuple[int, int]:
+def _block_size(a: Tensor, b: Tensor, values: int, copies: int, most_pairs: float = math.inf) -> tuple[int, int]:
     """How many sets of each side to take at once so that about `values` numbers are held: `copies` for each element
     pair and one for each number of the two sides; and no more than `most_pairs` of the former."""
     i, t = max(1, len(a)), max(1, len(b))
@@ -214,6 +223,19 @@ def _check_sides(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 def _scoring_dtype(a: Tensor, b: Tensor) -> torch.dtype:
     """float32 at least: half precision is for storage."""
     return torch.promote_types(torch.promote_types(a.dtype, b.dtype), torch.float32)
+
+
+def squared_distances(x: Tensor, y: Tensor) -> Tensor:
+    """(..., M, D), (..., D, N) -> (..., M, N)."""
+    squares = x.square().sum(-1, keepdim=True) + y.square().sum(-2, keepdim=True)
+    return (squares - 2 * x @ y).clamp(min=0)
+
+
+def distances(x: Tensor, y: Tensor) -> Tensor:
+    """The root of `squared_distances`, with gradient 0 where two points coincide."""
+    squared = squared_distances(x, y)
+    together = squared == 0  # not "squared > 0", which would take NaN for a perfect match
+    return torch.where(together, 0.0, torch.where(together, 1.0, squared).sqrt())
 
 
 def split_evenly(c: Tensor, dim: int | tuple[int, ...]) -> Tensor:

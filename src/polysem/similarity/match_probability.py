@@ -8,8 +8,7 @@ from pydantic import PositiveFloat
 from torch import Tensor, nn
 
 from polysem.errors import ConfigError
-from polysem.similarity.base import Similarity, registry
-from polysem.similarity.distance import DISTANCE_FLOPS, squared_distances
+from polysem.similarity.base import DISTANCE_FLOPS, Similarity, registry, squared_distances
 
 
 @registry.register("match_probability")
@@ -38,15 +37,13 @@ class MatchProbability(Similarity):
     ) -> None:
         super().__init__(budget_mb)
         self.form = form
-        default_scale, default_shift = (1.0, 0.0) if form == "dive" else (15.0, 15.0)
-        for name, value in (
-            ("scale", default_scale if scale is None else scale),
-            ("shift", default_shift if shift is None else shift),
-        ):
+        defaults = (1.0, 0.0) if form == "dive" else (15.0, 15.0)
+        for name, value, default in zip(("scale", "shift"), (scale, shift), defaults, strict=True):
+            start = torch.tensor([default if value is None else value])
             if learnable:
-                self.register_parameter(name, nn.Parameter(torch.tensor([value])))
+                self.register_parameter(name, nn.Parameter(start))
             else:
-                self.register_buffer(name, torch.tensor([value]))
+                self.register_buffer(name, start)
 
     def translate_official(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if self.form == "dive":

@@ -1,4 +1,4 @@
-"""Chamfer similarities: each element with its nearest in the other set, by a hard or a soft maximum."""
+"""Similarities of inner products: the cosine, the best pair of two sets (MIL), Chamfer and smooth-Chamfer."""
 
 from __future__ import annotations
 
@@ -7,8 +7,70 @@ from typing import Literal
 from pydantic import PositiveFloat
 from torch import Tensor
 
-from polysem.similarity.base import InnerProductScore, Reduce, Similarity, registry, split_evenly
-from polysem.similarity.distance import DISTANCE_FLOPS, distances
+from polysem import masked_ops
+from polysem.errors import InputError
+from polysem.similarity.base import (
+    DISTANCE_FLOPS,
+    InnerProductScore,
+    Reduce,
+    Similarity,
+    distances,
+    registry,
+    split_evenly,
+)
+
+# Largest exponent for which sums of exponentials are safe in float32 without subtracting the maximum first.
+_SAFE_EXPONENT = 40.0
+
+
+@registry.register("cosine")
+class Cosine(Similarity):
+    """Cosine of two single vectors, whatever their length: what every model of one vector per item is compared by.
+
+    On sets of one unit vector all other similarities but match probability equal it.
+    """
+
+    _cache_pairs = 1 << 23  # nothing is reduced: only the matrix product counts
+
+    normalises = True
+    single_vectors = True
+    search_formula = "max"
+
+    def prepare(self, x: Tensor) -> Tensor:
+        return masked_ops.unit(x)
+
+    def reduce(self, c: Tensor) -> Tensor:
+        if c.shape[1:3] != (1, 1):
+            raise InputError(
+                f"cosine compares single vectors, got sets of {c.shape[1]} and {c.shape[2]}. "
+                "For sets choose smooth_chamfer, chamfer, mil or match_probability."
+            )
+        return c[:, 0, 0]
+
+    def reduce_flops(self, K: int, L: int) -> int:
+        return 0
+
+    def shares(self, c: Tensor) -> Tensor:
+        return c
+
+
+@registry.register("mil")
+class MIL(Similarity):
+    """Multiple-instance learning of PVSE: the best element pair alone. Elements that never win are never trained.
+
+    s(A, B) = max_xy c(x, y)
+    """
+
+    search_formula = "max"
+
+    def reduce(self, c: Tensor) -> Tensor:
+        return c.amax((1, 2))
+
+    def reduce_flops(self, K: int, L: int) -> int:
+        return K * L - 1
+
+    def shares(self, c: Tensor) -> Tensor:
+        return c * split_evenly(c, (-2, -1))
 
 
 @registry.register("chamfer")
@@ -18,24 +80,18 @@ class Chamfer(Similarity):
     s(A, B) = (mean_x max_y c(x, y) + mean_y max_x c(x, y)) / 2
     """
 
-    def inner_product_score(self) -> InnerProductScore:
-        return InnerProductScore(both_ways=True)
+    search_formula = "chamfer"
 
     def reduce(self, c: Tensor) -> Tensor:
         return (c.amax(2).mean(1) + c.amax(1).mean(1)) / 2
 
     def reduce_flops(self, K: int, L: int) -> int:
-        maxima = K * (L - 1) + L * (K - 1)
-        return maxima + (K + L) + 2  # two means, then theirs
+        return K * (L - 1) + L * (K - 1) + (K + L) + 2  # maxima, two means, then theirs
 
     def shares(self, c: Tensor) -> Tensor:
         rows = split_evenly(c, -1) / c.shape[-2]
         columns = split_evenly(c, -2) / c.shape[-1]
         return c * (rows + columns) / 2
-
-
-# Largest exponent for which sums of exponentials are safe in float32 without subtracting the maximum first.
-_SAFE_EXPONENT = 40.0
 
 
 @registry.register("smooth_chamfer")
@@ -48,6 +104,8 @@ class SmoothChamfer(Similarity):
     not 1: margins live on that scale. metric "euclidean" puts minus the distance in place of the cosine.
     """
 
+    search_formula = "smooth_chamfer"
+
     def __init__(
         self,
         alpha: PositiveFloat = 16.0,
@@ -58,7 +116,7 @@ class SmoothChamfer(Similarity):
         self.alpha, self.metric = alpha, metric
 
     def inner_product_score(self) -> InnerProductScore | None:
-        return InnerProductScore(self.alpha, both_ways=True) if self.metric == "cosine" else None
+        return super().inner_product_score() if self.metric == "cosine" else None
 
     def closeness(self, x: Tensor, y: Tensor) -> Tensor:
         return x @ y if self.metric == "cosine" else -distances(x, y)

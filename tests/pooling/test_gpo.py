@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from polysem import LocalFeatures, PolysemError, pooling
-from polysem.pooling import coefficients
+from polysem.pooling import gpo
 from support import assert_close, assert_gradient, batch, cases, load_case, shaken
 
 
@@ -147,7 +147,7 @@ def test_copies_and_pickles_carry_no_cache():
 
 
 def test_the_cache_is_bounded(monkeypatch):
-    monkeypatch.setattr(coefficients, "_CACHE_VALUES", 50)
+    monkeypatch.setattr(gpo, "_CACHE_VALUES", 50)
     part = shaken(pooling.build("gpo"))
     with torch.no_grad():
         for length in range(1, 60):

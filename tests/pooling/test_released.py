@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from polysem import LocalFeatures, PolysemError, pooling
-from polysem.pooling.lip import gate, lip
+from polysem.pooling.softmax_pooling import gate, pool_by_softmax
 from support import assert_close, assert_gradient, cases, load_case
 
 
@@ -58,7 +58,7 @@ def test_lip_gate_and_pooling():
     x, raw = case.input["features"], case.input["raw_logit"]
     assert_close(gate(raw, 12.0), case.output["logit"], atol=1e-5)
     mask = torch.ones(x.shape[:2], dtype=torch.bool)
-    assert_close(lip(x, gate(raw, 12.0), mask), case.output["pooled"], atol=1e-5)
+    assert_close(pool_by_softmax(x, gate(raw, 12.0), mask), case.output["pooled"], atol=1e-5)
 
 
 def test_lip_over_image_windows():
@@ -74,7 +74,7 @@ def test_lip_over_image_windows():
         return cut.view(batch, channels, 9, -1).permute(0, 3, 2, 1).flatten(0, 1)
 
     mask = windows(torch.ones_like(x))[..., 0] > 0
-    pooled = lip(windows(x), windows(gate(raw, 12.0)), mask)
+    pooled = pool_by_softmax(windows(x), windows(gate(raw, 12.0)), mask)
     assert not mask.all()
     assert_close(pooled.view(2, 16, 6).transpose(1, 2).reshape(2, 6, 4, 4), case.output["pooled"], atol=1e-5)
 

@@ -11,14 +11,11 @@ Example:
     2
 """
 
-from polysem.pooling.adapool import AdaPool
-from polysem.pooling.adpool import AdPool
 from polysem.pooling.base import Pooling, registry
 from polysem.pooling.contextual import GCN, SelfAttention, Seq2Seq
-from polysem.pooling.fspool import FSPool
-from polysem.pooling.gpo import GPO
-from polysem.pooling.lip import LIP
-from polysem.pooling.simple import KMax, Max, Mean, SoftPool
+from polysem.pooling.gpo import GPO, FSPool
+from polysem.pooling.mean_max import KMax, Max, Mean
+from polysem.pooling.softmax_pooling import LIP, AdaPool, AdPool, SoftPool
 
 registry.import_folder(__name__, __path__)
 

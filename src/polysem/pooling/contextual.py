@@ -21,8 +21,7 @@ def last_state(gru: nn.GRU, x: Tensor, mask: Tensor) -> Tensor:
     steps = torch.arange(mask.shape[1], device=mask.device)
     # Bring the real tokens of each item to the front, in order, so that a state never passes through padding.
     order = torch.where(mask, steps, steps + mask.shape[1]).argsort(1)
-    packed = x.gather(1, order[..., None].expand_as(x))
-    states, _ = gru(packed)
+    states, _ = gru(x.gather(1, order[..., None].expand_as(x)))
     last = (mask.sum(1) - 1)[:, None, None].expand(-1, 1, states.shape[2])
     result: Tensor = states.gather(1, last).squeeze(1)
     return result
@@ -59,9 +58,8 @@ class RelationLayer(nn.Module):
             every: Tensor = self.norm(self.out(relations @ messages).flatten(0, 1)).view(*mask.shape, -1)
             return x + every.masked_fill(~real, 0.0)
         update = torch.zeros_like(x)
-        update[mask] = masked_ops.batch_norm(self.norm, self.out(relations @ messages)[mask]).to(
-            x.dtype
-        )  # autocast may differ
+        normed = masked_ops.batch_norm(self.norm, self.out(relations @ messages)[mask])
+        update[mask] = normed.to(x.dtype)  # autocast may differ
         return x + update
 
 
@@ -100,9 +98,8 @@ class GCN(Pooling):
             tensor = torch.as_tensor(value)
             layer = re.fullmatch(r"Rs_GCN_(\d+)\.(g|theta|phi|W\.0|W\.1)\.(\w+)", name)
             if layer:
-                own[f"layers.{int(layer[1]) - 1}.{inner[layer[2]]}.{layer[3]}"] = (
-                    tensor.flatten(1) if tensor.ndim == 3 else tensor
-                )
+                ours = f"layers.{int(layer[1]) - 1}.{inner[layer[2]]}.{layer[3]}"
+                own[ours] = tensor.flatten(1) if tensor.ndim == 3 else tensor
             elif name.startswith("img_rnn."):
                 own["gru." + name.removeprefix("img_rnn.")] = tensor
             else:

@@ -1,8 +1,6 @@
-"""Poolings without weights of their own: the mean, the maximum, the mean of the k largest, and a soft maximum."""
+"""Poolings without weights of their own: the mean, the maximum and the mean of the k largest."""
 
 from __future__ import annotations
-
-from typing import Literal
 
 import torch
 from pydantic import PositiveInt
@@ -48,7 +46,7 @@ class KMax(Pooling):
 
     def pool(self, x: Tensor, mask: Tensor) -> Tensor:
         if masked_ops.is_tracing():  # from a full sort: how many there are to take is not known
-            taken = masked_ops.ranks(mask) & (torch.arange(mask.shape[1], device=mask.device) < self.k)
+            taken = self._taken(mask)
             return masked_ops.mean(masked_ops.sort_descending(x, mask).masked_fill(~taken[..., None], 0.0), taken)
         k = min(self.k, x.shape[1])
         filled = x.masked_fill(~mask[..., None], float("-inf")).transpose(1, 2)
@@ -57,36 +55,8 @@ class KMax(Pooling):
         return masked_ops.mean(largest.masked_fill(~taken[..., None], 0.0), taken)
 
     def weigh(self, x: Tensor, mask: Tensor) -> Tensor:
-        taken = masked_ops.ranks(mask) & (torch.arange(x.shape[1], device=x.device) < self.k)
+        taken = self._taken(mask)
         return scatter_to_tokens((taken / taken.sum(1, keepdim=True)).to(x.dtype)[..., None], x, mask)
 
-
-def softpool(x: Tensor, mask: Tensor) -> Tensor:
-    """sum_i softmax_i(x_ij) x_ij for every dimension j. (B, N, D), (B, N) -> (B, D)."""
-    return (masked_ops.softmax(x, mask[..., None], dim=1) * x).sum(1)
-
-
-@registry.register("softpool")
-class SoftPool(Pooling):
-    """A soft maximum per dimension: values weighted by their own softmax. AdPool's embedding level alone.
-
-    variant "official" follows the released CPU path, which is another function: one weight per token, the sum of the
-    exponentials over all dimensions, and an output clamped at 0.
-    """
-
-    def __init__(self, dim: PositiveInt | None = None, variant: Literal["paper", "official"] = "paper") -> None:
-        super().__init__(dim)
-        self.variant = variant
-
-    def pool(self, x: Tensor, mask: Tensor) -> Tensor:
-        if self.variant == "paper":
-            return softpool(x, mask)
-        # softmax over tokens of logsumexp over dimensions = sum_d e^x / sum_nd e^x, without overflow
-        weights = masked_ops.softmax(x.logsumexp(-1), mask, dim=1)
-        return (weights[..., None] * x).sum(1).clamp(min=0)
-
-    def weigh(self, x: Tensor, mask: Tensor) -> Tensor:
-        if self.variant == "paper":
-            return masked_ops.softmax(x, mask[..., None], dim=1)
-        weights = masked_ops.softmax(x.logsumexp(-1), mask, dim=1)[..., None]
-        return weights * ((weights * x).sum(1, keepdim=True) > 0)  # what is clamped has no weight
+    def _taken(self, mask: Tensor) -> Tensor:
+        return masked_ops.ranks(mask) & (torch.arange(mask.shape[1], device=mask.device) < self.k)

@@ -54,7 +54,7 @@ def scores_for(positives, seed=0, dtype=torch.float64):
 def obvious(part, scores, positives):
     """One positive pair and one negative at a time, rows as anchors; the two directions are added by the caller."""
     name, terms = part.config["name"], []
-    k = part.negatives(scores, positives) if name == "adopt" else None
+    k = part.choose_k(scores, positives) if name == "adopt" else None
     for i in range(len(scores)):
         negatives = [float(scores[i, n]) for n in range(scores.shape[1]) if not positives[i, n]]
         for t in range(scores.shape[1]):

@@ -7,7 +7,7 @@ import torch
 
 from polysem import LocalFeatures, PolysemError, objectives, sets
 from polysem.objectives import LabelledBatch
-from polysem.objectives.masked_modelling import region_terms, word_terms
+from polysem.objectives.label_objectives import region_terms, word_terms
 from support import assert_close, load_case
 
 
@@ -158,7 +158,7 @@ def test_a_region_is_told_from_the_others_by_its_features():
 
 def test_lambda_is_what_a_config_calls_it():
     part = objectives.build("semantic_sharing", **{"lambda": 0.01})
-    assert part.config["lambda"] == part.hidden_weight == 0.01
+    assert part.config["lambda"] == part.masked_weight == 0.01
     assert objectives.build(**part.config).config == part.config
     assert "lambda" in [knob.name for knob in objectives.describe("labels").knobs]
     with pytest.raises(PolysemError, match="lambda"):

@@ -9,12 +9,10 @@ Example:
     {'i2t': 0.1, 't2i': 0.3}
 """
 
-from polysem.objectives.adopt import AdOpt
 from polysem.objectives.base import LabelledBatch, LabelObjective, Loss, Objective, Regulariser, registry
-from polysem.objectives.dscmr import DSCMR
-from polysem.objectives.infonce import InfoNCE
+from polysem.objectives.infonce import AdOpt, InfoNCE
+from polysem.objectives.label_objectives import DSCMR, SemanticSharingLoss
 from polysem.objectives.regularisers import MMD, Diversity
-from polysem.objectives.semantic_sharing import SemanticSharingLoss
 from polysem.objectives.triplet import Triplet
 
 registry.import_folder(__name__, __path__)

@@ -50,7 +50,21 @@ class Objective(Part):
         self.epoch = epoch
 
     def forward(self, scores: Tensor, positives: Tensor) -> Loss:
-        check_scores(scores, positives)
+        if not isinstance(scores, Tensor) or scores.ndim != 2 or not scores.is_floating_point():
+            raise InputError(f"Scores must be a floating-point (images, texts) tensor, got {kind(scores)}.")
+        if not isinstance(positives, Tensor) or positives.dtype != torch.bool or positives.shape != scores.shape:
+            raise InputError(
+                f"Positives must be a bool mask of the scores' shape {tuple(scores.shape)}, got {kind(positives)}. "
+                "One text per image: torch.eye(n, dtype=torch.bool)."
+            )
+        if not bool(positives.any()):
+            raise InputError("No pair of this batch is a positive; check how the mask was made.")
+        if not bool(scores.detach().isfinite().all()):
+            bad = (~scores.detach().isfinite()).nonzero()
+            raise NonFiniteError(
+                f"{len(bad)} of {scores.numel()} scores are NaN or infinite, first at (image {bad[0, 0]}, text "
+                f"{bad[0, 1]}). Check the features, or lower the learning rate if this happens while training."
+            )
         return self.loss(scores, positives)
 
     @abstractmethod
@@ -68,8 +82,7 @@ class Regulariser(Part):
         for side, x in (("images", images), ("texts", texts)):
             if not isinstance(x, Tensor) or x.ndim != 3 or not x.is_floating_point() or x.numel() == 0:
                 raise InputError(
-                    f"{type(self).__name__} takes {side} as a floating-point (items, set size, dim) tensor, "
-                    f"got {kind(x)}."
+                    f"{type(self).__name__} takes floating-point {side} of (items, set size, dim), got {kind(x)}."
                 )
             if not bool(x.detach().isfinite().all()):
                 raise NonFiniteError(f"{type(self).__name__}: {side} hold NaN or infinity. Check the learning rate.")
@@ -82,28 +95,10 @@ class Regulariser(Part):
         """The loss of checked inputs."""
 
 
-def check_scores(scores: Tensor, positives: Tensor) -> None:
-    if not isinstance(scores, Tensor) or scores.ndim != 2 or not scores.is_floating_point():
-        raise InputError(f"Scores must be a floating-point (images, texts) tensor, got {kind(scores)}.")
-    if not isinstance(positives, Tensor) or positives.dtype != torch.bool or positives.shape != scores.shape:
-        raise InputError(
-            f"Positives must be a bool mask of the scores' shape {tuple(scores.shape)}, got {kind(positives)}. "
-            "One text per image: torch.eye(n, dtype=torch.bool)."
-        )
-    if not bool(positives.any()):
-        raise InputError("No pair of this batch is a positive; check how the mask was made.")
-    if not bool(scores.detach().isfinite().all()):
-        bad = (~scores.detach().isfinite()).nonzero()
-        raise NonFiniteError(
-            f"{len(bad)} of {scores.numel()} scores are NaN or infinite, "
-            f"first at (image {bad[0, 0]}, text {bad[0, 1]}). "
-            "Check the features, or lower the learning rate if this happens while training."
-        )
-
-
 def anchors_and_matches(positives: Tensor) -> tuple[Tensor, Tensor]:
     """(I, T) -> row and column of every positive pair whose row, the anchor, also has a negative."""
-    return matching_pairs(positives & ~positives.all(1, keepdim=True))
+    anchor, match = (positives & ~positives.all(1, keepdim=True)).nonzero(as_tuple=True)
+    return anchor, match
 
 
 def average(terms: Tensor) -> Tensor:
@@ -125,18 +120,27 @@ class LabelObjective(Part):
     """Maps predicted and true labels of images (I) and texts (T) to a `Loss`; a text has its image's labels.
 
     positives: (I, T) bool, which of them belong together.
-    hidden_weight: of the masked-modelling loss, which training adds; 0 masks no tokens.
+    masked_weight: of the masked-modelling loss, which training adds; 0 masks no tokens.
     """
 
     collapse: ClassVar[Collapse | None] = "labels"
-    hidden_weight: float = 0.0
+    masked_weight: float = 0.0
 
     def set_epoch(self, epoch: int) -> None:
         """Label objectives have no schedule."""
 
     def forward(self, images: LabelledBatch, texts: LabelledBatch, positives: Tensor) -> Loss:
         for side, batch in (("images", images), ("texts", texts)):
-            _check_labels(side, batch)
+            predicted = batch.residual[:, 0] if batch.logits is None else batch.logits
+            if predicted.shape != batch.labels.shape:
+                raise InputError(
+                    f"The {side} predict {predicted.shape[1]} classes, and their labels have shape "
+                    f"{tuple(batch.labels.shape)}; expected {tuple(predicted.shape)} (items, classes)."
+                )
+            if not bool(predicted.detach().isfinite().all()):
+                raise NonFiniteError(
+                    f"The class predictions of the {side} hold NaN or infinity. Lower the learning rate."
+                )
         if positives.dtype != torch.bool or positives.shape != (len(images.labels), len(texts.labels)):
             raise InputError(
                 f"Positives must be a bool mask of shape {(len(images.labels), len(texts.labels))} (images, texts), "
@@ -147,20 +151,3 @@ class LabelObjective(Part):
     @abstractmethod
     def loss(self, images: LabelledBatch, texts: LabelledBatch, positives: Tensor) -> Loss:
         """The loss of checked inputs."""
-
-
-def _check_labels(side: str, batch: LabelledBatch) -> None:
-    predicted = batch.residual[:, 0] if batch.logits is None else batch.logits
-    if predicted.shape != batch.labels.shape:
-        raise InputError(
-            f"The {side} predict {predicted.shape[1]} classes, and their labels have shape "
-            f"{tuple(batch.labels.shape)}; expected {tuple(predicted.shape)} (items, classes)."
-        )
-    if not bool(predicted.detach().isfinite().all()):
-        raise NonFiniteError(f"The class predictions of the {side} hold NaN or infinity. Lower the learning rate.")
-
-
-def matching_pairs(positives: Tensor) -> tuple[Tensor, Tensor]:
-    """(I, T) -> row and column of every positive pair."""
-    row, column = positives.nonzero(as_tuple=True)
-    return row, column

@@ -33,14 +33,14 @@ class MMD(Regulariser):
         x, y = images.flatten(0, 1), texts.flatten(0, 1)
         # Small differences of distances: half precision would leave nothing of them.
         with torch.autocast(x.device.type, enabled=False):
-            mmd = self._within(x) - 2 * self._across(x, y).sum() / (len(x) * len(y)) + self._within(y)
+            mmd = self._mean_kernel(x) - 2 * self._sum_kernel(x, y).sum() / (len(x) * len(y)) + self._mean_kernel(y)
         return Loss(mmd, {"mmd": mmd})
 
-    def _within(self, x: Tensor) -> Tensor:
+    def _mean_kernel(self, x: Tensor) -> Tensor:
         """Mean kernel of x with itself. A point's distance to itself is 0 by definition, not by subtraction."""
-        return (self._across(x, x, same=True).sum() + len(x)) / len(x) ** 2
+        return (self._sum_kernel(x, x, same=True).sum() + len(x)) / len(x) ** 2
 
-    def _across(self, x: Tensor, y: Tensor, same: bool = False) -> Tensor:
+    def _sum_kernel(self, x: Tensor, y: Tensor, same: bool = False) -> Tensor:
         """Row sums of the kernel in blocks of rows; with `same`, without the diagonal."""
         rows = max(1, _BLOCK // len(y))
 
@@ -76,10 +76,10 @@ class Diversity(Regulariser):
         self.form, self.t = form, t
 
     def loss(self, images: Tensor, texts: Tensor) -> Loss:
-        image, text = self._spread(images), self._spread(texts)
+        image, text = self._measure(images), self._measure(texts)
         return Loss(image + text, {"image": image, "text": text})
 
-    def _spread(self, residual: Tensor) -> Tensor:
+    def _measure(self, residual: Tensor) -> Tensor:
         k = residual.shape[1]
         if k == 1:
             return (residual * 0).sum()

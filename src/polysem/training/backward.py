@@ -118,7 +118,7 @@ class Criterion(nn.Module):
                 total = (1 - self.teacher.weight) * total + self.teacher.weight * parts["teacher"]
             if self.heads is not None and batch.masked is not None:
                 predicted: Loss = self.heads(images.states, texts.states, batch.masked)
-                total = total + getattr(self.objective, "hidden_weight", 0.0) * predicted.total
+                total = total + getattr(self.objective, "masked_weight", 0.0) * predicted.total
                 parts |= predicted.parts
             for entry, regulariser in self.regularisers:
                 on = "vectors" if entry.on == "vectors" else "residual"

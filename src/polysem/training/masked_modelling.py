@@ -24,7 +24,7 @@ from polysem.features import LocalFeatures
 from polysem.models import Model
 from polysem.models.tower import Hidden, Inputs
 from polysem.objectives import Loss
-from polysem.objectives.masked_modelling import region_terms, word_terms
+from polysem.objectives.label_objectives import region_terms, word_terms
 from polysem.recipes import Recipe
 
 RATE = 0.15
@@ -157,7 +157,7 @@ def build_masked_modelling(
         images: the store of the images' features, where their encoder is frozen.
     """
     objective = objectives.build(**recipe.objective)
-    if not getattr(objective, "hidden_weight", 0.0):
+    if not getattr(objective, "masked_weight", 0.0):
         return None, None
     masker = TokenMasker(cast(TextEncoder, model.text.encoder), train.captions, recipe.training.seed)
     features = int(images.dim if images is not None else model.image.encoder.config["input_dim"])

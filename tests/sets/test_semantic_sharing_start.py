@@ -146,5 +146,5 @@ def test_a_model_whose_tokens_are_narrower_than_its_states_cannot_start_it():
 
 @pytest.mark.parametrize("family", ["gpt2", "vit", "clip_text_model"])
 def test_a_model_that_reads_pictures_or_looks_back_alone_cannot_start_it(family):
-    with pytest.raises(PolysemError, match="no text layers to start from with attention both ways"):
+    with pytest.raises(PolysemError, match="does not attend both ways over text"):
         sets.build("semantic_sharing", labels=LABELS, dim=5, input_dim=WIDE, backbone_config={"model_type": family})

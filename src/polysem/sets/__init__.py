@@ -10,13 +10,11 @@ Example:
     ((2, 3, 8), (2, 3, 5))
 """
 
-from polysem.sets.attention_pooling import AttentionPooling
+from polysem.sets.attention_pooling import AttentionPooling, PIENet
 from polysem.sets.base import SetPrediction, SetPredictor, TokenSum, registry
-from polysem.sets.dscmr import CommonSpace
 from polysem.sets.ensemble import Ensemble
-from polysem.sets.pie_net import PIENet
 from polysem.sets.semantic_sharing import SemanticSharing
-from polysem.sets.single import GlobalFeature, Single
+from polysem.sets.single import CommonSpace, GlobalFeature, Single
 from polysem.sets.slots import Slots, TransformerPredictor
 
 registry.import_folder(__name__, __path__)

@@ -1,3 +1,5 @@
+"""Attention heads over the tokens: K weighted means (attention pooling), and PVSE's polysemous network."""
+
 from __future__ import annotations
 
 import torch
@@ -8,6 +10,14 @@ from polysem import masked_ops
 from polysem.dropout import Dropout
 from polysem.features import LocalFeatures
 from polysem.sets.base import Rate, SetPrediction, SetPredictor, registry
+
+
+def _attend(features: LocalFeatures, w_1: nn.Module, w_2: nn.Module) -> tuple[Tensor, Tensor]:
+    """Attention (B, K, N) = softmax over tokens of w_2 tanh(w_1 x), and the weighted means (B, K, D) of the tokens."""
+    clean = features.zero_padded()
+    logits = w_2(torch.tanh(w_1(clean.values))).transpose(1, 2)
+    attention = masked_ops.softmax(logits, clean.mask[:, None], dim=-1)
+    return attention, attention @ clean.values
 
 
 @registry.register("attention_pooling", stored_as="readings")
@@ -38,15 +48,56 @@ class AttentionPooling(SetPredictor):
         self.w_1 = nn.Linear(width, attention)
         self.w_2 = nn.Linear(attention, k)
         self.fc = nn.Linear(width, dim)
-        self.mlp = nn.Sequential(
-            nn.Linear(width, hidden), nn.GELU(), Dropout(dropout), nn.Linear(hidden, dim, bias=False)
-        )
+        layers = nn.Linear(width, hidden), nn.GELU(), Dropout(dropout), nn.Linear(hidden, dim, bias=False)
+        self.mlp = nn.Sequential(*layers)
         self.dropout = Dropout(dropout)
 
     def predict(self, features: LocalFeatures, global_feature: Tensor | None) -> SetPrediction:
-        clean = features.zero_padded()
-        logits = self.w_2(torch.tanh(self.w_1(clean.values))).transpose(1, 2)
-        attention = masked_ops.softmax(logits, clean.mask[:, None], dim=-1)
-        means = self.dropout(attention @ clean.values)
+        attention, means = _attend(features, self.w_1, self.w_2)
+        means = self.dropout(means)
         residual = self.fc(means) + self.mlp(means)
         return SetPrediction(masked_ops.unit(residual), attention, residual)
+
+
+@registry.register("pie_net")
+class PIENet(SetPredictor):
+    """PVSE's polysemous network: K attention heads over the tokens, each added to the global feature.
+
+    attn = softmax over tokens of w_2 tanh(w_1 x); r = sigmoid(fc(attn^T x)); vectors = LayerNorm(global + r).
+    Heads do not compete: without a diversity loss they tend to say the same.
+    """
+
+    official_keys = {
+        "attention.w_1.weight": "w_1.weight",
+        "attention.w_2.weight": "w_2.weight",
+        "fc.weight": "fc.weight",
+        "fc.bias": "fc.bias",
+        "layer_norm.weight": "norm.weight",
+        "layer_norm.bias": "norm.bias",
+    }
+
+    def __init__(
+        self,
+        dim: PositiveInt,
+        k: PositiveInt = 4,
+        input_dim: PositiveInt | None = None,
+        hidden: PositiveInt | None = None,
+        dropout: Rate = 0.0,
+    ) -> None:
+        width = input_dim or dim
+        super().__init__(dim, k, width)
+        hidden = hidden or max(1, width // 2)
+        self.w_1 = nn.Linear(width, hidden, bias=False)
+        self.w_2 = nn.Linear(hidden, k, bias=False)
+        self.fc = nn.Linear(width, dim)
+        self.norm = nn.LayerNorm(dim)
+        self.dropout = nn.Dropout(dropout)
+        for weight in (self.w_1.weight, self.w_2.weight, self.fc.weight):
+            nn.init.xavier_uniform_(weight)
+        nn.init.zeros_(self.fc.bias)
+
+    def predict(self, features: LocalFeatures, global_feature: Tensor | None) -> SetPrediction:
+        attention, means = _attend(features, self.w_1, self.w_2)
+        residual = torch.sigmoid(self.fc(means))
+        joined = self.norm(self.dropout(residual) + global_feature[:, None])  # type: ignore[index]
+        return SetPrediction(masked_ops.unit(joined), attention, residual)

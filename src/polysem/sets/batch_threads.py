@@ -80,14 +80,9 @@ class _ByItems(torch.autograd.Function):
                 )
 
         cpu_blocks.run([partial(differentiate_part, number) for number in range(len(inputs))], inputs[0].device)
-        of_weights = [_sum([part[i] for part in results]) for i in range(len(weights))]
+        of_weights = []
+        for parts in list(zip(*results, strict=True))[: len(weights)]:
+            given = [part for part in parts if part is not None]
+            of_weights.append(sum(given[1:], given[0]) if given else None)
         of_x = torch.cat([part[-1] for part in results]) if inputs[0].requires_grad else None  # type: ignore[misc]
         return None, None, None, of_x, *of_weights
-
-
-def _sum(parts: list[Tensor | None]) -> Tensor | None:
-    total: Tensor | None = None
-    for part in parts:
-        if part is not None:
-            total = part if total is None else total.add_(part)
-    return total

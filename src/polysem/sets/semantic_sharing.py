@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polysem import masked_ops
-from polysem.errors import unknown
+from polysem.encoders import backbones
+from polysem.errors import ConfigError, InputError, unknown
 from polysem.features import LocalFeatures
 from polysem.sets.base import Rate, SetPrediction, SetPredictor, TokenSum, registry
-from polysem.sets.hf_encoder import PretrainedTokenEncoder
 
 
 class UnbiasedLayerNorm(nn.Module):
@@ -44,15 +44,107 @@ class TokenLayer(nn.Module):
     def forward(self, x: Tensor, real: Tensor | None) -> Tensor:
         """(B, N, D) -> (B, N, D). real: (B, 1, 1, N) the tokens to attend to; None for all."""
         normed = self.attention_norm(x)
-        query, key, value = (self._split(part(normed)) for part in (self.query, self.key, self.value))
+        heads = *x.shape[:2], self.heads, -1
+        query, key, value = (part(normed).view(heads).transpose(1, 2) for part in (self.query, self.key, self.value))
         rate = self.rate if self.training else 0.0
         read = F.scaled_dot_product_attention(query, key, value, attn_mask=real, dropout_p=rate)
         x = x + self.dropout(self.out(read.transpose(1, 2).flatten(2)))
         result: Tensor = x + self.dropout(self.contract(self.dropout(self.expand(self.feed_norm(x)).relu())))
         return result
 
-    def _split(self, x: Tensor) -> Tensor:
-        return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
+
+_DROPOUTS = (
+    *("hidden_dropout_prob", "attention_probs_dropout_prob"),
+    *("dropout", "attention_dropout", "embedding_dropout", "mlp_dropout"),
+)
+"""What the families call it."""
+
+_PADDED_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet")
+"""Families whose positions are counted from the padding id on."""
+
+
+class PretrainedTokenEncoder(nn.Module):
+    """A text model without its word embeddings: it reads vectors of its own width, and adds its positions to them.
+
+    Args:
+        start: the model whose weights it starts from.
+        stored: the model's config, where the part is rebuilt and its weights are loaded later.
+        layers: how many of the first layers; None for all.
+    """
+
+    def __init__(
+        self,
+        start: str | None,
+        stored: Mapping[str, Any] | None,
+        width: int,
+        layers: int | None,
+        heads: int | None,
+        ff: int | None,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+
+        def choose(config: Any) -> tuple[Any, Any]:
+            config = getattr(config, "text_config", None) or config
+            _check_fit(config, str(start), width, layers, heads, ff)
+            if layers is not None:
+                config.num_hidden_layers = layers
+                if getattr(config, "layer_types", None):  # ModernBERT says of each layer how far it looks
+                    config.layer_types = config.layer_types[:layers]
+            for name in _DROPOUTS:
+                if hasattr(config, name):
+                    setattr(config, name, dropout)
+            return backbones.transformers().MODEL_MAPPING[type(config)], config
+
+        backbone = backbones.load(start or "", stored is None, stored, choose)
+        self.model, self.stored = backbone.module, backbone.config
+        settings: Any = backbone.module.config
+        self.limit = int(getattr(settings, "max_position_embeddings", None) or 2**31)
+        if getattr(settings, "pad_token_id", None) and settings.model_type in _PADDED_POSITIONS:
+            self.limit -= int(settings.pad_token_id) + 1
+        # It never gets words: their table would be most of its weights.
+        self.model.set_input_embeddings(nn.Embedding(1, width))  # type: ignore[operator]
+        self.model.get_input_embeddings().requires_grad_(False)  # type: ignore[operator]
+
+    def forward(self, values: Tensor, real: Tensor | None) -> Tensor:
+        """(B, N, D) -> (B, N, D). real: (B, N) the tokens to attend to; None for all."""
+        if values.shape[1] > self.limit:
+            raise InputError(
+                f"The model that the shared encoder started from has positions for {self.limit} tokens; an item has "
+                f"{values.shape[1]}. Take a coarser grid or shorter texts, or leave sets.start out."
+            )
+        mask = values.new_ones(values.shape[:2]) if real is None else real
+        states: Tensor = self.model(inputs_embeds=values, attention_mask=mask.long()).last_hidden_state
+        return states
+
+
+def _check_fit(config: Any, start: str, width: int, layers: int | None, heads: int | None, ff: int | None) -> None:
+    # A masked language model attends in both directions, and takes vectors as well as words.
+    known = backbones.transformers().MODEL_FOR_MASKED_LM_MAPPING
+    if type(config) not in known or config.is_encoder_decoder or not hasattr(config, "num_attention_heads"):
+        raise ConfigError(
+            f"sets.start={start}: a {config.model_type!r} model does not attend both ways over text. "
+            "Give an encoder such as BERT, RoBERTa, MPNet, ModernBERT or MiniLM."
+        )
+    hidden = int(config.hidden_size)
+    if int(getattr(config, "embedding_size", hidden)) != hidden:
+        raise ConfigError(
+            f"sets.start={start}: a {config.model_type!r} model reads tokens of width {config.embedding_size} and has "
+            f"states of width {hidden}; the shared encoder has one width. Give a BERT, RoBERTa, MPNet or MiniLM."
+        )
+    if hidden != width:
+        raise ConfigError(
+            f"sets.start={start} has states of width {hidden}, and the shared encoder reads input_dim={width}. "
+            f"Make both sides as wide: --set image.sets.input_dim={hidden} --set image.project.dim={hidden} "
+            f"--set text.project.dim={hidden} (image.encoder.dim and text.encoder.dim in a recipe without project), or "
+            "leave sets.start out."
+        )
+    if layers is not None and layers > int(config.num_hidden_layers):
+        raise ConfigError(f"sets.start={start} has {config.num_hidden_layers} layers; got layers={layers}. Take fewer.")
+    theirs = {"heads": config.num_attention_heads, "ff": getattr(config, "intermediate_size", None)}
+    for knob, wanted in (("heads", heads), ("ff", ff)):
+        if wanted is not None and theirs[knob] not in (None, wanted):
+            raise ConfigError(f"sets.start={start} has {knob}={theirs[knob]}; got {knob}={wanted}. Leave it out.")
 
 
 LAYERS, HEADS, FF = 6, 8, 2048
@@ -116,7 +208,14 @@ class SemanticSharing(SetPredictor):
         variant: Literal["paper", "official"] = "paper",
     ) -> None:
         super().__init__(dim, 1, input_dim)
-        self._check(dim, input_dim, labels, embed)
+        if labels is not None and len(set(labels)) != len(labels):
+            self.reject_knobs(f"labels must be unique, got {labels}.")
+        if embed == "classes" and labels is not None and len(labels) != dim:
+            self.reject_knobs(f"dim={dim} counts the classes, and there are {len(labels)} labels.")
+        if embed == "state" and labels is None:
+            self.reject_knobs("embed='state' leaves dim to the encoder's state: name the classes with labels=[…].")
+        if embed == "state" and dim != input_dim:
+            self.reject_knobs(f"embed='state' gives vectors of width input_dim={input_dim}, not dim={dim}.")
         self.labels = None if labels is None else tuple(labels)
         self.read, self.embed, self.scaled, self.normalise, self.variant = read, embed, scaled, normalise, variant
         self.borrowed: PretrainedTokenEncoder | None = None  # the name stands in saved weights
@@ -134,16 +233,6 @@ class SemanticSharing(SetPredictor):
             if isinstance(module, nn.Linear) and not name.startswith("borrowed."):
                 nn.init.xavier_uniform_(module.weight)
 
-    def _check(self, dim: int, input_dim: int, labels: list[str] | None, embed: str) -> None:
-        if labels is not None and len(set(labels)) != len(labels):
-            self.reject_knobs(f"labels must be unique, got {labels}.")
-        if embed == "classes" and labels is not None and len(labels) != dim:
-            self.reject_knobs(f"dim={dim} counts the classes, and there are {len(labels)} labels.")
-        if embed == "state" and labels is None:
-            self.reject_knobs("embed='state' leaves dim to the encoder's state: name the classes with labels=[…].")
-        if embed == "state" and dim != input_dim:
-            self.reject_knobs(f"embed='state' gives vectors of width input_dim={input_dim}, not dim={dim}.")
-
     @property
     def dimensions(self) -> tuple[str, ...] | None:
         return self.labels if self.embed == "classes" else None
@@ -154,8 +243,6 @@ class SemanticSharing(SetPredictor):
 
     def resolved_knobs(self) -> Mapping[str, Any]:
         return {} if self.borrowed is None else {"backbone_config": self.borrowed.stored}
-
-    # ------------------------------------------------------------------------------------------------ what it computes
 
     def predict(self, features: LocalFeatures, global_feature: Tensor | None) -> SetPrediction:
         states, summary = self._encode(features)
@@ -218,15 +305,10 @@ class SemanticSharing(SetPredictor):
     def initialise_frequencies(self, frequencies: Tensor) -> None:
         self.predict_classes.bias.copy_(torch.logit(frequencies, eps=1e-4))
 
-    # ------------------------------------------------------------------------------------------- the released weights
-
     def translate_official(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The names of the released transformer and head, as `transformer.*` and `head.*`. Other heads are dropped."""
-        return {
-            self._rename(name): torch.as_tensor(tensor)
-            for name, tensor in state.items()
-            if not name.startswith(_UNUSED)
-        }
+        used = {name: tensor for name, tensor in state.items() if not name.startswith(_UNUSED)}
+        return {self._rename(name): torch.as_tensor(tensor) for name, tensor in used.items()}
 
     def _rename(self, name: str) -> str:
         module, _, leaf = name.rpartition(".")

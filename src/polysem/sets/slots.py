@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from functools import partial
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import PositiveInt
@@ -13,9 +14,8 @@ from torch import Tensor, nn
 from polysem import masked_ops
 from polysem.errors import InputError, unknown
 from polysem.features import LocalFeatures
-from polysem.sets.aggregation import AggregationBlock
-from polysem.sets.attention import Competition
 from polysem.sets.base import Rate, SetPrediction, SetPredictor, registry
+from polysem.sets.slot_attention import AggregationBlock, Competition, SlotUpdate
 
 # The released code's names inside one iteration, and ours.
 _ITERATION_KEYS = {
@@ -31,21 +31,46 @@ _ITERATION_KEYS = {
 }
 
 
-class AggregatingPredictor(SetPredictor):
-    """An aggregation block whose normalised slots, with the global feature added, are the embedding set."""
+@registry.register("slots")
+class Slots(SetPredictor):
+    """DivE's set predictor: slots compete for the tokens, so that each element comes to hold another meaning.
+
+    Its three changes to slot attention can each be switched off: `learned_slots` (else drawn from a learned normal),
+    `residual_update` (else a GRU), `add_global` (else the slots stand alone).
+
+    variant "official" lets padding in as the released code does: a padded token is shared out evenly among the slots,
+    and sine positions are relative to the padded length.
+    """
 
     works_on_tokens = False
+    over: ClassVar[Literal["slots", "tokens"]] = "slots"
+    """Who shares out whom: see `Competition`."""
 
     def __init__(
-        self, *, dim: int, k: int, input_dim: int | None, position: str, add_global: bool, **block: Any
+        self,
+        dim: PositiveInt,
+        k: PositiveInt = 4,
+        input_dim: PositiveInt | None = None,
+        iterations: PositiveInt = 4,
+        tied: bool = True,
+        heads: PositiveInt = 4,
+        head_dim: PositiveInt = 512,
+        ff_mult: PositiveInt = 4,
+        dropout: Rate = 0.0,
+        position: Literal["none", "sine"] = "none",
+        learned_slots: bool = True,
+        residual_update: bool = True,
+        add_global: bool = True,
+        variant: Literal["paper", "official"] = "paper",
     ) -> None:
-        """block: the knobs that go to the aggregation block as they are."""
         width = input_dim or dim
         super().__init__(dim, k, width)
         if position == "sine" and width % 2:
             self.reject_knobs(f"sine positions need an even input width, got {width}.")
         self.needs_global = add_global
-        self.block = AggregationBlock(dim=dim, k=k, input_dim=width, sine_positions=position == "sine", **block)
+        how = Competition(self.over, padding_competes=variant == "official")
+        update = partial(SlotUpdate, dim, width, heads, head_dim, ff_mult, dropout, gru=not residual_update)
+        self.block = AggregationBlock(dim, k, iterations, tied, learned_slots, position == "sine", how, update)
         self.global_norm = nn.LayerNorm(dim) if add_global else None
 
     def predict(self, features: LocalFeatures, global_feature: Tensor | None) -> SetPrediction:
@@ -94,59 +119,15 @@ class AggregatingPredictor(SetPredictor):
         return f"block.updates.{step}.{_ITERATION_KEYS[match[2]]}.{match[3]}"
 
 
-@registry.register("slots")
-class Slots(AggregatingPredictor):
-    """DivE's set predictor: slots compete for the tokens, so that each element comes to hold another meaning.
-
-    Its three changes to slot attention can each be switched off: `learned_slots` (else drawn from a learned normal),
-    `residual_update` (else a GRU), `add_global` (else the slots stand alone).
-
-    variant "official" lets padding in as the released code does: a padded token is shared out evenly among the slots,
-    and sine positions are relative to the padded length.
-    """
-
-    def __init__(
-        self,
-        dim: PositiveInt,
-        k: PositiveInt = 4,
-        input_dim: PositiveInt | None = None,
-        iterations: PositiveInt = 4,
-        tied: bool = True,
-        heads: PositiveInt = 4,
-        head_dim: PositiveInt = 512,
-        ff_mult: PositiveInt = 4,
-        dropout: Rate = 0.0,
-        position: Literal["none", "sine"] = "none",
-        learned_slots: bool = True,
-        residual_update: bool = True,
-        add_global: bool = True,
-        variant: Literal["paper", "official"] = "paper",
-    ) -> None:
-        super().__init__(
-            dim=dim,
-            k=k,
-            input_dim=input_dim,
-            position=position,
-            add_global=add_global,
-            iterations=iterations,
-            tied=tied,
-            heads=heads,
-            head_dim=head_dim,
-            ff_mult=ff_mult,
-            dropout=dropout,
-            gru=not residual_update,
-            learned_slots=learned_slots,
-            how=Competition("slots", padding_competes=variant == "official"),
-        )
-
-
 @registry.register("transformer")
-class TransformerPredictor(AggregatingPredictor):
+class TransformerPredictor(Slots):
     """The `slots` block with ordinary attention: each slot spreads over the tokens and none has to differ from another.
 
     DivE's ablation of the competition between slots; never released.
     """
 
+    over = "tokens"
+
     def __init__(
         self,
         dim: PositiveInt,
@@ -161,19 +142,5 @@ class TransformerPredictor(AggregatingPredictor):
         position: Literal["none", "sine"] = "none",
         add_global: bool = True,
     ) -> None:
-        super().__init__(
-            dim=dim,
-            k=k,
-            input_dim=input_dim,
-            position=position,
-            add_global=add_global,
-            iterations=iterations,
-            tied=tied,
-            heads=heads,
-            head_dim=head_dim,
-            ff_mult=ff_mult,
-            dropout=dropout,
-            gru=False,
-            learned_slots=True,
-            how=Competition("tokens"),
-        )
+        sizes = dim, k, input_dim, iterations, tied, heads, head_dim, ff_mult, dropout, position
+        super().__init__(*sizes, add_global=add_global)

@@ -243,7 +243,7 @@ def test_a_model_without_classes_says_so(data):
     [
         (["image.sets.name=single", "text.sets.name=single", "dim=8"], "predicts none"),
         (["dim=labels", "image.sets.embed=state"], "give dim a number"),
-        (["text.augment.words=true"], "both hide words"),
+        (["text.augment.words=true"], "both mask words"),
         (["image.encoder.name=grid", "image.encoder.trainable=all"], "image encoder's change"),
         (["image.encoder.name=grid"], r"image encoder's change.*image\.project\.dim=1024"),
         (["objective.lambda=-1"], "greater than or equal to 0"),

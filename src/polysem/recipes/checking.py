@@ -136,20 +136,20 @@ def _check_labels(recipe: Recipe) -> None:
                 f"objective {name} learns labels, and {side}.sets {config['name']!r} predicts none. "
                 f"Take {' or '.join(fitting)}."
             )
-        if part.hidden_weight and not cls.predicts_tokens:
+        if part.masked_weight and not cls.predicts_tokens:
             raise ConfigError(
-                f"objective.lambda={part.hidden_weight} hides tokens to be predicted, and {side}.sets "
+                f"objective.lambda={part.masked_weight} masks tokens to be predicted, and {side}.sets "
                 f"{config['name']!r} has no state for each token. Take semantic_sharing, or set objective.lambda=0."
             )
-    if part.hidden_weight and recipe.text.augment.words:
-        raise ConfigError("objective.lambda and text.augment.words both hide words. Turn one of them off.")
+    if part.masked_weight and recipe.text.augment.words:
+        raise ConfigError("objective.lambda and text.augment.words both mask words. Turn one of them off.")
     fixed = encoder_registry.find(recipe.image.encoder["name"]).takes == "features"
     # Without a projection behind it the encoder gets one of its own, to the width of what follows, and that learns.
     learns = _trainable(recipe.image) != "none" or recipe.image.project is None or recipe.image.encoder.get("dim")
-    if part.hidden_weight and not fixed and (learns or recipe.image.augment.pixels):
+    if part.masked_weight and not fixed and (learns or recipe.image.augment.pixels):
         width = image.get("input_dim", recipe.dim)
         raise ConfigError(
-            f"objective.lambda={part.hidden_weight} has hidden regions predicted, and this image encoder's change as "
+            f"objective.lambda={part.masked_weight} has masked regions predicted, and this image encoder's change as "
             "it trains. Freeze it (--set image.encoder.trainable=none, without image.encoder.dim and augment.pixels) "
             f"and project behind it (--set image.project.name=region --set image.project.form=linear --set "
             f"image.project.dim={width}), or set objective.lambda=0."

@@ -26,7 +26,13 @@ from polysem.similarity import Similarity
 from polysem.training.distillation import kl_divergence
 from polysem.training.loading import TrainingBatch
 from polysem.training.masked_modelling import MaskedModellingHeads
-from polysem.training.monitoring.diagnosis import collapsed_label_loss, collapsed_loss
+from polysem.training.monitoring.diagnosis import (
+    StepFacts,
+    circular_variance,
+    collapsed_label_loss,
+    collapsed_loss,
+    gradient_shares,
+)
 
 InputsT = TypeVar("InputsT", bound=Inputs)
 
@@ -56,25 +62,10 @@ class SideEmbeddings:
 
 @dataclass(frozen=True, eq=False)
 class BatchResult:
-    """The loss of a batch and what the diagnosis reads; tensors are detached.
-
-    Args:
-        scores: (I, T). objective: the objective's own total, without teacher, heads and regularisers.
-        collapsed: what it would be if all scores were equal; of a label objective, if all items were alike.
-        image_gradient, text_gradient: of the loss with respect to the vectors.
-    """
+    """The loss of a batch, detached, and what the diagnosis reads; the loop fills in what it knows of the step."""
 
     loss: Loss
-    scores: Tensor
-    objective: float
-    collapsed: float
-    images: SideEmbeddings
-    texts: SideEmbeddings
-    image_gradient: Tensor | None
-    text_gradient: Tensor | None
-
-
-# --------------------------------------------------------------------------------------------------------- criterion
+    facts: StepFacts
 
 
 class Criterion(nn.Module):
@@ -191,8 +182,23 @@ def _backward_loss(
         loss, scores, objective, collapsed = criterion(images, texts, batch, model.similarity)
     accelerator.backward(loss.total * scale)
     detached = Loss(loss.total.detach(), {name: part.detach() for name, part in loss.parts.items()}, loss.info)
-    image, text = (SideEmbeddings(side.vectors.detach(), residual_norm=side.residual_norm) for side in (images, texts))
-    return BatchResult(detached, scores, objective, collapsed, image, text, own[0].vectors.grad, own[1].vectors.grad)
+    norms, variance, supervision = dict[str, float](), dict[str, float](), dict[str, tuple[float, ...]]()
+    for name, side, gradient in (("image", images, own[0].vectors.grad), ("text", texts, own[1].vectors.grad)):
+        norms[name] = side.residual_norm
+        if side.vectors.shape[1] > 1:
+            variance[name] = circular_variance(side.vectors)
+            if gradient is not None:
+                supervision[name] = gradient_shares(gradient)
+    facts = StepFacts(
+        loss=objective,
+        collapsed_loss=collapsed,
+        collapse=criterion.objective.collapse,
+        score_spread=float(scores.std(correction=0)),
+        variance=variance,
+        supervision=supervision,
+        norms=norms,
+    )
+    return BatchResult(detached, facts)
 
 
 def _gather(side: SideEmbeddings, sizes: list[int]) -> SideEmbeddings:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -75,10 +76,8 @@ def figure(chart: Chart, marks: Sequence[str], alt: str, key: Sequence[tuple[str
 
 def bars(chart: Chart, edges: Sequence[float], heights: Sequence[float], style: str) -> list[str]:
     """A histogram."""
-    return [
-        _bar(chart, chart.px(low), max(0.5, chart.px(high) - chart.px(low) - 0.6), height, style)
-        for low, high, height in zip(edges, edges[1:], heights, strict=False)
-    ]
+    spans = [(chart.px(low), max(0.5, chart.px(high) - chart.px(low) - 0.6)) for low, high in pairwise(edges)]
+    return [_bar(chart, *span, height, style) for span, height in zip(spans, heights, strict=False)]
 
 
 def grouped_bars(

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, Protocol, Self
@@ -20,18 +20,13 @@ from accelerate import Accelerator
 from polysem import distributed
 from polysem.errors import ConfigError, NonFiniteError, PolysemError
 from polysem.models import Model
+from polysem.objectives import Loss
 from polysem.recipes import Recipe
-from polysem.training.backward import BatchResult, Criterion, run_batch
+from polysem.training.backward import Criterion, run_batch
 from polysem.training.feature_cache import is_frozen
 from polysem.training.loading import BatchLoader, TrainingBatch
 from polysem.training.masked_modelling import MaskedModellingHeads
-from polysem.training.monitoring.diagnosis import (
-    StepFacts,
-    TrainingFinding,
-    TrainingMonitor,
-    circular_variance,
-    gradient_shares,
-)
+from polysem.training.monitoring.diagnosis import StepFacts, TrainingFinding, TrainingMonitor
 from polysem.training.optimiser import build_optimiser, is_warming, loss_factor, lr_factor
 from polysem.training.run_folder import (
     Checkpoints,
@@ -246,7 +241,13 @@ class TrainingLoop:
         towers = [*self.model.image.parameters(), *self.model.text.parameters(), *self.criterion.parameters()]
         distributed.reduce_gradients(towers, self.model.similarity.parameters())
         norm = float(self.accelerator.clip_grad_norm_(self.parameters, math.inf if clip is None else clip))
-        facts = self.step_facts(result, norm)
+        facts = replace(
+            result.facts,
+            step=self.step + 1,
+            grad_norm=norm,
+            lr=max(group["lr"] for group in self.optimiser.param_groups),
+            warming=is_warming(self.recipe.schedule, self.step, self.steps_per_epoch),
+        )
         # With half precision the scaler itself skips a step of infinite gradients.
         sound = math.isfinite(norm) or self.accelerator.scaler is not None
         if not sound or not math.isfinite(float(result.loss.total)):
@@ -260,48 +261,24 @@ class TrainingLoop:
         self.optimiser.zero_grad(set_to_none=True)
         self.step, self.within_step = self.step + 1, False
         items = sum(sum(batch.sizes[1]) for batch in batches)
-        self.record_step(result, facts, epoch, items / max(1e-9, time.monotonic() - started))
+        self.record_step(result.loss, facts, epoch, items / max(1e-9, time.monotonic() - started))
 
-    def step_facts(self, result: BatchResult, norm: float) -> StepFacts:
-        """What the diagnosis looks at. norm: of the gradient."""
-        facts: dict[str, Any] = {}
-        for side, embeddings, gradient in (
-            ("image", result.images, result.image_gradient),
-            ("text", result.texts, result.text_gradient),
-        ):
-            facts[f"norm_{side}"] = embeddings.residual_norm
-            if embeddings.vectors.shape[1] > 1:
-                facts[f"variance_{side}"] = circular_variance(embeddings.vectors)
-                facts[f"supervision_{side}"] = None if gradient is None else gradient_shares(gradient)
-        return StepFacts(
-            step=self.step + 1,
-            loss=result.objective,
-            collapsed_loss=result.collapsed,
-            collapse=self.criterion.objective.collapse,
-            grad_norm=norm,
-            score_spread=float(result.scores.std(correction=0)),
-            lr=max(group["lr"] for group in self.optimiser.param_groups),
-            warming=is_warming(self.recipe.schedule, self.step, self.steps_per_epoch),
-            **facts,
-        )
-
-    def record_step(self, result: BatchResult, facts: StepFacts, epoch: int, items_per_second: float) -> None:
+    def record_step(self, loss: Loss, facts: StepFacts, epoch: int, items_per_second: float) -> None:
         """Log a step, show it, and diagnose it."""
         record: dict[str, Any] = {
             "kind": "step",
             "step": self.step,
             "epoch": epoch,
-            "loss": float(result.loss.total),
-            "parts": {name: float(part) for name, part in result.loss.parts.items()},
+            "loss": float(loss.total),
+            "parts": {name: float(part) for name, part in loss.parts.items()},
             "lr": {group["name"]: group["lr"] for group in self.optimiser.param_groups},
             "grad_norm": facts.grad_norm,
-            "info": dict(result.loss.info),
+            "info": dict(loss.info),
             "items_per_second": items_per_second,
             "seconds": self.seconds,
         }
-        variance = {"image": facts.variance_image, "text": facts.variance_text}
-        if any(value is not None for value in variance.values()):
-            record["variance"] = {name: value for name, value in variance.items() if value is not None}
+        if facts.variance:
+            record["variance"] = dict(facts.variance)
         self._record(record)
         self.observer.step(record)
         if not self.stepper.step_was_skipped:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TypeGuard
+from typing import Any, TypeGuard
 
 import torch
 import yaml
@@ -70,8 +70,7 @@ def check_run(run: Path, recipe: Mapping[str, Any], data: Mapping[str, Any]) -> 
     check_folder(run, "run", earlier is not None)
     if earlier is None:
         return None
-    then, now = earlier.get("recipe", {}), json.loads(json.dumps(recipe))
-    different = list(list_differences(then, now))
+    different = list(list_differences(earlier.get("recipe", {}), json.loads(json.dumps(recipe))))
     if earlier.get("data", {}).get("digest") != data["digest"]:
         different.append("the data: other items, captions or splits")
     if different:
@@ -108,15 +107,11 @@ def lock_folder(run: Path) -> AbstractContextManager[None]:
     return atomic_write.hold_lock(run / ".lock", busy)
 
 
-# ----------------------------------------------------------------------------------------------------- metrics.jsonl
-
-
 class MetricsLog:
     """metrics.jsonl, one line per event. Without `enabled` (a process that is not the first) it does nothing."""
 
     def __init__(self, run: Path, enabled: bool = True) -> None:
         self.path, self.enabled = run / METRICS, enabled
-        self._file: IO[str] | None = None
 
     def truncate(self, step: int) -> None:
         """Drop the lines after `step`: a run that resumes there writes them again."""
@@ -126,18 +121,9 @@ class MetricsLog:
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append a line."""
-        if not self.enabled:
-            return
-        if self._file is None:
-            self._file = self.path.open("a", encoding="utf-8")
-        self._file.write(json.dumps(replace_non_finite(record)) + "\n")
-        self._file.flush()
-
-    def close(self) -> None:
-        """Close the file; the next `write` opens it again."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        if self.enabled:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(replace_non_finite(record)) + "\n")
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -174,9 +160,6 @@ def replace_non_finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [replace_non_finite(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-# ------------------------------------------------------------------------------------------------------- checkpoints
 
 
 class CheckpointError(PolysemError):
@@ -271,10 +254,8 @@ def restore_tensors(
     state = {name.removeprefix("model/"): tensor for name, tensor in tensors.items() if name.startswith("model/")}
     if expected != state.keys():
         odd = sorted(expected ^ state.keys())
-        raise CheckpointError(
-            f"The checkpoint does not fit the model: {len(odd)} tensors differ, e.g. {odd[0]!r}. "
-            "Was it written by another version? Train into another folder."
-        )
+        what = f"{len(odd)} tensors differ, e.g. {odd[0]!r}. Was it written by another version?"
+        raise CheckpointError(f"The checkpoint does not fit the model: {what} Train into another folder.")
     model.load_state_dict(state, strict=False)
     if heads is not None:
         heads.load_state_dict({name: tensors[f"beside/{name}"] for name in heads.state_dict()})

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -33,14 +33,20 @@ from polysem.training.loop import NullObserver, OnCollapse, StoppedError, Traini
 from polysem.training.masked_modelling import build_masked_modelling
 from polysem.training.monitoring.diagnosis import TrainingFinding
 from polysem.training.monitoring.report import write_report
-from polysem.training.run_folder import Checkpoints, check_run, lock_folder, read_run, restore_tensors, write_run
+from polysem.training.run_folder import (
+    Checkpoints,
+    check_run,
+    flatten_numbers,
+    lock_folder,
+    read_run,
+    restore_tensors,
+    write_run,
+)
 from polysem.training.splits import Splits, find_leaks, split
 from polysem.training.validation import NDCG_DEPTH, validate
 
 TEACHER = "teacher.safetensors"
 """In a run's folder while it trains: the teacher's embeddings of the training items."""
-
-TrainingPrecision = Literal["fp32", "bf16", "fp16"]
 
 
 @dataclass(frozen=True)
@@ -92,15 +98,11 @@ def train(
     """
     run, observer = Path(out), show or NullObserver()
     precision, notes = _choose_precision(recipe.training.precision, read_run(run) if run.is_dir() else None)
-    accelerator = _accelerator(precision, run, tracker)
+    accelerator = _build_accelerator(precision, run, tracker)
     collection = data if isinstance(data, Collection) else open_collection(data)
     splits = split(collection, recipe.data)
-    described = {
-        "name": collection.name,
-        **splits.counts(),
-        "digest": splits.digest(learns_labels(recipe)),
-        "items": build_sketch(splits.train),
-    }
+    described = {"name": collection.name, **splits.counts()}
+    described |= {"digest": splits.digest(learns_labels(recipe)), "items": build_sketch(splits.train)}
     resolved = recipe.model_dump(mode="json")
     earlier = check_run(run, resolved, described)
     if earlier is not None and earlier.get("status") == "finished":
@@ -113,10 +115,14 @@ def train(
         towers = model.image.encoder, model.text.encoder
         stores = cache_both_sides(used, towers, recipe, (features, text_features), observer.features)
         splits, left_out = splits.keep_readable(stores[0])
+        size = len(splits.val), len(splits.val.captions)
+        stamp = Stamp("pairs", collection.name, splits.how, *size, selected_on=splits.how)
+        if learns_labels(recipe):
+            stamp = replace(stamp, protocol="labels", measure=f"hit rate of pairs, NDCG@{NDCG_DEPTH} by shared labels")
         content = {
             "recipe": resolved,
             "data": described | splits.counts(),
-            "protocol": _protocol(collection, splits, recipe),
+            "protocol": str(stamp),
             "selected_on": splits.how,
             "left_out": left_out,
             "status": "running",
@@ -135,13 +141,12 @@ def train(
 
             teaches = embed_with_teacher(teacher, recipe.teacher, splits.train, stores, run / TEACHER, report)
             loop.loader.teacher = teaches
-        resumed = loop.resume()
-        first_step = loop.step
+        resumed, first_step = loop.resume(), loop.step
         if tracker is not None:
             kwargs = {"tensorboard": {"purge_step": first_step}} if tracker == "tensorboard" else {}
             accelerator.init_trackers("tensorboard" if tracker == "tensorboard" else "polysem", {}, kwargs)
-        title = f"{recipe.name} on {collection.name}"
         try:
+            title = f"{recipe.name} on {collection.name}"
             with observer.begin(title, loop.total, first_step, loop.best) as loop.observer:
                 loop.handle_findings(notes, only_notes=True)
                 if not resumed:
@@ -154,7 +159,6 @@ def train(
             content["error"] = str(error)
             raise
         finally:
-            loop.log.close()
             content |= {"best": loop.best, "seconds": loop.seconds, "step": loop.step}
             if accelerator.is_main_process:
                 if content["status"] == "finished":
@@ -168,9 +172,7 @@ def train(
         return _result(run, content, first_step)
 
 
-def _choose_precision(
-    asked: TrainingPrecision, earlier: dict[str, Any] | None
-) -> tuple[TrainingPrecision, list[TrainingFinding]]:
+def _choose_precision(asked: str, earlier: dict[str, Any] | None) -> tuple[str, list[TrainingFinding]]:
     """The precision to train in, and a note where it is not the one asked for.
 
     Reduced precision on a processor is used where it works and is faster than float32. A run that goes on keeps the
@@ -181,35 +183,27 @@ def _choose_precision(
     """
     if asked == "fp32" or torch.accelerator.is_available():
         return asked, []
-    if asked == "fp16":
-        return "fp32", [_float32_note("fp16", "torch scales float16 losses on accelerators alone")]
-    probe = reduced_precision("bf16")
-    if not probe.works:
-        why = f"a bfloat16 product was {probe.problem}. {probe.remedy}"
-        raise ConfigError(f"training.precision=bf16 cannot be used on this processor: {why}")
-    began_with = (earlier or {}).get("precision")
-    if began_with == "bf16" or (began_with is None and probe.pays):
-        return "bf16", []
-    return "fp32", [_float32_note("bf16", f"its products run at {probe.speedup:g} times the speed of float32 here")]
-
-
-def _float32_note(asked: str, why: str) -> TrainingFinding:
+    why = "torch scales float16 losses on accelerators alone"
+    if asked == "bf16":
+        probe, began_with = reduced_precision("bf16"), (earlier or {}).get("precision")
+        if not probe.works:
+            crash = f"a bfloat16 product was {probe.problem}. {probe.remedy}"
+            raise ConfigError(f"training.precision=bf16 cannot be used on this processor: {crash}")
+        if began_with == "bf16" or (began_with is None and probe.pays):
+            return "bf16", []
+        why = f"its products run at {probe.speedup:g} times the speed of float32 here"
     says = f"The recipe asks for {asked}, and this processor trains in float32: {why}."
     advice = "Nothing needs to be done; --set training.precision=fp32 asks for it."
-    return TrainingFinding("float32 instead", says, advice, 0)
+    return "fp32", [TrainingFinding("float32 instead", says, advice, 0)]
 
 
-def _accelerator(precision: str, run: Path, tracker: str | None) -> Accelerator:
+def _build_accelerator(precision: str, run: Path, tracker: str | None) -> Accelerator:
     if distributed.world_size() == 1:
         # accelerate keeps the precision of the first run of a process for all that follow.
         AcceleratorState._reset_state()
+    mixed, cpu = "no" if precision == "fp32" else precision, not torch.accelerator.is_available()
     try:
-        return Accelerator(
-            mixed_precision="no" if precision == "fp32" else precision,
-            log_with=tracker,
-            project_dir=str(run),
-            cpu=not torch.accelerator.is_available(),
-        )
+        return Accelerator(mixed_precision=mixed, log_with=tracker, project_dir=str(run), cpu=cpu)
     except (ValueError, ImportError) as error:
         raise ConfigError(f"accelerate cannot begin: {error}") from None
 
@@ -240,43 +234,21 @@ def _save_model(loop: TrainingLoop, run: Path, content: dict[str, Any], teacher_
     best = Checkpoints(run).load("best")
     if best is not None:
         restore_tensors(loop.model, None, best.tensors, loop.frozen)
+    validated = {name: value for name, value in (loop.best or {}).items() if name in ("step", "rsum", "i2t", "t2i")}
+    figures = flatten_numbers(validated, "_")  # by flat names, as a model card lists them
+    for name, values in (loop.best or {}).get("labels", {}).items():
+        figures |= {f"{side}_{name}": value for side, value in values.items()}
     loop.model.provenance = {
         "recipe": content["recipe"],
         "data": {**content["data"], "items": merge_sketches(content["data"]["items"], teacher_items)},
-        "validation": {"protocol": content["protocol"], **_card_figures(loop.best or {})},
+        "validation": {"protocol": content["protocol"], **figures},
         "selected_on": content["selected_on"],
         "versions": content["versions"],
     }
     loop.model.cpu().eval().save(run)
 
 
-def _card_figures(best: dict[str, Any]) -> dict[str, float]:
-    """Recalls by flat names, as a model card lists them."""
-    figures = {"step": best.get("step"), "rsum": best.get("rsum")}
-    for way in ("i2t", "t2i"):
-        figures |= {f"{way}_{name}": value for name, value in best.get(way, {}).items()}
-    for name, values in best.get("labels", {}).items():
-        figures |= {f"{side}_{name}": value for side, value in values.items()}
-    return {name: value for name, value in figures.items() if value is not None}
-
-
-def _protocol(collection: Collection, splits: Splits, recipe: Recipe) -> str:
-    """What the validation figures mean."""
-    images, texts = len(splits.val), len(splits.val.captions)
-    stamp = Stamp("pairs", collection.name, splits.how, images, texts, selected_on=splits.how)
-    if learns_labels(recipe):
-        stamp = replace(stamp, protocol="labels", measure=f"hit rate of pairs, NDCG@{NDCG_DEPTH} by shared labels")
-    return str(stamp)
-
-
 def _result(run: Path, content: dict[str, Any], resumed_from: int) -> TrainingResult:
-    return TrainingResult(
-        run,
-        content["status"],
-        int(content.get("step", content["steps"])),
-        float(content.get("seconds", 0.0)),
-        content.get("best"),
-        content["protocol"],
-        resumed_from,
-        tuple(content.get("left_out", ())),
-    )
+    steps, seconds = int(content.get("step", content["steps"])), float(content.get("seconds", 0.0))
+    facts = content["status"], steps, seconds, content.get("best"), content["protocol"]
+    return TrainingResult(run, *facts, resumed_from, tuple(content.get("left_out", ())))

@@ -34,7 +34,7 @@ def quiet(step: int, **changes: object) -> StepFacts:
     """A step of a sound run."""
     facts = StepFacts(
         step=step, loss=1.0, collapsed_loss=3.0, collapse="chance", grad_norm=1.0, score_spread=0.1,
-        norm_image=4.0, norm_text=4.0, lr=5e-4,
+        norms={"image": 4.0, "text": 4.0}, lr=5e-4,
     )  # fmt: skip
     return replace(facts, **changes)
 
@@ -123,9 +123,10 @@ def test_constant_embeddings_are_a_collapse_whatever_the_objective_makes_of_them
     assert (found.name, found.step) == ("score collapse", diagnosis.GRACE + diagnosis.PATIENCE)
 
 
-@pytest.mark.parametrize("field", ["loss", "grad_norm", "norm_image", "score_spread"])
+@pytest.mark.parametrize("field", ["loss", "grad_norm", "norms", "score_spread"])
 def test_what_is_not_finite_is_named_at_once(field):
-    steps = [quiet(i) for i in range(1, 10)] + [quiet(10, **{field: math.nan})] + [quiet(11, **{field: math.inf})]
+    nan, inf = ({"image": value, "text": 4.0} if field == "norms" else value for value in (math.nan, math.inf))
+    steps = [quiet(i) for i in range(1, 10)] + [quiet(10, **{field: nan})] + [quiet(11, **{field: inf})]
     (found,) = diagnose(steps)
     assert (found.name, found.step) == ("exploding norms", 10)
     assert "nan" in found.says

@@ -16,6 +16,8 @@ from polysem.training.monitoring.diagnosis import (
     gradient_shares,
 )
 
+SIDES = ("image", "text")
+
 
 class Towers(nn.Module):
     """Sets of k vectors: a shared linear map plus one of its own for each element, as large as `apart` says."""
@@ -95,12 +97,9 @@ def facts_of_run(
                 collapse=part.collapse,
                 grad_norm=float(norm),
                 score_spread=float(scores.detach().std()),
-                variance_image=circular_variance(vectors[0]) if sets else None,
-                variance_text=circular_variance(vectors[1]) if sets else None,
-                supervision_image=gradient_shares(gradients[0]) if sets else None,
-                supervision_text=gradient_shares(gradients[1]) if sets else None,
-                norm_image=float(residuals[0].detach().norm(dim=-1).mean()),
-                norm_text=float(residuals[1].detach().norm(dim=-1).mean()),
+                variance=dict(zip(SIDES, map(circular_variance, vectors), strict=True)) if sets else {},
+                supervision=dict(zip(SIDES, map(gradient_shares, gradients), strict=True)) if sets else {},
+                norms={side: float(r.detach().norm(dim=-1).mean()) for side, r in zip(SIDES, residuals, strict=True)},
             )
         )
     return found

@@ -67,10 +67,10 @@ class Trained(SweepObserver):
     ],
 )
 def test_values_are_parted_where_a_reader_would(given, values):
-    found = parse_axis(given)
-    assert found.key == given.partition("=")[0]
-    assert found.values == values
-    assert [type(value) for value in found.values] == [type(value) for value in values]
+    key, found = parse_axis(given)
+    assert key == given.partition("=")[0]
+    assert found == values
+    assert [type(value) for value in found] == [type(value) for value in values]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_values_are_parted_where_a_reader_would(given, values):
         ("optimiser.lr=1,,2", "comma with no value"),
         ("optimiser.lr=1,2,", "comma with no value"),
         ("optimiser.lr=0.1,1e-1", "0.1 and 1e-1 are the same"),
-        ("optimiser.lr=1,2,1", "1 stands there twice"),
+        ("optimiser.lr=1,2,1", "1 is given twice"),
         ("schedule.milestones=[5],[5", "not closed"),
         ("summary='a,b", "not closed"),
     ],
@@ -93,7 +93,7 @@ def test_values_that_cannot_be_meant(given, says):
 
 
 def test_one_and_true_are_two_values():
-    assert parse_axis("a.b=1,true").values == (1, True)
+    assert parse_axis("a.b=1,true") == ("a.b", (1, True))
 
 
 def test_folders_are_named_by_the_values_and_never_shared():

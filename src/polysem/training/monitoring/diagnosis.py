@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 from typing import Any
 
@@ -44,6 +45,9 @@ OF_LAST steps above it are an explosion, one is an unlucky batch."""
 REARM = 50
 """Steps that a condition must have been gone before it can be named again."""
 
+ALL_NEGATIVES_FIRST = '--set objective.mining=\'[[0,"all"],[1,"hardest"]]\''
+"""Against a hinge that collapses on its hardest negative."""
+
 # Scores this far apart are as good as equal, and float32 still tells them apart.
 _NEARLY_EQUAL = 1e-4
 
@@ -66,26 +70,23 @@ class StepFacts:
         loss: the objective's own total, without regularisers.
         collapsed_loss: `collapsed_loss` of the same batch, or `collapsed_label_loss`.
         collapse: how the objective shows a collapsed model, as its class declares.
-        variance_image, variance_text: `circular_variance`; None for a single vector.
-        supervision_image, supervision_text: `gradient_shares`; None for a single vector.
-        norm_image, norm_text: mean length of the residuals, before normalisation.
+        variance: `circular_variance` by side ("image", "text"), where items are sets.
+        supervision: `gradient_shares` by side, where items are sets.
+        norms: mean length of the residuals by side, before normalisation.
         score_spread: standard deviation of the scores.
         lr: the highest learning rate, to name a lower one.
-        warming: the learning rate is still rising towards it, so standing still is no symptom.
+        warming: the learning rate is still rising towards it: standing still means nothing.
     """
 
-    step: int
     loss: float
     collapsed_loss: float
     collapse: Collapse | None
-    grad_norm: float
     score_spread: float
-    variance_image: float | None = None
-    variance_text: float | None = None
-    supervision_image: tuple[float, ...] | None = None
-    supervision_text: tuple[float, ...] | None = None
-    norm_image: float | None = None
-    norm_text: float | None = None
+    step: int = 0
+    grad_norm: float = 0.0
+    variance: Mapping[str, float] = field(default_factory=dict)
+    supervision: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    norms: Mapping[str, float] = field(default_factory=dict)
     lr: float | None = None
     warming: bool = False
 
@@ -104,42 +105,37 @@ class TrainingMonitor:
 
     def state(self) -> dict[str, Any]:
         """JSON-able."""
-        lists = {"first": self._first, "recent": self._recent}
-        copies = {name: {key: list(values) for key, values in table.items()} for name, table in lists.items()}
-        return {"seen": self._seen, "gone": dict(self._gone), **copies}
+        return deepcopy({"seen": self._seen, "gone": self._gone, "first": self._first, "recent": self._recent})
 
     def restore(self, state: dict[str, Any]) -> None:
-        self._seen = int(state["seen"])
-        self._gone = {key: int(steps) for key, steps in state["gone"].items()}
-        self._first = {key: [float(value) for value in values] for key, values in state["first"].items()}
-        self._recent = {key: [float(value) for value in values] for key, values in state["recent"].items()}
+        self._seen, self._gone, self._first, self._recent = (
+            deepcopy(state[name]) for name in ("seen", "gone", "first", "recent")
+        )
 
     def observe(self, facts: StepFacts) -> list[TrainingFinding]:
         self._seen += 1
-        found = list(self._explosions(facts))
+        findings = list(self._find_explosions(facts))
         if self._seen <= GRACE or facts.warming:
-            return found
-        found += self._score_collapse(facts)
-        for side, variance, shares in (
-            ("image", facts.variance_image, facts.supervision_image),
-            ("text", facts.variance_text, facts.supervision_text),
-        ):
-            if variance is not None:
-                found += self._set_collapse(facts, side, variance)
-            if shares is not None:
-                found += self._untrained(facts, side, shares)
-        return found
+            return findings
+        findings += self._find_score_collapse(facts)
+        for side in ("image", "text"):
+            if side in facts.variance:
+                findings += self._find_set_collapse(facts, side, facts.variance[side])
+            if side in facts.supervision:
+                findings += self._find_untrained(facts, side, facts.supervision[side])
+        return findings
 
-    def _explosions(self, facts: StepFacts) -> Iterator[TrainingFinding]:
+    def _find_explosions(self, facts: StepFacts) -> Iterator[TrainingFinding]:
         lower = f"Lower the learning rate: {_lower_lr(facts)}. Clip the gradient: --set optimiser.clip=1.0."
         values = {"loss": facts.loss, "gradient norm": facts.grad_norm, "spread of the scores": facts.score_spread}
-        norms = {"image": facts.norm_image, "text": facts.norm_text}
-        values |= {f"length of {side} residuals": norm for side, norm in norms.items() if norm is not None}
-        broken = [f"the {name} is {value}" for name, value in values.items() if not math.isfinite(value)]
+        values |= {f"length of {side} residuals": norm for side, norm in facts.norms.items()}
+        broken = ", ".join(f"the {name} is {value}" for name, value in values.items() if not math.isfinite(value))
         if self._newly("not finite", bool(broken)):
             advice = f"{lower} If it comes back, look for broken features: `polysem data check`."
-            yield TrainingFinding("exploding norms", _sentence(broken), advice, facts.step)
-        usual = self._usual_gradient()
+            yield TrainingFinding("exploding norms", f"T{broken[1:]}.", advice, facts.step)
+        # 0 while it is not known. The first steps count for ever: later gradients may be all but zero, and well so.
+        first = self._first.get("grad", [])
+        usual = max(median(first), median(self._recent["grad"])) if len(first) == EARLY else 0.0
         if math.isfinite(facts.grad_norm):
             spike = usual > 0 and facts.grad_norm > EXPLODED * usual
             self._push("grad", facts.grad_norm, USUAL, first=EARLY)
@@ -150,8 +146,8 @@ class TrainingMonitor:
                     f"that in {spikes:.0f} of the last {OF_LAST} steps."
                 )
                 yield TrainingFinding("exploding norms", says, lower, facts.step)
-        for side, norm in norms.items():
-            if norm is None or not math.isfinite(norm):
+        for side, norm in facts.norms.items():
+            if not math.isfinite(norm):
                 continue
             self._push(f"norm {side}", norm, OF_LAST, first=1)
             start, now = self._first[f"norm {side}"][0], min(self._recent[f"norm {side}"])
@@ -162,37 +158,22 @@ class TrainingMonitor:
                 weights = f"{lower} Normalised vectors hide it, but weights of this size hardly turn any more."
                 yield TrainingFinding("exploding norms", says, weights, facts.step)
 
-    def _usual_gradient(self) -> float:
-        """0 while it is not known. The first steps count for ever: later gradients may be all but zero, and well so."""
-        first = self._first.get("grad", [])
-        return max(median(first), median(self._recent["grad"])) if len(first) == EARLY else 0.0
-
-    def _score_collapse(self, facts: StepFacts) -> Iterator[TrainingFinding]:
+    def _find_score_collapse(self, facts: StepFacts) -> Iterator[TrainingFinding]:
         if not all(map(math.isfinite, (facts.loss, facts.collapsed_loss, facts.score_spread))):
             return
         log = facts.collapse == "chance"
         scale = max(abs(facts.collapsed_loss), 1.0 if log else 1e-12)
         off = self._push("off", (facts.loss - facts.collapsed_loss) / scale, PATIENCE)
         spread = self._push("spread", facts.score_spread, PATIENCE)
-        stuck = len(off) == PATIENCE and self._stuck(off, spread, log)
-        if self._newly("scores", stuck):
+        full, half = len(off) == PATIENCE, PATIENCE // 2
+        if log:  # for InfoNCE the constant is chance itself: to stay there is enough
+            stuck = full and abs(fmean(off)) < NEAR and abs(fmean(off[half:]) - fmean(off[:half])) < FLAT
+        else:  # a hinge on the hardest negative passes its constant on the way down, slowly at times, its scores apart
+            stuck = full and -NEAR < fmean(off) < ABOVE and fmean(spread) < SPREAD
+        if self._newly("scores", (full and max(spread) < EQUAL) or (stuck and not _grows(spread))):
             yield _name_collapse(facts, fmean(spread))
 
-    @staticmethod
-    def _stuck(off: list[float], spread: list[float], log: bool) -> bool:
-        if max(spread) < EQUAL:
-            return True
-        if _grows(spread):
-            return False
-        if not log:
-            # A hinge on the hardest negative passes its constant on the way down, slowly at times, with its scores
-            # well apart.
-            return -NEAR < fmean(off) < ABOVE and fmean(spread) < SPREAD
-        # For InfoNCE the constant is chance itself: to stay there is enough.
-        half = PATIENCE // 2
-        return abs(fmean(off)) < NEAR and abs(fmean(off[half:]) - fmean(off[:half])) < FLAT
-
-    def _set_collapse(self, facts: StepFacts, side: str, variance: float) -> Iterator[TrainingFinding]:
+    def _find_set_collapse(self, facts: StepFacts, side: str, variance: float) -> Iterator[TrainingFinding]:
         if not math.isfinite(variance):
             return
         window = self._push(f"variance {side}", variance, PATIENCE)
@@ -202,14 +183,9 @@ class TrainingMonitor:
                 f"The elements of each {side} set are alike: circular variance {fmean(window):.2g} over the last "
                 f"{PATIENCE} steps (sets that hold several meanings have 0.1; below {VARIANCE:g} they are one vector)."
             )
-            advice = (
-                "Let every element take part, and push them apart: --set similarity.name=smooth_chamfer "
-                f"--set {side}.sets.name=slots --set regularisers='[{{name: diversity, weight: 0.1, on: residual}}]'. "
-                "If one meaning is enough, a single vector costs less."
-            )
-            yield TrainingFinding("set collapse", says, advice, facts.step)
+            yield TrainingFinding("set collapse", says, advise_against_set_collapse(side), facts.step)
 
-    def _untrained(self, facts: StepFacts, side: str, shares: tuple[float, ...]) -> Iterator[TrainingFinding]:
+    def _find_untrained(self, facts: StepFacts, side: str, shares: tuple[float, ...]) -> Iterator[TrainingFinding]:
         # No gradient at all says nothing about who would get it.
         if not all(map(math.isfinite, shares)) or sum(shares) == 0:
             return
@@ -227,10 +203,7 @@ class TrainingMonitor:
                 f"Of the {k} elements of {side} sets, {len(starved)} got almost no share of the gradient over the last "
                 f"{PATIENCE} steps: {which}; an even share is {1 / k:.0%}. An element that never wins gets no gradient."
             )
-            advice = (
-                "Use a similarity in which every element has a part: --set similarity.name=smooth_chamfer "
-                f"(mil gives all to one pair). Or ask for fewer: --set {side}.sets.k={k - len(starved)}."
-            )
+            advice = advise_against_starvation(side, k - len(starved))
             yield TrainingFinding("untrained elements", says, advice, facts.step)
 
     def _push(self, key: str, value: float, size: int, first: int = 0) -> list[float]:
@@ -255,57 +228,55 @@ class TrainingMonitor:
         return False
 
 
+def advise_against_set_collapse(side: str) -> str:
+    """What to do about sets of one side whose elements are alike."""
+    return (
+        "Let every element take part, and push them apart: --set similarity.name=smooth_chamfer "
+        f"--set {side}.sets.name=slots --set regularisers='[{{name: diversity, weight: 0.1, on: residual}}]'. "
+        "If one meaning is enough, a single vector costs less."
+    )
+
+
+def advise_against_starvation(side: str, elements: int) -> str:
+    """What to do about sets of one side of which only so many elements are trained."""
+    return (
+        "Use a similarity in which every element has a part: --set similarity.name=smooth_chamfer (mil gives all to "
+        f"one pair). Or ask for fewer: --set {side}.sets.k={elements}."
+    )
+
+
 def _grows(window: list[float]) -> bool:
     half = len(window) // 2
     return fmean(window[half:]) > GROWING * fmean(window[:half])
 
 
 def _name_collapse(facts: StepFacts, spread: float) -> TrainingFinding:
-    says = (
-        f"The loss has stood at {facts.loss:.4g} for {PATIENCE} steps; scores that are all the same give "
-        f"{facts.collapsed_loss:.4g}. The scores differ by {spread:.2g} (standard deviation)."
-    )
     lower = f"lower the learning rate, {_lower_lr(facts)}, and let it rise slowly, --set schedule.warmup_steps=200"
     pairs = "If it comes back, see whether the captions belong to their pictures: `polysem data show`."
+    alike, why = "scores that are all the same", ""
+    name, advice = "score collapse", f"Start again: {lower}. {pairs}"
     if facts.collapse == "hinge":
-        return TrainingFinding(
-            "hinge collapse",
-            f"{says} Everything is embedded at one point, where the hardest negative has no way out.",
-            'Begin with all negatives, --set objective.mining=\'[[0,"all"],[1,"hardest"]]\' '
-            f"(or take a smaller batch, whose hardest is less hard: --set training.batch=64); {lower}. {pairs}",
-            facts.step,
-        )
-    if facts.collapse == "chance":
-        return TrainingFinding(
-            "InfoNCE collapse",
-            f"{says} The match is picked no better than by chance.",
-            f"Start again: {lower}; a softer objective helps too, --set objective.temperature=0.1. {pairs}",
-            facts.step,
-        )
-    if facts.collapse == "labels":
-        return TrainingFinding(
-            "label collapse",
-            f"The loss has stood at {facts.loss:.4g} for {PATIENCE} steps; items that are all said to have the same "
-            f"labels give {facts.collapsed_loss:.4g}. The scores differ by {spread:.2g} (standard deviation).",
+        name, why = "hinge collapse", " Everything is embedded at one point, where the hardest negative has no way out."
+        smaller = "or take a smaller batch, whose hardest is less hard: --set training.batch=64"
+        advice = f"Begin with all negatives, {ALL_NEGATIVES_FIRST} ({smaller}); {lower}. {pairs}"
+    elif facts.collapse == "chance":
+        name, why = "InfoNCE collapse", " The match is picked no better than by chance."
+        advice = f"Start again: {lower}; a softer objective helps too, --set objective.temperature=0.1. {pairs}"
+    elif facts.collapse == "labels":
+        name, alike = "label collapse", "items that are all said to have the same labels"
+        advice = (
             f"Start again: {lower}. A loss without negatives leads there too: --set objective.variant=paper. If it "
-            "comes back, see whether the labels belong to their pictures: `polysem data show`.",
-            facts.step,
+            "comes back, see whether the labels belong to their pictures: `polysem data show`."
         )
-    return TrainingFinding("score collapse", says, f"Start again: {lower}. {pairs}", facts.step)
+    says = (
+        f"The loss has stood at {facts.loss:.4g} for {PATIENCE} steps; {alike} give {facts.collapsed_loss:.4g}. "
+        f"The scores differ by {spread:.2g} (standard deviation).{why}"
+    )
+    return TrainingFinding(name, says, advice, facts.step)
 
 
 def _lower_lr(facts: StepFacts) -> str:
-    if facts.lr is None:
-        return "--set optimiser.lr=… (a tenth of the present one)"
-    return f"--set optimiser.lr={facts.lr / 10:.3g}"
-
-
-def _sentence(parts: list[str]) -> str:
-    text = ", ".join(parts)
-    return f"{text[:1].upper()}{text[1:]}."
-
-
-# ---------------------------------------------------------------------------------------- what is measured of a step
+    return f"--set optimiser.lr={'… (a tenth of the present one)' if facts.lr is None else f'{facts.lr / 10:.3g}'}"
 
 
 @torch.no_grad()

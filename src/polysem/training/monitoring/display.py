@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console, Group
@@ -48,9 +47,7 @@ class TerminalDisplay:
             self._line(f"{self.title}: {self.total - self._start:,} steps to go.")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._interactive:
             self._live.stop()
         elif self.enabled and self._record:
@@ -96,8 +93,6 @@ class TerminalDisplay:
         self._last_line = time.monotonic()
         self.console.print(Text(text), soft_wrap=not self._interactive)
 
-    # --------------------------------------------------------------------------------------------------- drawing
-
     def _draw(self) -> Group:
         table = Table.grid(padding=(0, 2))
         table.add_column(style="dim")
@@ -121,7 +116,13 @@ class TerminalDisplay:
             parts = ", ".join(f"{name} {_number(value)}" for name, value in (record.get("parts") or {}).items())
             yield "loss", _number(record["loss"]) + (f" ({parts})" if parts else "")
         if record.get("lr"):
-            yield "lr", _rates(record["lr"])
+            # Groups that share a learning rate share an entry; one rate for all needs no names.
+            groups: dict[float, list[str]] = {}
+            for name, rate in record["lr"].items():
+                groups.setdefault(rate, []).append(name)
+            single = len(groups) == 1
+            entries = (_number(rate) + ("" if single else f" ({' '.join(names)})") for rate, names in groups.items())
+            yield "lr", ", ".join(entries)
         info = record.get("info") or {}
         if "active" in info:
             yield "active triplets", f"{info['active']:.0%}"
@@ -141,31 +142,20 @@ class TerminalDisplay:
 
 
 def _recalls(record: Mapping[str, Any]) -> str:
-    found = [f"RSUM {record['rsum']:.1f}"] if record.get("rsum") is not None else []
+    parts = [f"RSUM {record['rsum']:.1f}"] if record.get("rsum") is not None else []
     for way in ("i2t", "t2i"):
-        values = [f"{value:.1f}" for value in (record.get(way) or {}).values()]
-        if values:
-            found.append(f"{way} {' / '.join(values)}")
-    return ", ".join([*found, *filter(None, [_labels(record)])])
+        if record.get(way):
+            parts.append(f"{way} {' / '.join(f'{value:.1f}' for value in record[way].values())}")
+    return ", ".join(filter(None, [*parts, _labels(record)]))
 
 
 def _labels(record: Mapping[str, Any]) -> str:
     """What picks the checkpoint of a run that learns labels, and how it classifies; nothing for other runs."""
-    found = []
-    for name, values in (record.get("labels") or {}).items():
-        if name != "map":
-            found.append(f"{name} {' / '.join(f'{value:.1f}' for value in values.values())}")
-    return ", ".join(found)
-
-
-def _rates(rates: Mapping[str, float]) -> str:
-    """Groups that share a learning rate share an entry; one rate for all needs no names."""
-    groups: dict[float, list[str]] = {}
-    for name, rate in rates.items():
-        groups.setdefault(rate, []).append(name)
-    if len(groups) == 1:
-        return _number(next(iter(groups)))
-    return ", ".join(f"{_number(rate)} ({' '.join(names)})" for rate, names in groups.items())
+    return ", ".join(
+        f"{name} {' / '.join(f'{value:.1f}' for value in values.values())}"
+        for name, values in (record.get("labels") or {}).items()
+        if name != "map"
+    )
 
 
 def _number(value: float | None) -> str:

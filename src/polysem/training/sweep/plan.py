@@ -22,14 +22,6 @@ _LONGEST = 100
 
 
 @dataclass(frozen=True)
-class SweepAxis:
-    """A key of the recipe, and its values in the order given."""
-
-    key: str
-    values: tuple[Any, ...]
-
-
-@dataclass(frozen=True)
 class SweepPoint:
     """One combination of values."""
 
@@ -54,14 +46,14 @@ class SweepPlan:
     """All runs of a sweep.
 
     Args:
-        axes: the keys with several values.
+        axes: the keys with several values, each with these.
         seeds: each point is trained with each of them.
         recipes: by point and seed.
         base: what all of them have in common, as plain data.
     """
 
     recipe: str
-    axes: tuple[SweepAxis, ...]
+    axes: Mapping[str, tuple[Any, ...]]
     seeds: tuple[int, ...]
     points: tuple[SweepPoint, ...]
     recipes: Mapping[tuple[str, int], Recipe]
@@ -70,7 +62,7 @@ class SweepPlan:
     @property
     def keys(self) -> tuple[str, ...]:
         """The keys with several values."""
-        return tuple(axis.key for axis in self.axes)
+        return tuple(self.axes)
 
 
 def plan_sweep(recipe: str | Path, settings: Iterable[str], seeds: Sequence[int] = ()) -> SweepPlan:
@@ -87,29 +79,25 @@ def plan_sweep(recipe: str | Path, settings: Iterable[str], seeds: Sequence[int]
         >>> [point.name for point in plan.points], len(plan.recipes)
         (['optimiser.lr=0.0001', 'optimiser.lr=0.001'], 4)
     """
-    given = [parse_axis(setting) for setting in settings]
-    for i, axis in enumerate(given):
-        if axis.key in (before.key for before in given[:i]):
-            raise ConfigError(f"--set {axis.key} was given twice. Give all its values at once: {axis.key}=a,b,c.")
-    axes = tuple(axis for axis in given if len(axis.values) > 1)
-    fixed = [_override(axis.key, axis.values[0]) for axis in given if len(axis.values) == 1]
+    given: dict[str, tuple[Any, ...]] = {}
+    for setting in settings:
+        key, values = parse_axis(setting)
+        if key in given:
+            raise ConfigError(f"--set {key} was given twice. Give all its values at once: {key}=a,b,c.")
+        given[key] = values
+    axes = {key: values for key, values in given.items() if len(values) > 1}
+    fixed = [_override(key, values[0]) for key, values in given.items() if len(values) == 1]
     if not axes:
-        raise ConfigError(
-            "Nothing to sweep: no --set has several values. Example: --set objective.lambda=0,0.01,0.1. "
-            "A single training is `polysem train`."
-        )
-    if any(axis.key == SEED for axis in axes):
+        example = "--set objective.lambda=0,0.01,0.1. A single training is `polysem train`."
+        raise ConfigError(f"Nothing to sweep: no --set has several values. Example: {example}")
+    if SEED in axes:
         raise ConfigError(f"{SEED} is swept by --seeds, which gives the mean and its spread: --seeds 0,1,2.")
-    if seeds and any(axis.key == SEED for axis in given):
+    if seeds and SEED in given:
         raise ConfigError(f"Both --seeds and --set {SEED} give seeds. Leave one of them out.")
     if len(set(seeds)) < len(seeds):
-        raise ConfigError(
-            f"--seeds {','.join(map(str, seeds))}: a seed stands there twice. The same seed gives the same run."
-        )
-    points = tuple(
-        SweepPoint(dict(zip((axis.key for axis in axes), values, strict=True)))
-        for values in product(*(axis.values for axis in axes))
-    )
+        listed = ",".join(map(str, seeds))
+        raise ConfigError(f"--seeds {listed}: a seed is given twice. The same seed gives the same run.")
+    points = tuple(SweepPoint(dict(zip(axes, values, strict=True))) for values in product(*axes.values()))
     recipes: dict[tuple[str, int], Recipe] = {}
     chosen = tuple(seeds)
     for point in points:
@@ -118,24 +106,18 @@ def plan_sweep(recipe: str | Path, settings: Iterable[str], seeds: Sequence[int]
         for seed in chosen:
             recipes[point.folder, seed] = load(recipe, [*overrides, f"{SEED}={seed}"])
     base = read_content(recipe, fixed)
-    for key in (*(axis.key for axis in axes), SEED):
-        _remove_key(base, key.split("."))
+    for key in (*axes, SEED):
+        # What is swept is not what all have in common.
+        *above, last = key.split(".")
+        parent: Any = base
+        for step in above:
+            parent = parent.get(step) if isinstance(parent, dict) else None
+        if isinstance(parent, dict):
+            parent.pop(last, None)
     return SweepPlan(str(recipe), axes, chosen, points, recipes, base)
 
 
-def _remove_key(content: dict[str, Any], path: Sequence[str]) -> None:
-    """Remove a key, where it is: what is swept is not what all have in common."""
-    parent: Any = content
-    for step in path[:-1]:
-        parent = parent.get(step) if isinstance(parent, dict) else None
-    if isinstance(parent, dict):
-        parent.pop(path[-1], None)
-
-
-# ------------------------------------------------------------------------------------------------------------ values
-
-
-def parse_axis(setting: str) -> SweepAxis:
+def parse_axis(setting: str) -> tuple[str, tuple[Any, ...]]:
     """`path.to.key=a,b,c`. Commas part the values; those within brackets or quotes belong to one. Values are YAML."""
     key, equals, text = setting.partition("=")
     key = key.strip()
@@ -153,10 +135,10 @@ def parse_axis(setting: str) -> SweepAxis:
     for piece, value in zip(pieces, values, strict=True):
         same = known.get(canonical(value))
         if same is not None:
-            twice = f"{piece} stands there twice" if same == piece else f"{same} and {piece} are the same value"
+            twice = f"{piece} is given twice" if same == piece else f"{same} and {piece} are the same value"
             raise ConfigError(f"--set {setting}: {twice}. Give each value once; repetitions are --seeds.")
         known[canonical(value)] = piece
-    return SweepAxis(key, values)
+    return key, values
 
 
 def _split_values(text: str, setting: str) -> Iterator[str]:

@@ -8,6 +8,7 @@ from textwrap import fill
 from typing import Any
 
 from polysem import atomic_write
+from polysem.training.run_folder import is_number
 from polysem.training.sweep.plan import canonical, format_value, format_values
 from polysem.training.sweep.result import Sweep, SweepRow
 
@@ -27,7 +28,10 @@ def save_plot(result: Sweep, path: Path) -> None:
     rows = [row for row in result.rows if row.means]
     if not rows:
         return
-    panels = _panels(result.metrics)
+    panels: dict[str, list[str]] = {}
+    for metric in result.metrics:
+        way, dot, rest = metric.partition(".")
+        panels.setdefault(rest if dot and way in STYLES else metric, []).append(metric)
     figure = Figure(figsize=(1.2 + 5.4 * len(panels), 4.4), dpi=140, layout="constrained")
     FigureCanvasAgg(figure)
     places, ticks, scale = positions([row.values[result.keys[0]] for row in result.rows])
@@ -58,23 +62,11 @@ def positions(values: Sequence[Any]) -> tuple[dict[str, float], list[tuple[float
     Numbers stand at their own place, and so does 0 on a logarithmic axis; other values side by side.
     """
     known = {canonical(value): value for value in values}
-    numbers = [value for value in known.values() if isinstance(value, (int, float)) and not isinstance(value, bool)]
-    if len(numbers) < len(known):
-        places = {key: float(place) for place, key in enumerate(known)}
-        return places, [(places[key], format_value(value)) for key, value in known.items()], None
-    places = {key: float(value) for key, value in known.items()}
+    numeric = all(map(is_number, known.values()))
+    places = {key: float(value if numeric else number) for number, (key, value) in enumerate(known.items())}
     sizes = [abs(place) for place in places.values() if place]
-    spread = bool(sizes) and max(sizes) >= SPAN * min(sizes)
+    spread = numeric and bool(sizes) and max(sizes) >= SPAN * min(sizes)
     return places, [(places[key], format_value(value)) for key, value in known.items()], min(sizes) if spread else None
-
-
-def _panels(metrics: Sequence[str]) -> dict[str, list[str]]:
-    """Metrics that are one measure both ways, under its name."""
-    found: dict[str, list[str]] = {}
-    for metric in metrics:
-        way, dot, rest = metric.partition(".")
-        found.setdefault(rest if dot and way in STYLES else metric, []).append(metric)
-    return found
 
 
 def _draw(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
@@ -18,6 +18,7 @@ from polysem.progress import Progress
 from polysem.recipes import Recipe
 from polysem.training.build import learns_labels
 from polysem.training.feature_cache import cache_both_sides
+from polysem.training.run_folder import flatten_numbers, read_json
 from polysem.training.sweep.plan import canonical
 from polysem.training.validation import NDCG_DEPTH
 
@@ -53,8 +54,8 @@ class SweepRow:
 
     values: Mapping[str, Any]
     runs: tuple[SweepRun, ...]
-    means: Mapping[str, float]
-    spreads: Mapping[str, float | None]
+    means: dict[str, float]
+    spreads: dict[str, float | None]
 
     @property
     def finished(self) -> tuple[SweepRun, ...]:
@@ -77,7 +78,16 @@ class Sweep:
         by_values: dict[str, list[SweepRun]] = {}
         for run in self.runs:
             by_values.setdefault(canonical(dict(run.values)), []).append(run)
-        return [_row(runs, self.metrics) for runs in by_values.values()]
+        rows = []
+        for runs in by_values.values():
+            row = SweepRow(runs[0].values, tuple(runs), {}, {})
+            for metric in self.metrics:
+                values = [run.figures[metric] for run in row.finished if metric in run.figures]
+                if values:
+                    row.means[metric] = fmean(values)
+                    row.spreads[metric] = stdev(values) if len(values) > 1 else None
+            rows.append(row)
+        return rows
 
     @property
     def failed(self) -> list[SweepRun]:
@@ -110,19 +120,6 @@ class Sweep:
         }
 
 
-def _row(runs: Sequence[SweepRun], metrics: Sequence[str]) -> SweepRow:
-    done = [run for run in runs if run.status == "finished"]
-    means, spreads = dict[str, float](), dict[str, float | None]()
-    for metric in metrics:
-        values = [run.figures[metric] for run in done if metric in run.figures]
-        if values:
-            means[metric], spreads[metric] = fmean(values), stdev(values) if len(values) > 1 else None
-    return SweepRow(runs[0].values, tuple(runs), means, spreads)
-
-
-# ------------------------------------------------------------------------------------------------------------ figures
-
-
 def validation_figures(best: Mapping[str, Any]) -> dict[str, float]:
     """The validation of a run's best weights by the paths that protocols use: rsum, i2t.ndcg50, micro_f1.text."""
     figures = {name: value for name, value in best.items() if name not in ("labels", "step", "epoch")}
@@ -132,25 +129,17 @@ def validation_figures(best: Mapping[str, Any]) -> dict[str, float]:
         else:
             for way, value in values.items():
                 figures[way] = {**figures.get(way, {}), name: value}
-    return dict(_numbers(figures))
-
-
-def _numbers(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, float]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _numbers(value, f"{above}{name}.")
-        elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            yield f"{above}{name}", float(value)
+    return flatten_numbers(figures, ".")
 
 
 def default_metrics(recipes: Sequence[Recipe], figures: Mapping[str, float] | None = None) -> tuple[str, ...]:
     """What picks the checkpoint: NDCG both ways if labels are learned, else RSUM. figures: what a protocol measured, if
     not the validation; then NDCG at the depth that it has."""
     if all(learns_labels(recipe) for recipe in recipes):
-        known = list(figures) if figures is not None else _BY_LABELS
-        both = [name for name in known if name.startswith(("i2t.ndcg", "t2i.ndcg"))]
+        known = _BY_LABELS if figures is None else list(figures)
+        both = tuple(name for name in known if name.startswith(("i2t.ndcg", "t2i.ndcg")))
         if both:
-            return tuple(both)
+            return both
     if figures is None or "rsum" in figures:
         return ("rsum",)
     return (next(iter(figures)),)
@@ -170,9 +159,6 @@ def check_metrics(asked: Sequence[str], known: Sequence[str], what: str) -> None
             raise unknown(f"--metric ({what})", metric, known)
 
 
-# --------------------------------------------------------------------------------------------------------- evaluation
-
-
 @dataclass(frozen=True, eq=False)
 class SweepEvaluation:
     """How the figures of each run are measured.
@@ -180,13 +166,13 @@ class SweepEvaluation:
     Args:
         protocol: None takes the validation that each run has made of itself.
         split: of the collection.
-        stores: features of images and captions, completed with those of this split.
+        stores: `features` and `text_features` as for `train`, completed with those of this split.
     """
 
     collection: Collection
     protocol: Protocol | None = None
     split: str | None = None
-    stores: tuple[Path | None, Path | None] = (None, None)
+    stores: Mapping[str, Any] = field(default_factory=dict)
 
     def measure(
         self, run: Path, about: Mapping[str, Any], recipe: Recipe, progress: Progress
@@ -198,22 +184,15 @@ class SweepEvaluation:
         """
         if self.protocol is None:
             return validation_figures(about.get("best") or {}), str(about.get("protocol", ""))
-        asked = {"protocol": repr(self.protocol), "split": self._split, "weights": _weights_version(run)}
+        weights = run / "model.safetensors"
+        version = [weights.stat().st_size, weights.stat().st_mtime_ns] if weights.is_file() else []
+        asked = {"protocol": repr(self.protocol), "split": self._split, "weights": version}
         path = run.with_name(f"{run.name}.{self.protocol.name}.json")
-        kept = _read_json(path)
+        kept = read_json(path)
         if kept.get("asked") != asked:
             model = models.load(run)
-            features, text_features = self._features(model, recipe, progress)
-            result = evaluate(
-                model,
-                self.collection,
-                protocol=self.protocol,
-                split=self._split,
-                features=features,
-                text_features=text_features,
-                intervals=False,
-                progress=progress,
-            )
+            settings = {**self._cache_features(model, recipe, progress), "intervals": False, "progress": progress}
+            result = evaluate(model, self.collection, protocol=self.protocol, split=self._split, **settings)
             kept = {"asked": asked, **result.as_dict(), "model": run.name}
             atomic_write.write_text(path, json.dumps(kept, indent=2, ensure_ascii=False) + "\n")
         numbers = {name: value for name, value in kept["metrics"].items() if isinstance(value, (int, float))}
@@ -227,7 +206,7 @@ class SweepEvaluation:
         there = [name for name in ("test", "val", *self.collection.splits) if name in self.collection.splits]
         return self.split or there[0]
 
-    def _features(self, model: Model, recipe: Recipe, progress: Progress) -> list[Path | None]:
+    def _cache_features(self, model: Model, recipe: Recipe, progress: Progress) -> dict[str, Any]:
         """Encoders that never change run once for all runs, here as in training."""
         part = self.collection
         if self._split == "val" and not part.has_splits:
@@ -235,28 +214,10 @@ class SweepEvaluation:
         elif self._split != "all":
             part = part.split(self._split)
         part = part.where([i for i, item in enumerate(part) if item.captions])
-        stores = cache_both_sides(
-            part,
-            (model.image.encoder, model.text.encoder),
-            recipe,
-            self.stores,
-            lambda what, done, total: progress(f"features of {what}", done, total),
-        )
-        return [None if store is None else store.folder for store in stores]
 
+        def report(what: str, done: int, total: int, /) -> None:
+            progress(f"features of {what}", done, total)
 
-def _weights_version(run: Path) -> list[int]:
-    """Changes when the model in the folder does."""
-    try:
-        state = (run / "model.safetensors").stat()
-    except OSError:
-        return []
-    return [state.st_size, state.st_mtime_ns]
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+        encoders = model.image.encoder, model.text.encoder
+        images, texts = cache_both_sides(part, encoders, recipe, list(self.stores.values()), report)
+        return {"features": images and images.folder, "text_features": texts and texts.folder}

@@ -18,7 +18,14 @@ from polysem.recipes import parse
 from polysem.training import splits
 from polysem.training.build import learns_labels
 from polysem.training.loop import NullObserver, OnCollapse, TrainingObserver
-from polysem.training.run_folder import check_folder, list_differences, lock_folder, read_run, replace_non_finite
+from polysem.training.run_folder import (
+    check_folder,
+    is_number,
+    list_differences,
+    lock_folder,
+    read_run,
+    replace_non_finite,
+)
 from polysem.training.sweep import plot
 from polysem.training.sweep.plan import SweepPlan, SweepPoint, canonical, plan_sweep
 from polysem.training.sweep.result import (
@@ -83,10 +90,8 @@ def sweep(
         show: its methods are called for every run.
     """
     if distributed.world_size() > 1:
-        raise ConfigError(
-            "A sweep trains one run after another in one process. Start it without a launcher; for a run in several "
-            "processes there is `polysem train`."
-        )
+        remedy = "Start it without a launcher; for a run in several processes there is `polysem train`."
+        raise ConfigError(f"A sweep trains one run after another in one process. {remedy}")
     folder, observer = Path(out), show or SweepObserver()
     plan = plan_sweep(recipe, settings, seeds)
     recipes = list(plan.recipes.values())
@@ -94,13 +99,12 @@ def sweep(
         if split is not None:
             raise ConfigError(f"--split {split} is for --protocol: without one, figures are those of the validation.")
         check_validation_metrics(metrics, recipes)
-    earlier = _read_state(folder)
+    check_folder(folder, "sweep", (folder / STATE).is_file())
     collection = data if isinstance(data, Collection) else open_collection(data)
     digest = splits.split(collection, recipes[0].data).digest(learns_labels(recipes[0]))
     content = {"name": collection.name, "digest": digest}
-    if earlier is not None:
-        _check_state(folder, earlier, plan, content)
-    stores = (None if features is None else Path(features), None if text_features is None else Path(text_features))
+    old = _read_other_runs(folder, plan, content)
+    stores = {"features": features and Path(features), "text_features": text_features and Path(text_features)}
     evaluation = SweepEvaluation(collection, protocol, split, stores)
 
     def write(state: Sweep) -> None:
@@ -110,10 +114,10 @@ def sweep(
 
     with lock_folder(folder):
         result = Sweep(plan.recipe, collection.name, plan.keys, tuple(metrics), (), folder)
-        if earlier is None:
+        if not (folder / STATE).is_file():
             write(result)
-        old = [] if earlier is None else _other_runs(earlier, plan)
-        for run in _run_all(plan, old, folder, evaluation, observer, on_collapse, tracker):
+        shared = {**stores, "on_collapse": on_collapse, "tracker": tracker}
+        for run in _run_all(plan, old, folder, evaluation, observer, shared):
             result = replace(result, runs=(*result.runs, run))
             if run.figures and not result.metrics:
                 result = replace(result, metrics=default_metrics(recipes, None if protocol is None else run.figures))
@@ -135,10 +139,9 @@ def _run_all(
     out: Path,
     evaluation: SweepEvaluation,
     observer: SweepObserver,
-    on_collapse: OnCollapse,
-    tracker: str | None,
+    settings: dict[str, Any],
 ) -> Iterator[SweepRun]:
-    """The runs of earlier calls first, measured like the new ones; then each that is asked for."""
+    """The runs of earlier calls first, measured like the new ones; then each asked for. settings: as for `train`."""
     for run in old:
         folder = out / run.folder / f"seed-{run.seed}"
         try:
@@ -153,16 +156,8 @@ def _run_all(
         observer.begin(number, total, point, seed)
         run, trained = SweepRun(dict(point.values), seed, point.folder, "failed"), False
         try:
-            result = train(
-                plan.recipes[point.folder, seed],
-                evaluation.collection,
-                folder,
-                features=evaluation.stores[0],
-                text_features=evaluation.stores[1],
-                on_collapse=on_collapse,
-                tracker=tracker,
-                show=observer.training(),
-            )
+            recipe = plan.recipes[point.folder, seed]
+            result = train(recipe, evaluation.collection, folder, show=observer.training(), **settings)
             trained = result.resumed_from < result.steps
             run = _measure(replace(run, status=result.status, seconds=result.seconds), folder, evaluation, observer)
         except PolysemError as error:
@@ -186,13 +181,6 @@ def _measure(run: SweepRun, folder: Path, evaluation: SweepEvaluation, observer:
     return replace(run, figures=figures, protocol=stamp, error="")
 
 
-def _other_runs(earlier: Mapping[str, Any], plan: SweepPlan) -> list[SweepRun]:
-    """Runs of earlier calls that this one does not ask for: they stand in the same table."""
-    asked = {(point.folder, seed) for point in plan.points for seed in plan.seeds}
-    runs = [SweepRun(**entry) for entry in earlier["runs"]]
-    return [run for run in runs if (run.folder, run.seed) not in asked]
-
-
 def _sort(runs: Sequence[SweepRun]) -> list[SweepRun]:
     """Numbers by size, other values as they came, then by seed: what was added later stands in its place."""
     order: dict[str, int] = {}
@@ -201,33 +189,27 @@ def _sort(runs: Sequence[SweepRun]) -> list[SweepRun]:
             order.setdefault(canonical(value), len(order))
 
     def key(value: Any) -> tuple[int, float]:
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return (0, float(value)) if is_number else (1, float(order[canonical(value)]))
+        return (0, float(value)) if is_number(value) else (1, float(order[canonical(value)]))
 
     return sorted(runs, key=lambda run: [*(key(value) for value in run.values.values()), (0, float(run.seed))])
 
 
-# -------------------------------------------------------------------------------------------------------- sweep.json
+def _read_other_runs(out: Path, plan: SweepPlan, content: Mapping[str, str]) -> list[SweepRun]:
+    """The runs of sweep.json that this call does not ask for: they stand in the same table. More values and more seeds
+    extend a sweep.
 
-
-def _read_state(out: Path) -> dict[str, Any] | None:
-    """sweep.json, or None where no sweep has begun."""
+    Raises:
+        InputError: the folder's sweep is another one.
+    """
     path = out / STATE
-    check_folder(out, "sweep", path.is_file())
     if not path.is_file():
-        return None
+        return []
     try:
-        state = json.loads(path.read_text(encoding="utf-8"))
+        earlier = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read ({error}). Sweep into another folder.") from None
-    if not isinstance(state, dict) or not {"keys", "settings", "content", "runs"} <= state.keys():
+    if not isinstance(earlier, dict) or not {"keys", "settings", "content", "runs"} <= earlier.keys():
         raise InputError(f"{path} was not written by a sweep. Sweep into another folder.")
-    return state
-
-
-def _check_state(out: Path, earlier: Mapping[str, Any], plan: SweepPlan, content: Mapping[str, str]) -> None:
-    """Raise if the folder's sweep is another one: its runs and the new ones would stand in one table. More values and
-    more seeds are welcome."""
     different = []
     if sorted(earlier["keys"]) != sorted(plan.keys):
         different.append(f"keys swept: {', '.join(earlier['keys'])} then, {', '.join(plan.keys)} now")
@@ -238,6 +220,9 @@ def _check_state(out: Path, earlier: Mapping[str, Any], plan: SweepPlan, content
         different.append("the data: other items, captions, labels or splits")
     if different:
         raise InputError(
-            f"{out} holds another sweep: {'; '.join(different[:5])}. Run the same command to go on with it or to add "
+            f"{out} holds another sweep: {'; '.join(different[:5])}. Run the same command to resume it or to add "
             "values and seeds, or give another --out."
         )
+    runs = [SweepRun(**entry) for entry in earlier["runs"]]
+    asked = {(point.folder, seed) for point in plan.points for seed in plan.seeds}
+    return [run for run in runs if (run.folder, run.seed) not in asked]

@@ -53,7 +53,7 @@ def test_items_that_differ_cost_something_else_than_their_average():
 def test_it_takes_both_the_loss_and_the_scores(spread, off, named):
     monitor, found = TrainingMonitor(), []
     for step in range(1, 60 + PATIENCE):
-        facts = StepFacts(step, 5 * (1 + off), 5.0, "labels", grad_norm=1.0, score_spread=spread, lr=1e-3)
+        facts = StepFacts(5 * (1 + off), 5.0, "labels", spread, step, grad_norm=1.0, lr=1e-3)
         found += monitor.observe(facts)
     assert [finding.name for finding in found] == (["label collapse"] if named else [])
     assert all("--set optimiser.lr=0.0001" in finding.advice for finding in found)

@@ -98,3 +98,12 @@ def test_accumulated_batches_add_their_gradients(tmp_path):
         backward.run_batch(model, criterion, batch, cpu(), scale=0.5)
     for key, value in gradients(model).items():
         torch.testing.assert_close(value, single[0][key] + single[1][key])
+
+
+def test_seeding_draws_what_torch_would_and_queues_nothing_for_absent_devices():
+    torch.manual_seed(3)
+    drawn, queued = torch.rand(4), len(torch.cuda._queued_calls)
+    backward.seed_random(3)
+    assert torch.equal(torch.rand(4), drawn)
+    if not torch.accelerator.is_available():
+        assert len(torch.cuda._queued_calls) == queued

@@ -14,7 +14,6 @@ from types import FrameType
 from typing import Any, Literal, Protocol, Self
 
 import numpy as np
-import torch
 from accelerate import Accelerator
 
 from polysem import distributed
@@ -22,7 +21,7 @@ from polysem.errors import ConfigError, NonFiniteError, PolysemError
 from polysem.models import Model
 from polysem.objectives import Loss
 from polysem.recipes import Recipe
-from polysem.training.backward import Criterion, run_batch
+from polysem.training.backward import Criterion, run_batch, seed_random
 from polysem.training.feature_cache import is_frozen
 from polysem.training.loading import BatchLoader, TrainingBatch
 from polysem.training.masked_modelling import MaskedModellingHeads
@@ -223,7 +222,7 @@ class TrainingLoop:
         # The random numbers of a step are a function of its number: nothing of them needs saving. An objective that
         # draws has to draw the same in every process: they all compute the same loss.
         seed = self.recipe.training.seed
-        torch.manual_seed(_mix_seeds(seed, self.step, distributed.rank()))
+        seed_random(_mix_seeds(seed, self.step, distributed.rank()))
         self.criterion.random_seed = _mix_seeds(seed, self.step)
         rate = lr_factor(self.recipe.schedule, self.step, self.steps_per_epoch, self.total)
         for group in self.optimiser.param_groups:

@@ -209,6 +209,7 @@ def test_an_encoder_without_stages_says_so(make, setting):
         make(setting).set_trainable(1)
 
 
+@pytest.mark.slow
 @every_backbone
 def test_dim_projects_and_none_leaves_the_width(make, setting):
     plain, projected = make(setting), make(setting, dim=5)

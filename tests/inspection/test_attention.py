@@ -73,6 +73,7 @@ SHARP = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", SHARP)
 def test_a_decisive_token_changes_the_score_and_an_irrelevant_one_does_not(setting):
     """Each token in turn is taken out of the picture. Over many pictures, the one that the map marks most counts for

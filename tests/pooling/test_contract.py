@@ -158,6 +158,7 @@ def test_gradients_are_finite_where_values_coincide(setting, kind):
     assert all(p.grad.isfinite().all() for p in part.parameters() if p.grad is not None)
 
 
+@pytest.mark.slow
 @every_pooling
 def test_it_learns(setting):
     """Training on one batch with the part's own weights and the inputs lowers a loss."""

@@ -189,6 +189,7 @@ def test_a_picture_two_items_share_stays_with_the_other(writer, own_place):
     assert writer.get("/api/v1/items/two/image").content == picture()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ODD)
 def test_any_id_is_found_again(writer, key):
     assert send(writer, picture(), {"id": key}).json()["id"] == key

@@ -187,6 +187,7 @@ def odd(tmp_path: Path, model: Model, clips: Path) -> Iterator[tuple[TestClient,
         yield made, folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["text.mp4", "link.mp4", "gone.mp4", "folder.mp4", "page.webm"])
 @pytest.mark.parametrize("ranged", [True, False])
 def test_what_is_no_video_or_leads_elsewhere_is_not_given_out(odd: Any, name: str, ranged: bool) -> None:

@@ -74,6 +74,7 @@ def _cache(tmp_path, monkeypatch):
     monkeypatch.setenv("POLYSEM_CACHE", str(tmp_path / "cache"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["small-vse-infty-video", "small-vse++-video"])
 def test_raw_videos_train_through_a_store_and_the_model_reads_files(clips, resnet, tmp_path, name):
     result = train(tiny(resnet, name=name), clips, tmp_path / "run", tracker=None)
@@ -141,6 +142,7 @@ def test_a_mistake_in_the_frames_encoder_is_named(resnet):
         tiny(resnet, "image.encoder.encoder.image_sise=3")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [1, 2])
 def test_a_run_on_videos_cut_anywhere_ends_in_the_same_bits(after, clips, resnet, tmp_path):
     recipe = tiny(resnet, "training.checkpoint_every=1", "training.epochs=3")

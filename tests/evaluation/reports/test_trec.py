@@ -52,6 +52,7 @@ def measured(qrels: object, run: object, measure: object) -> list[float]:
     return [100 * found[query] for query in sorted(found)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["whole numbers", "zero", "far from zero", "lowest", "nearly equal", "all different"])
 def test_trec_eval_finds_our_figures_in_the_files(kind: str, tmp_path: Path) -> None:
     ranking = tied(kind, keep=60)

@@ -43,6 +43,7 @@ def difficult(D):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_the_slack_covers_what_a_scan_loses(way, config, dtype):
@@ -92,6 +93,7 @@ def test_sixteen_bits_hold_the_worst_that_unit_vectors_can_do(way):
         assert np.abs(found - expected).max() < slack
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("K", "L", "D"), [(1, 1, 8), (4, 4, 64), (3, 5, 40), (17, 7, 24), (2, 50, 72), (4, 4, 256), (1, 3, 128)]
 )
@@ -132,6 +134,7 @@ def test_a_rotation_may_come_from_other_vectors():
         assert mine.scores.tolist() == plain.scores.tolist()
 
 
+@pytest.mark.slow
 def test_bounds_spare_most_of_the_work_where_dimensions_decay(way):
     engine = Engine.build(sets(3000, 4, 256, decay=1.0), SMOOTH)
     assert engine.plan.prefixes

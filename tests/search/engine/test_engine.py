@@ -248,6 +248,7 @@ def test_more_queries_than_items_are_shared_out_by_queries(way):
     assert_identical([[alone[q] for q in some], [engine.search(queries[q], 7, brute=True) for q in some]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", [SketchPlan(), SketchPlan((8,))], ids=["scored", "bounded"])
 def test_a_batch_in_which_some_queries_have_more_ties_than_there_is_room_for(way, plan):
     twins = np.repeat(sets(1), 300, axis=0)

@@ -29,6 +29,7 @@ def entries(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     return build_scenes(tmp_path_factory.mktemp("images"), fake_kinds(), art, art, ITEMS, seed=8, size=224)
 
 
+@pytest.mark.slow
 def test_no_caption_is_false_of_its_picture(entries):
     assert [fault for entry in entries for fault in untruths(entry, NAMES)] == []
 

@@ -158,6 +158,7 @@ def test_the_advice_is_a_command_that_the_recipes_take():
 # -------------------------------------------------------------------------------------------------- runs that do not
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [

@@ -18,7 +18,7 @@ from PIL import Image
 from polysem.models import Model
 from polysem.search import Index
 from polysem.server import Limits, Settings, create_app
-from polysem.server.run import _Server, bind_socket, uvicorn_config
+from polysem.server.run import _Server, bind_socket
 from waiting import LONG, finish, wait_until
 
 TOKEN = "a-token-that-nobody-guesses"
@@ -51,7 +51,7 @@ def server(place: Path, model: Model | None, settings: Settings | None = None) -
     app = create_app(place, settings, model=model)
     listening = bind_socket(settings)
     port = listening.getsockname()[1]
-    running = _Server(uvicorn_config(app, settings), app)
+    running = _Server(app, settings)
     thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]})
     thread.start()
     try:

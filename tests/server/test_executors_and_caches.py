@@ -7,17 +7,18 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
+from cachetools import TTLCache
 from prometheus_client.parser import text_string_to_metric_families
 
-from polysem.server import Limits
-from polysem.server.encoding import MicroBatcher, Upload, Uploads
+from polysem.server import Limits, Settings
+from polysem.server.encoding import MicroBatcher
 from polysem.server.errors import ApiError
 from polysem.server.executors import AdmissionSlots, Jobs, WorkerPool
 from polysem.server.metrics import Metrics
-from polysem.server.middleware.limits import CLIENTS, TokenBuckets
-from polysem.server.routes.shared import without_paths
+from polysem.server.middleware import CLIENTS, TokenBuckets
+from polysem.server.routes.overview import without_paths
+from server.running import client, error, picture
 from waiting import LONG, finish, wait_for, wait_until
 
 
@@ -163,17 +164,19 @@ def test_an_embedding_does_not_depend_on_its_batch(model):
 # ---------------------------------------------------------------------------------------------- cache and rates
 
 
-def test_an_upload_is_forgotten_after_its_time_and_when_others_come():
+def test_an_upload_is_forgotten_after_its_time_and_when_others_come(place, model):
     clock = Clock()
-    uploads = Uploads(Limits(uploads=2, upload_seconds=10.0), clock)
-    first, second, third = (uploads.put(Upload(np.zeros((1, 4), np.float32), b"")) for _ in range(3))
-    with pytest.raises(ApiError, match="expired"):
-        uploads.get(first)
-    assert uploads.get(second) is not None
-    clock.now = 10.1
-    with pytest.raises(ApiError, match="expired"):
-        uploads.get(third)
-    assert len(uploads) == 0
+    with client(place, model, Settings(limits=Limits(rate=0, uploads=2, upload_seconds=10.0))) as made:
+        state = made.app.state.polysem
+        state.uploads = TTLCache(state.uploads.maxsize, state.uploads.ttl, clock)
+        files = [{"file": ("x.png", picture(seed=n), "image/png")} for n in range(3)]
+        first, second, third = (made.post("/api/v1/uploads", files=each).json()["image"] for each in files)
+        thumbnail = "/api/v1/uploads/{}/thumbnail"
+        assert "expired" in error(made.get(thumbnail.format(first)), 404, "not_found")
+        assert made.get(thumbnail.format(second)).status_code == 200
+        clock.now = 10.1
+        assert "expired" in error(made.get(thumbnail.format(third)), 404, "not_found")
+        assert len(state.uploads) == 0
 
 
 def test_buckets_fill_up_again():
@@ -236,7 +239,7 @@ def test_few_are_let_in_at_once_some_wait_and_the_rest_are_refused():
     most: list[int] = []
 
     async def enter(few: AdmissionSlots, number: int) -> int:
-        async with few:
+        async with few.admit():
             inside.append(number)
             most.append(len(inside))
             try:

@@ -274,7 +274,8 @@ def test_a_write_that_fails_changes_nothing(writer, own_place, monkeypatch):
 
 def test_a_kill_between_picture_and_index_leaves_both_usable(own_place, model, monkeypatch):
     from polysem.search.local import LocalBackend
-    from polysem.server import item_writes
+    from polysem.server.routes.items import add_picture
+    from polysem.server.routes.schemas import NewItem
 
     class Killed(BaseException):
         pass
@@ -282,11 +283,11 @@ def test_a_kill_between_picture_and_index_leaves_both_usable(own_place, model, m
     def killed(*_):
         raise Killed
 
-    index = Index.open(own_place, model=model)
+    index, about = Index.open(own_place, model=model), NewItem(id="new", captions=["words"])
     with monkeypatch.context() as patch:
         patch.setattr(LocalBackend, "add", killed)
         with pytest.raises(Killed):
-            item_writes.add(index, picture(), "new", ["words"], [], {}, 10**6)
+            add_picture(index, picture(), about, 10**6)
     assert index.items(["new"]) == []
-    assert item_writes.add(index, picture(), "new", ["words"], [], {}, 10**6)["new"] == 2
+    assert add_picture(index, picture(), about, 10**6)["new"] == 2
     assert [Path(item.path).read_bytes() for item in index.items(["new"])] == [picture()]

@@ -260,7 +260,7 @@ def test_what_cannot_be_served_is_told_at_once(tmp_path, saved):
         taken.listen()
         with pytest.raises(InputError, match="--port 0"):
             serve(saved, Settings(port=taken.getsockname()[1]))
-    with pytest.raises(InputError, match="no address of this machine"):
+    with pytest.raises(InputError, match="not an address of this machine"):
         serve(saved, Settings(host="no.such.name.invalid", token=TOKEN))
     with pytest.raises(ConfigError, match="port"):
         Settings(port=70000)

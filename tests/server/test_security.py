@@ -10,7 +10,7 @@ from fastapi import FastAPI
 
 from polysem.errors import ConfigError
 from polysem.server import Limits, Settings
-from polysem.server.settings import is_loopback, read_token
+from polysem.server.settings import read_token
 from server.running import BEARER, HOST, TOKEN, answer, client, error, picture, read_all, server
 from waiting import LONG
 
@@ -29,7 +29,7 @@ def test_off_loopback_a_token_is_demanded(host):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "localhost", "::1", "[::1]"])
 def test_loopback_needs_none(host):
-    assert is_loopback(host)
+    assert Settings(host=host).is_loopback
     assert not Settings(host=host).reads_need_token
 
 
@@ -123,7 +123,8 @@ def test_tokens_are_compared_in_constant_time(place, model, monkeypatch):
     with client(place, model, Settings(token=TOKEN, limits=Limits(rate=0)), wait=False) as made:
         made.delete("/api/v1/items/none", headers={"Authorization": "Bearer x"})
         made.delete("/api/v1/items/none", headers=BEARER)
-    assert compared == [(32, 32), (32, 32)]  # digests: not even the length tells
+    assert len(compared) >= 2
+    assert set(compared) == {(32, 32)}  # digests: not even the length tells
 
 
 def test_guessing_is_slowed_down(place, model):

@@ -258,7 +258,7 @@ def test_frames_larger_than_the_limit_are_not_unfolded(clips: Path) -> None:
 
 def test_a_file_that_grows_is_given_out_as_long_as_announced(tmp_path: Path) -> None:
     path = write_video(tmp_path / "growing.mp4", [(9, 9, 9)])
-    found = parts.open_video(str(path))
+    found = parts.VideoFile.open(str(path))
     size = path.stat().st_size
     with path.open("ab") as file:
         file.write(b"more")

@@ -11,13 +11,10 @@ from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
 
 from polysem._version import __version__
-from polysem.server import errors
+from polysem.server import errors, middleware
 from polysem.server.auth import TokenAuth
 from polysem.server.metrics import Metrics
-from polysem.server.middleware.base import HeadAsGet, RawItemPaths, RequestMetrics
-from polysem.server.middleware.browser import HostCheck, SecurityHeaders
-from polysem.server.middleware.limits import BodyLimit, ConcurrencyLimit, Deadline, RateLimit
-from polysem.server.routes import explain, health, items, overview, pages, search
+from polysem.server.routes import explain, items, overview, pages, search
 from polysem.server.settings import Settings
 from polysem.server.state import State
 
@@ -30,13 +27,31 @@ Errors are `{"error": {"code", "message"}}`. On loopback, reading needs no token
 `Authorization: Bearer TOKEN`, and so does writing everywhere."""
 
 # FastAPI would hand requests and stack traces to whatever OpenTelemetry finds configured in the environment.
-_NO_TELEMETRY: TelemetryConfig = {
-    "tracing": False,
-    "metrics": False,
-    "logs": False,
-    "operation_spans": False,
-    "auto_configure": False,
-}
+_NO_TELEMETRY = TelemetryConfig(tracing=False, metrics=False, logs=False, operation_spans=False, auto_configure=False)
+_MIDDLEWARE = (
+    middleware.RequestMetrics,
+    middleware.SecurityHeaders,
+    middleware.HostCheck,
+    middleware.RateLimit,
+    middleware.ConcurrencyLimit,
+    middleware.Deadline,
+    middleware.BodyLimit,
+    middleware.RequestRewrite,
+)
+"""From the outside in: the first one sees a request first."""
+
+
+class _App(FastAPI):
+    def openapi(self) -> dict[str, Any]:
+        """Without FastAPI's 422: an invalid request is answered with a 400."""
+        if self.openapi_schema is None:
+            document = super().openapi()
+            for path in document["paths"].values():
+                for operation in path.values():
+                    operation["responses"].pop("422", None)
+            for name in ("HTTPValidationError", "ValidationError"):
+                document["components"]["schemas"].pop(name, None)
+        return super().openapi()
 
 
 def create_app(
@@ -65,7 +80,7 @@ def create_app(
         yield
         await state.stop()
 
-    app = FastAPI(
+    app = _App(
         title="polysem",
         version=__version__,
         description=_ABOUT,
@@ -77,37 +92,10 @@ def create_app(
         telemetry=_NO_TELEMETRY,
     )
     app.state.polysem, app.state.auth = state, TokenAuth(settings)
-    for routes in (health, search, explain, overview, items, pages):
+    for routes in (pages, search, explain, overview, items):
         app.include_router(routes.router)
     pages.install(app)
     errors.install(app)
-    _drop_422(app)
-    # From the inside out: the last one added sees a request first.
-    app.add_middleware(RawItemPaths)
-    app.add_middleware(HeadAsGet)
-    app.add_middleware(BodyLimit, limits=settings.limits)
-    app.add_middleware(Deadline, seconds=settings.limits.request_seconds, metrics=metrics)
-    app.add_middleware(ConcurrencyLimit, most=settings.limits.requests, metrics=metrics)
-    app.add_middleware(RateLimit, rate=settings.rate, burst_seconds=settings.limits.burst_seconds, metrics=metrics)
-    app.add_middleware(HostCheck, settings=settings)
-    app.add_middleware(SecurityHeaders)
-    app.add_middleware(RequestMetrics, metrics=metrics)
+    for layer in reversed(_MIDDLEWARE):  # the last one added sees a request first
+        app.add_middleware(layer, settings=settings, metrics=metrics)
     return app
-
-
-def _drop_422(app: FastAPI) -> None:
-    """Take FastAPI's 422 out of the OpenAPI document: an invalid request is answered with a 400."""
-    make = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            document = make()
-            for path in document["paths"].values():
-                for operation in path.values():
-                    operation["responses"].pop("422", None)
-            for name in ("HTTPValidationError", "ValidationError"):
-                document["components"]["schemas"].pop(name, None)
-            app.openapi_schema = document
-        return app.openapi_schema
-
-    app.openapi = openapi  # type: ignore[method-assign]

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import secrets
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from cachetools import LRUCache, TTLCache
+from cachetools import LRUCache
 
-from polysem.server.errors import ApiError, overloaded
+from polysem.server.errors import ApiError, OverloadError, log
 from polysem.server.executors import WorkerPool
 from polysem.server.metrics import Metrics
 from polysem.server.settings import Limits
@@ -30,7 +26,6 @@ if TYPE_CHECKING:
 
 InputT = TypeVar("InputT")
 OutputT = TypeVar("OutputT")
-log = logging.getLogger("polysem.server")
 
 
 class MicroBatcher(Generic[InputT, OutputT]):
@@ -56,7 +51,7 @@ class MicroBatcher(Generic[InputT, OutputT]):
 
     async def __call__(self, item: InputT) -> OutputT:
         if len(self._waiting) >= self._most:
-            raise overloaded()
+            raise OverloadError
         future: asyncio.Future[OutputT] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
         if self._running is None or self._running.done():
@@ -109,78 +104,42 @@ class QueryEncoding:
     def __init__(self, model: Model, limits: Limits, metrics: Metrics) -> None:
         from polysem.cpu_blocks import single_threaded_pool
 
-        self._model, self._metrics = model, metrics
+        self.model, self._metrics = model, metrics
         self.cache: LRUCache[str, Set] = LRUCache(limits.cached)
         # Towers that read padding, as some released code does, would let neighbours change an embedding.
         texts, images = (1 if tower.reads_padding else limits.batch for tower in (model.text, model.image))
         # Torch on one thread each: clients are served side by side, and a small batch split over busy cores takes
         # many times as long (20 ms became half a second).
         self.texts: MicroBatcher[str, Set] = MicroBatcher(
-            self._encode_texts, texts, limits.work, single_threaded_pool(1)
+            lambda batch: self._normalise(model.encode_texts(list(batch))), texts, limits.work, single_threaded_pool(1)
         )
+        few = limits.work // 4 or 1
         self.images: MicroBatcher[Image, Set] = MicroBatcher(
-            self._encode_images, max(1, images // 4), limits.work // 4 or 1, single_threaded_pool(1)
+            lambda batch: self._normalise(model.encode_images(list(batch))),
+            max(1, images // 4),
+            few,
+            single_threaded_pool(1),
         )
-        self.model_thread = WorkerPool(single_threaded_pool(1), limits.work // 4 or 1)
+        self.model_thread = WorkerPool(single_threaded_pool(1), few)
 
     async def text(self, text: str) -> Set:
         vectors = self.cache.get(text)
+        (self._metrics.cache_misses if vectors is None else self._metrics.cache_hits).inc()
         if vectors is None:
-            self._metrics.cache_misses.inc()
             self.cache[text] = vectors = await self.texts(text)
-        else:
-            self._metrics.cache_hits.inc()
         return vectors
 
     async def image(self, image: Image) -> Set:
-        if self._model.image.encoder.takes == "features":
+        if self.model.image.encoder.takes == "features":
             raise ApiError(400, "This index's model reads precomputed features, not pictures. Search from an item.")
         return await self.images(image)
 
-    def _encode_texts(self, texts: Sequence[str]) -> list[Set]:
-        return self._units(self._model.encode_texts(list(texts)))
-
-    def _encode_images(self, images: Sequence[Image]) -> list[Set]:
-        return self._units(self._model.encode_images(list(images)))
-
-    def _units(self, sets: Tensor) -> list[Set]:
+    def _normalise(self, sets: Tensor) -> list[Set]:
         """The sets as the index stores them. Copies: a view would keep its whole batch alive while one is cached."""
         from polysem.search.encoder import normalise_sets
 
-        return [vectors.copy() for vectors in normalise_sets(sets.numpy(), self._model.similarity.config)]
+        return [vectors.copy() for vectors in normalise_sets(sets.numpy(), self.model.similarity.config)]
 
     def close(self) -> None:
-        self.texts.close()
-        self.images.close()
-        self.model_thread.close()
-
-
-@dataclass(frozen=True)
-class Upload:
-    """An uploaded picture: its embedding (K, D), and a JPEG thumbnail for the page."""
-
-    embedding: NDArray[np.float32]
-    thumbnail: bytes
-
-
-class Uploads:
-    """Embeddings of uploaded pictures by token, for an hour. The pictures themselves are not kept."""
-
-    def __init__(self, limits: Limits, timer: Callable[[], float] = time.monotonic) -> None:
-        self.seconds = limits.upload_seconds
-        self._by_token: TTLCache[str, Upload] = TTLCache(limits.uploads, limits.upload_seconds, timer)
-
-    def put(self, upload: Upload) -> str:
-        """Keep an upload and return its token."""
-        token = secrets.token_urlsafe(18)
-        self._by_token[token] = upload
-        return token
-
-    def get(self, token: str) -> Upload:
-        upload = self._by_token.get(token)
-        if upload is None:
-            raise ApiError(404, "This upload has expired, or never was. Send the picture again.")
-        return upload
-
-    def __len__(self) -> int:
-        return len(self._by_token)
+        for each in (self.texts, self.images, self.model_thread):
+            each.close()

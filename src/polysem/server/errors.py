@@ -10,7 +10,6 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
-from starlette.types import Receive, Scope, Send
 
 from polysem.errors import PolysemError, UnknownNameError
 
@@ -32,7 +31,7 @@ CODES = {
     503: "overloaded",
     504: "timeout",
 }
-_SENTENCES = {
+_MESSAGES = {
     404: "There is nothing here.",
     405: "This method is not allowed here.",
     413: "The body is too large.",
@@ -41,37 +40,45 @@ _SENTENCES = {
 
 
 class ApiError(Exception):
-    """An answer that is not the one asked for. message: for the client to read."""
+    """An error answer. message: for the client to read; by default that of the status."""
 
     def __init__(
-        self, status: int, message: str, code: str | None = None, headers: Mapping[str, str] | None = None
+        self, status: int, message: str = "", code: str | None = None, headers: Mapping[str, str] | None = None
     ) -> None:
-        super().__init__(message)
-        self.status, self.message, self.headers = status, message, dict(headers or {})
-        self.code = code or CODES[status]
+        self.status, self.message = status, message or _MESSAGES.get(status, "The request cannot be read.")
+        self.code, self.headers = code or CODES[status], dict(headers or {})
+        super().__init__(self.message)
 
     def response(self) -> JSONResponse:
         # Lone surrogates may come in through JSON and cannot go out again.
-        said = self.message.encode("utf-8", "replace").decode()
-        return JSONResponse({"error": {"code": self.code, "message": said}}, self.status, headers=self.headers)
-
-    async def send(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer from outside any route."""
-        await self.response()(scope, receive, send)
+        message = self.message.encode("utf-8", "replace").decode()
+        return JSONResponse({"error": {"code": self.code, "message": message}}, self.status, headers=self.headers)
 
 
-def overloaded(why: str = "The server is busy.") -> ApiError:
-    return ApiError(503, f"{why} Try again in a moment.", headers={"Retry-After": "1"})
+class OverloadError(ApiError):
+    """Too much at once: the client may try again."""
+
+    def __init__(self, why: str = "The server is busy.", code: str | None = None) -> None:
+        super().__init__(503, f"{why} Try again in a moment.", code, {"Retry-After": "1"})
 
 
-def from_library(error: PolysemError) -> ApiError:
-    """What a client may know of an error of the library, whose own message may name files of this machine."""
+def to_api_error(error: Exception) -> ApiError:
+    """What a client may know of an error. The library's own messages may name files of this machine."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, HTTPException):
+        status = error.status_code if error.status_code in CODES else 400 if error.status_code < 500 else 500
+        return ApiError(status, headers=error.headers)
+    if isinstance(error, RequestValidationError):
+        return ApiError(400, _describe_problems(error.errors()))
+    if not isinstance(error, PolysemError):
+        return ApiError(500)
     from polysem.search import FilterError, IndexBusyError, SearchError
 
     if isinstance(error, FilterError | UnknownNameError):
         return ApiError(400, str(error))
     if isinstance(error, IndexBusyError):
-        return overloaded("The index is being written by another process.")
+        return OverloadError("The index is being written by another process.")
     if isinstance(error, SearchError):
         log.error("The index refused: %s", error)
         return ApiError(500, "The index could not do this. The server's log says why.")
@@ -82,33 +89,18 @@ def from_library(error: PolysemError) -> ApiError:
 def install(app: FastAPI) -> None:
     """Make every error of a route an `ApiError` on the wire."""
 
-    async def api_error(_: Request, error: Exception) -> JSONResponse:
-        return error.response() if isinstance(error, ApiError) else ApiError(500, _SENTENCES[500]).response()
+    async def answer(_: Request, error: Exception) -> JSONResponse:
+        return to_api_error(error).response()
 
-    async def http_error(_: Request, error: Exception) -> JSONResponse:
-        status = error.status_code if isinstance(error, HTTPException) else 500
-        known = status if status in CODES else 400 if status < 500 else 500
-        headers = getattr(error, "headers", None)
-        said = _SENTENCES.get(known, "The request cannot be read.")
-        return ApiError(known, said, headers=headers).response()
-
-    async def invalid(_: Request, error: Exception) -> JSONResponse:
-        return ApiError(400, _told(error.errors() if isinstance(error, RequestValidationError) else [])).response()
-
-    async def library_error(_: Request, error: Exception) -> JSONResponse:
-        return (from_library(error) if isinstance(error, PolysemError) else ApiError(500, _SENTENCES[500])).response()
-
-    app.add_exception_handler(ApiError, api_error)
-    app.add_exception_handler(HTTPException, http_error)
-    app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(PolysemError, library_error)
+    for kind in (ApiError, HTTPException, RequestValidationError, PolysemError):
+        app.add_exception_handler(kind, answer)
 
 
-def _told(problems: Sequence[Any]) -> str:
-    """Pydantic's findings as one sentence each, without what was given: it may be long, or no Unicode."""
-    told = []
+def _describe_problems(problems: Sequence[Any]) -> str:
+    """Pydantic's problems as one sentence each, without what was given: it may be long, or not valid Unicode."""
+    sentences = []
     for problem in problems[:5]:
-        place = ".".join(str(part) for part in problem.get("loc", ())[1:])
+        field = ".".join(str(part) for part in problem.get("loc", ())[1:])
         why = str(problem.get("msg", "invalid")).removeprefix("Value error, ").rstrip(".")
-        told.append(f"{place}: {why}." if place else f"{why}.")
-    return " ".join(told)[:500] or "The request cannot be read."
+        sentences.append(f"{field}: {why}." if field else f"{why[:1].upper()}{why[1:]}.")
+    return " ".join(sentences)[:500]

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from polysem.server.errors import overloaded
+from polysem.server.errors import OverloadError, log
 
 T = TypeVar("T")
+KEPT_JOBS = 8
+WAITING_JOBS = 4
+ReportShare = Callable[[float], None]
+"""Called with the share that is done, 0 to 1."""
 
 
 class WorkerPool:
@@ -29,14 +33,14 @@ class WorkerPool:
     async def run(self, work: Callable[..., T], *given: Any, **named: Any) -> T:
         if self.busy >= self._most:
             self.refused += 1
-            raise overloaded()
+            raise OverloadError
         loop = asyncio.get_running_loop()
         self.busy += 1
         future: Future[T] = self._pool.submit(work, *given, **named)
-        future.add_done_callback(lambda _: _tell(loop, self._done))
+        future.add_done_callback(lambda _: loop.is_closed() or loop.call_soon_threadsafe(self._release))
         return await asyncio.wrap_future(future)
 
-    def _done(self) -> None:
+    def _release(self) -> None:
         self.busy -= 1
 
     def close(self) -> None:
@@ -45,42 +49,27 @@ class WorkerPool:
 
 
 class AdmissionSlots:
-    """`async with few:` lets so many in at a time; some may wait, the rest are refused at once.
+    """`async with slots.admit():` lets so many in at a time; some may wait, the rest are refused at once.
 
-    For what holds much memory: a picture of ten kilobytes can unfold to a hundred megabytes.
+    For what holds much memory: a picture of ten kilobytes can decode to a hundred megabytes.
     """
 
     def __init__(self, at_once: int, most: int) -> None:
-        self._room, self._most, self._inside = asyncio.Semaphore(at_once), most, 0
+        self._slots, self._most, self._inside = asyncio.Semaphore(at_once), most, 0
 
-    async def __aenter__(self) -> None:
+    @asynccontextmanager
+    async def admit(self) -> AsyncIterator[None]:
         if self._inside >= self._most:
-            raise overloaded()
+            raise OverloadError
         self._inside += 1
         try:
-            await self._room.acquire()
-        except BaseException:
+            async with self._slots:
+                yield
+        finally:
             self._inside -= 1
-            raise
-
-    async def __aexit__(self, *_: object) -> None:
-        self._inside -= 1
-        self._room.release()
 
 
-def _tell(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(what)
-
-
-KEPT = 8
-WAITING = 4
-log = logging.getLogger("polysem.server")
-ReportShare = Callable[[float], None]
-"""Called with the share that is done, 0 to 1."""
-
-
-class _GivenUpError(Exception):
+class _ClosingError(Exception):
     """The server ends, and nobody will ask for this any more."""
 
 
@@ -88,7 +77,7 @@ class _GivenUpError(Exception):
 class Job:
     """progress: 0 to 1. error: why there is no result. version: of what it is made from.
 
-    overtaken: a newer version was asked for while it ran. told: somebody has seen that it is ready.
+    outdated: another version was requested while it ran. delivered: somebody has seen that it is ready.
     """
 
     version: Hashable
@@ -96,8 +85,8 @@ class Job:
     ready: bool = False
     result: Any = None
     error: Exception | None = None
-    overtaken: bool = False
-    told: bool = False
+    outdated: bool = False
+    delivered: bool = False
 
 
 class Jobs:
@@ -112,45 +101,42 @@ class Jobs:
     def get(self, key: Hashable, work: Callable[[ReportShare], Any], version: Hashable = None) -> Job:
         """The job of this key, begun if there is none.
 
-        It is begun anew for another version and after a failure. But who waited for it is told how it ended first: else
-        an index that is being added to would never be shown, and a failure never be known.
+        It is begun anew for another version and after a failure. But its end is delivered once to who waited for it:
+        else an index that is being added to would never be shown, and a failure never be known.
         """
         with self._guard:
             job = self._jobs.get(key)
             if job is not None and not job.ready:
-                job.overtaken = job.overtaken or job.version != version
+                job.outdated = job.outdated or job.version != version
             elif job is not None:
-                owed = not job.told and (job.overtaken or job.error is not None)
-                job.told = True
-                if not owed and (job.error is not None or job.version != version):
+                awaited = not job.delivered and (job.outdated or job.error is not None)
+                job.delivered = True
+                if not awaited and (job.error is not None or job.version != version):
                     job = None
             if job is None:
-                if sum(not each.ready for each in self._jobs.values()) >= WAITING:
-                    raise overloaded()
+                if sum(not each.ready for each in self._jobs.values()) >= WAITING_JOBS:
+                    raise OverloadError
                 job = self._jobs[key] = Job(version)
                 self._pool.submit(self._run, job, work)
-                self._forget()
             self._jobs.move_to_end(key)
+            finished = [each for each, own in self._jobs.items() if own.ready]
+            for each in finished[: max(0, len(self._jobs) - KEPT_JOBS)]:
+                del self._jobs[each]
             return job
 
     def _run(self, job: Job, work: Callable[[ReportShare], Any]) -> None:
         def report(share: float) -> None:
             if self._closing:
-                raise _GivenUpError
+                raise _ClosingError
             job.progress = min(1.0, max(job.progress, share))
 
         try:
             job.result = work(report)
         except Exception as error:
-            if not isinstance(error, _GivenUpError):
+            if not isinstance(error, _ClosingError):
                 log.exception("A background job failed")
             job.error = error
         job.progress, job.ready = 1.0, True
-
-    def _forget(self) -> None:
-        finished = [key for key, job in self._jobs.items() if job.ready]
-        for key in finished[: max(0, len(self._jobs) - KEPT)]:
-            del self._jobs[key]
 
     def close(self) -> None:
         """Give up what runs, at its next report."""

@@ -20,7 +20,7 @@ BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
-class Metrics:
+class Metrics(Collector):
     """The counters of one application, in a registry of their own: a process may serve several.
 
     Labels hold a route's template, never a path: clients could make up any number of those.
@@ -29,14 +29,10 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.in_flight = 0
+        self._state: State | None = None
         self.requests = self._counter("polysem_requests", "Requests answered.", "route", "method", "status")
-        self.seconds = Histogram(
-            "polysem_request_seconds",
-            "Time from a request to the end of its answer.",
-            ("route",),
-            buckets=BUCKETS,
-            registry=self.registry,
-        )
+        about = "Time from a request to the end of its answer."
+        self.seconds = Histogram("polysem_request_seconds", about, ("route",), buckets=BUCKETS, registry=self.registry)
         self.refused = self._counter("polysem_refused", "Requests turned away, by the reason.", "why")
         self.cache_hits = self._counter("polysem_cache_hits", "Queries whose embedding was kept.")
         self.cache_misses = self._counter("polysem_cache_misses", "Queries that had to be encoded.")
@@ -51,38 +47,36 @@ class Metrics:
 
     def watch(self, state: State) -> None:
         """Show what the state of the server counts itself, read whenever the metrics are asked for."""
-        self.registry.register(_StateCollector(self, state))
+        self._state = state
+        self.registry.register(self)
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
 
-
-class _StateCollector(Collector):
-    def __init__(self, metrics: Metrics, state: State) -> None:
-        self._metrics, self._state = metrics, state
-
     def collect(self) -> Iterator[Metric]:
-        state, encoding = self._state, self._state.loaded
+        if (state := self._state) is None:
+            return
         gauge, counter = GaugeMetricFamily, CounterMetricFamily
         yield gauge("polysem_ready", "1 when the model is loaded.", float(state.phase == "ready"))
-        yield gauge("polysem_requests_under_way", "Requests being answered.", self._metrics.in_flight)
+        yield gauge("polysem_requests_under_way", "Requests being answered.", self.in_flight)
         yield gauge("polysem_work_under_way", "Work that has a thread or waits for one.", state.workers.busy)
         yield gauge("polysem_uploads_kept", "Uploaded pictures that can be searched with.", len(state.uploads))
         yield gauge("polysem_resident_bytes", "Memory of the process.", _resident_bytes())
         yield counter("polysem_work_refused", "Work turned away because too much was waiting.", state.workers.refused)
-        if encoding is not None:
-            for name, batcher in (("texts", encoding.texts), ("images", encoding.images)):
+        if state.loaded is not None:
+            for name, batcher in (("texts", state.loaded.texts), ("images", state.loaded.images)):
                 yield counter(f"polysem_encoded_{name}", f"Queries encoded, {name}.", batcher.items)
                 yield counter(f"polysem_encoded_{name}_batches", f"Batches they came in, {name}.", batcher.batches)
 
 
 def _resident_bytes() -> float:
     """Memory that the process holds; 0 where the system does not say."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            pages = int(file.read().split()[1])
-    except (OSError, IndexError, ValueError):
+    if sys.platform == "win32":
         return 0.0
     import resource
 
-    return float(pages * resource.getpagesize()) if sys.platform != "win32" else 0.0
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return float(int(file.read().split()[1]) * resource.getpagesize())
+    except (OSError, IndexError, ValueError):
+        return 0.0

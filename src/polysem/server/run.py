@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import os
 import signal
 import socket
 from collections.abc import Callable
@@ -14,7 +14,8 @@ import uvicorn
 
 from polysem.errors import InputError, PolysemError
 from polysem.server.app import create_app
-from polysem.server.middleware.connections import limited_protocol
+from polysem.server.connections import limited_protocol
+from polysem.server.errors import log
 from polysem.server.settings import Settings
 
 if TYPE_CHECKING:
@@ -22,14 +23,29 @@ if TYPE_CHECKING:
 
     from polysem.models import Model
 
-log = logging.getLogger("polysem.server")
 BACKLOG = 1024
 
 
 class _Server(uvicorn.Server):
     """A server whose phase is "stopping" from the first signal on, and that exits without an exception."""
 
-    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+    def __init__(self, app: FastAPI, settings: Settings) -> None:
+        limits = settings.limits
+        config = uvicorn.Config(
+            app,
+            http=limited_protocol(limits),
+            ws="none",
+            lifespan="on",
+            loop="asyncio",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,  # anyone can write X-Forwarded-For
+            backlog=BACKLOG,
+            timeout_keep_alive=max(1, int(limits.header_seconds)),
+            timeout_graceful_shutdown=limits.shutdown_seconds,
+            h11_max_incomplete_event_size=32 * 1024,
+        )
         super().__init__(config)
         self._polysem = app.state.polysem
 
@@ -75,9 +91,12 @@ def serve(
 
     app = create_app(index, settings, model=model, on_failure=on_failure)
     with bind_socket(settings) as listening:
+        host, port = settings.host.strip("[]"), listening.getsockname()[1]
+        if host in ("0.0.0.0", "::", ""):
+            host = socket.gethostname()
         if announce is not None:
-            announce(server_url(settings, listening.getsockname()[1]))
-        server = _Server(uvicorn_config(app, settings), app)
+            announce(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+        server = _Server(app, settings)
         server.run(sockets=[listening])
     if failures:
         if isinstance(failures[0], PolysemError):
@@ -85,58 +104,27 @@ def serve(
         raise RuntimeError("The index or its model could not be loaded.") from failures[0]
 
 
-def uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
-    limits = settings.limits
-    return uvicorn.Config(
-        app,
-        http=limited_protocol(limits),
-        ws="none",
-        lifespan="on",
-        loop="asyncio",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,  # anyone can write X-Forwarded-For
-        backlog=BACKLOG,
-        timeout_keep_alive=max(1, int(limits.header_seconds)),
-        timeout_graceful_shutdown=limits.shutdown_seconds,
-        h11_max_incomplete_event_size=32 * 1024,
-    )
-
-
 def bind_socket(settings: Settings) -> socket.socket:
     """A listening socket; an error that says what to do where there can be none."""
-    host = settings.host.strip("[]")
+    host, passive = settings.host.strip("[]"), socket.AI_PASSIVE
     try:
-        family, kind, protocol, _, where = socket.getaddrinfo(
-            host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listening = socket.socket(family, kind, protocol)
+        family, *_, address = socket.getaddrinfo(host, settings.port, type=socket.SOCK_STREAM, flags=passive)[0]
     except OSError as error:
-        raise InputError(f"{settings.host} is no address of this machine ({error.strerror or error}).") from None
+        raise InputError(f"{settings.host} is not an address of this machine ({error.strerror or error}).") from None
+    dual = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(where)
-        listening.listen(BACKLOG)  # from here on clients can connect
+        return socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=dual)
     except OSError as error:
-        listening.close()
+        why = os.strerror(error.errno) if error.errno else error
         raise InputError(
-            f"Cannot listen on {settings.host}, port {settings.port}: {error.strerror or error}. Stop what uses it, or "
-            "choose another port: --port 0 takes any free one."
+            f"Cannot listen on {settings.host}, port {settings.port}: {why}. Stop what uses it, or choose another "
+            "port: --port 0 takes any free one."
         ) from None
-    return listening
-
-
-def server_url(settings: Settings, port: int) -> str:
-    host = settings.host.strip("[]")
-    if host in ("0.0.0.0", "::", ""):
-        host = socket.gethostname()
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def check_index(index: str | Path) -> None:
     """Refuse a path without an index before torch is loaded, which takes seconds."""
-    folder = Path(index)
-    if str(index).startswith("milvus+") or any((folder / name).exists() for name in ("index.sqlite", "store.json")):
-        return
-    raise InputError(f"{index} holds no index. Make one first: `polysem index COLLECTION --model MODEL --out {index}`.")
+    files = (Path(index) / name for name in ("index.sqlite", "store.json"))
+    if not str(index).startswith("milvus+") and not any(path.exists() for path in files):
+        make = f"polysem index COLLECTION --model MODEL --out {index}"
+        raise InputError(f"{index} holds no index. Make one first: `{make}`.")

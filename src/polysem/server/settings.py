@@ -1,4 +1,4 @@
-"""What a server is told when it starts: where it listens, who may write, and how much anyone may ask for."""
+"""Settings of a server: where it listens, who may write, and how much anyone may ask for."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from polysem.errors import ConfigError
 
+BASE = "/api/v1"
 SHORTEST_TOKEN = 16
 _MB = 1 << 20
 
@@ -22,7 +23,7 @@ class Limits:
     json_bytes: int = 64 * 1024
     upload_bytes: int = 32 * _MB
     pixels: int = 50_000_000
-    """Of an uploaded picture, once unfolded."""
+    """Of an uploaded picture, decoded."""
     request_seconds: float = 30.0
     """From the first byte of a request's body to the last of its answer."""
     header_seconds: float = 10.0
@@ -33,7 +34,7 @@ class Limits:
     work: int = 64
     """Searches, encodings and pictures waiting for a thread or having one; one more is answered 503."""
     pictures: int = 4
-    """Uploads unfolded in memory at once; the others wait."""
+    """Uploads decoded in memory at once; the others wait."""
     threads: int = field(default_factory=lambda: max(2, min(8, os.cpu_count() or 2)))
     batch: int = 32
     """Texts encoded together; pictures a quarter of it."""
@@ -78,7 +79,11 @@ class Settings:
 
     @property
     def is_loopback(self) -> bool:
-        return is_loopback(self.host)
+        """Whether only this machine can reach the server."""
+        try:
+            return self.host.lower() == "localhost" or ipaddress.ip_address(self.host.strip("[]")).is_loopback
+        except ValueError:  # a name: it may resolve to anything
+            return False
 
     @property
     def reads_need_token(self) -> bool:
@@ -99,16 +104,6 @@ class Settings:
         return frozenset(own - {"", "0.0.0.0", "::"})
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a server that listens here."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:  # a name: it may resolve to anything
-        return False
-
-
 def check_token(token: str) -> None:
     if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
         raise ConfigError(
@@ -120,12 +115,12 @@ def check_token(token: str) -> None:
 def read_token(path: Path) -> str:
     """The token in a file that others may not read."""
     try:
-        found = path.read_text(encoding="ascii").strip()
+        token = path.read_text(encoding="ascii").strip()
         others = stat.S_IMODE(path.stat().st_mode) & 0o077 if os.name == "posix" else 0
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no ASCII text"
+        why = error.strerror if isinstance(error, OSError) else "it is not ASCII text"
         raise ConfigError(f"The token cannot be read from {path}: {why}.") from None
     if others:
         raise ConfigError(f"Other users of this machine can read {path}. Keep the token secret: chmod 600 {path}")
-    check_token(found)
-    return found
+    check_token(token)
+    return token

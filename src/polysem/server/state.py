@@ -3,31 +3,46 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import defaultdict
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-from cachetools import LRUCache
+from cachetools import LRUCache, TTLCache
+from fastapi import Depends, Request
 
-from polysem.server.encoding import QueryEncoding, Uploads
-from polysem.server.errors import ApiError
+from polysem.server.encoding import QueryEncoding
+from polysem.server.errors import OverloadError, log
 from polysem.server.executors import AdmissionSlots, Jobs, WorkerPool
 from polysem.server.metrics import Metrics
 from polysem.server.settings import Settings
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from polysem.models import Model
     from polysem.search import Index
 
 Phase = Literal["starting", "ready", "stopping"]
-log = logging.getLogger("polysem.server")
+
+
+class StartingError(OverloadError):
+    def __init__(self) -> None:
+        super().__init__("The model is still loading.", "starting")
+
+
+class Upload(NamedTuple):
+    """An uploaded picture: its embedding (K, D), and a JPEG thumbnail for the page. The picture itself is not kept."""
+
+    embedding: NDArray[np.float32]
+    thumbnail: bytes
 
 
 class State:
-    """The state of a server. Loading the model takes seconds; until then the phase is "starting".
+    """The state of a server. Loading the model takes seconds; until then the phase is "starting", and `index` and
+    `encoding` raise.
 
     Args:
         path: the folder of the index, or its address.
@@ -35,7 +50,8 @@ class State:
 
     Attributes:
         loaded: the encoders, None while the model is loading.
-        decoding: how many uploads are decoded at once: a picture of ten kilobytes can unfold to a hundred megabytes.
+        uploads: by token, for `upload_seconds`.
+        decoding: slots for uploads that are being decoded.
         computed: what was computed for a version of the index, by name and version.
     """
 
@@ -48,7 +64,7 @@ class State:
         self.loaded: QueryEncoding | None = None
         limits = settings.limits
         self.workers = WorkerPool(ThreadPoolExecutor(limits.threads, thread_name_prefix="search"), limits.work)
-        self.uploads = Uploads(settings.limits)
+        self.uploads: TTLCache[str, Upload] = TTLCache(limits.uploads, limits.upload_seconds)
         self.decoding = AdmissionSlots(limits.pictures, limits.work)
         self.thumbnails: LRUCache[tuple[str | None, str], bytes] = LRUCache(limits.thumbnail_bytes, getsizeof=len)
         self.jobs = Jobs()
@@ -58,24 +74,15 @@ class State:
 
     @property
     def index(self) -> Index:
-        if self._index is None:
-            raise _still_loading()
+        if self._index is None or self.loaded is None:
+            raise StartingError
         return self._index
-
-    @property
-    def model(self) -> Model:
-        self.check_ready()
-        return self.index.model
 
     @property
     def encoding(self) -> QueryEncoding:
         if self.loaded is None:
-            raise _still_loading()
+            raise StartingError
         return self.loaded
-
-    def check_ready(self) -> None:
-        """Refuse a request until the model is loaded."""
-        _ = self.encoding
 
     @property
     def writable(self) -> bool:
@@ -86,9 +93,8 @@ class State:
 
         async def load() -> None:
             try:
-                loop = asyncio.get_running_loop()
-                self._index = await loop.run_in_executor(None, self._open)
-                await loop.run_in_executor(None, self._warm_up, self._index)
+                self._index = await asyncio.to_thread(self._open)
+                await asyncio.to_thread(self._warm_up, self._index)
                 self.loaded = QueryEncoding(self._index.model, self.settings.limits, self.metrics)
                 if self.phase == "starting":
                     self.phase = "ready"
@@ -118,14 +124,16 @@ class State:
         self.phase = "stopping"
         if self._loading is not None and not self._loading.done():
             await asyncio.wait([self._loading])
-        loop = asyncio.get_running_loop()
-        closing = [self.workers.close, self.jobs.close]
-        closing += [] if self.loaded is None else [self.loaded.close]
-        for close in closing:
-            await loop.run_in_executor(None, close)
+        for each in (self.workers, self.jobs, self.loaded):
+            if each is not None:
+                await asyncio.to_thread(each.close)
         if self._index is not None:
             self._index.close()
 
 
-def _still_loading() -> ApiError:
-    return ApiError(503, "The model is still loading. Try again in a moment.", "starting", {"Retry-After": "1"})
+def _find_state(request: Request) -> State:
+    state: State = request.app.state.polysem
+    return state
+
+
+ServerState = Annotated[State, Depends(_find_state)]

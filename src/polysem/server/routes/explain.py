@@ -9,12 +9,12 @@ from fastapi import APIRouter
 
 from polysem.server.auth import AuthenticatedRoute, JsonBody, Reading
 from polysem.server.errors import ApiError
-from polysem.server.media import FORMATS, detect_video_type, open_item_file
-from polysem.server.routes.schemas import ERRORS, ExplainAnswer, ExplainRequest, moment_info
-from polysem.server.routes.shared import BASE, Shared
+from polysem.server.media import decode_stored, detect_video_type, open_item_file
+from polysem.server.routes.schemas import ERRORS, ExplainAnswer, ExplainRequest
+from polysem.server.settings import BASE
+from polysem.server.state import ServerState
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from torch import Tensor
 
     from polysem.inspection import Explanation, TokenBoxes
@@ -23,59 +23,68 @@ if TYPE_CHECKING:
     from polysem.search.store import IndexedItem
 
 _MOST_FRAMES = 1000
+router = APIRouter(
+    prefix=BASE, route_class=AuthenticatedRoute, tags=["inspection"], dependencies=[Reading, JsonBody], responses=ERRORS
+)
 
 
-def explain_item(index: Index, item: IndexedItem, caption: str, pixels: int) -> dict[str, Any]:
+@router.post("/explain", response_model=ExplainAnswer)
+async def explain(state: ServerState, asked: ExplainRequest) -> ExplainAnswer:
+    """The elements of an image, where each looks, and what each contributes to its score with a text."""
+    index, threads = state.index, state.encoding.model_thread
+    items = await state.workers.run(index.items, [asked.item], "image")
+    if not items:
+        raise ApiError(404, "The index holds no such image.")
+    text = asked.text
+    if asked.with_ is not None:
+        texts = await state.workers.run(index.items, [asked.with_], "text")
+        text = texts[0].caption if texts else None
+        if not text:
+            raise ApiError(404, "The index holds no such text.")
+    return await threads.run(_explain_item, index, items[0], text, state.settings.limits.pixels)
+
+
+def _explain_item(index: Index, item: IndexedItem, caption: str, pixels: int) -> ExplainAnswer:
     """item: the image, or video, as the index knows it."""
     from polysem.data.video import VideoError
     from polysem.inspection import explain
     from polysem.models.video import valid_duration
 
-    model = index.model
+    content, duration = _read_content(index.model, item, pixels), valid_duration(item.metadata.get("duration"))
     try:
-        found = explain(
-            model, _content(model, item, pixels), caption, duration=valid_duration(item.metadata.get("duration"))
-        )
+        explanation = explain(index.model, content, caption, duration=duration)
     except VideoError:
         raise ApiError(404, "The video of this item cannot be read any more.") from None
-    return explanation_json(found, [_nearest(index, element) for element in found.image.vectors])
+    return _to_answer(explanation, [_find_caption(index, element) for element in explanation.image.vectors])
 
 
-def _content(model: Model, item: IndexedItem, pixels: int) -> Any:
+def _read_content(model: Model, item: IndexedItem, pixels: int) -> Any:
     """What `explain` takes: the picture, the video's path, or the features of its frames."""
-    from polysem.data.images import ImageError, decode_image
+    import numpy as np
+
     from polysem.data.video import is_video
 
     encoder, path = model.image.encoder, Path(item.path or "")
-    if encoder.takes == "features":
-        if encoder.kind != "video" or path.suffix != ".npy":
-            raise ApiError(400, "This index's model reads precomputed features: there is no picture to explain on.")
-        return _frame_features(item.path)
-    if encoder.kind == "video" and is_video(path):
+    if encoder.takes != "features" and encoder.kind == "video" and is_video(path):
         with open_item_file(item.path, largest=None) as file:  # whether it may be given out at all
             detect_video_type(file)
         return path
-    with open_item_file(item.path) as file:
+    if encoder.takes != "features":
+        with open_item_file(item.path) as file:
+            return decode_stored(file, pixels)
+    if encoder.kind != "video" or path.suffix != ".npy":
+        raise ApiError(400, "This index's model reads precomputed features: there is no picture to explain on.")
+    with open_item_file(item.path, features=True) as file:
         try:
-            return decode_image(file, "picture", pixels, tuple(FORMATS))
-        except ImageError:
-            raise ApiError(404, "The picture of this item cannot be read any more.") from None
-
-
-def _frame_features(stored: str | None) -> NDArray[Any]:
-    import numpy as np
-
-    with open_item_file(stored, features=True) as file:
-        try:
-            found: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+            frames = np.lib.format.read_array(file, allow_pickle=False)
         except Exception as error:  # a damaged header raises almost anything
             raise ApiError(404, "The features of this item cannot be read any more.") from error
-    if found.ndim != 2 or found.dtype.kind != "f" or len(found) > _MOST_FRAMES:
+    if frames.ndim != 2 or frames.dtype.kind != "f" or len(frames) > _MOST_FRAMES:
         raise ApiError(400, f"An explanation takes up to {_MOST_FRAMES:,} frames of a video.")
-    return found.astype(np.float32)
+    return frames.astype(np.float32)
 
 
-def _nearest(index: Index, element: Tensor) -> dict[str, Any] | None:
+def _find_caption(index: Index, element: Tensor) -> dict[str, Any] | None:
     """The text of the index that is closest to one element of the image, as a set of its own."""
     if not index.stats().by_side.get("text"):
         return None
@@ -84,65 +93,55 @@ def _nearest(index: Index, element: Tensor) -> dict[str, Any] | None:
     return {"id": best[0].id, "text": best[0].caption or "", "score": best[0].score} if len(best) else None
 
 
-def explanation_json(found: Explanation, nearest: list[dict[str, Any] | None]) -> dict[str, Any]:
-    width, height = found.places.size
-    matrix = found.contributions.matrix
-    words = [word.text for word in found.words]
-    by_word = found.word_weights[-1]  # (L, words)
+def _to_answer(explanation: Explanation, captions: list[dict[str, Any] | None]) -> ExplainAnswer:
+    boxes, matrix, last = explanation.places, explanation.contributions.matrix, explanation.image.last
+    words = [word.text for word in explanation.words]
+    text_weights = explanation.word_weights[-1]  # (L, words)
     # What an element of the image finds in the text: the words of each text element, by what the pair contributes.
     share = matrix.clamp(min=0)
-    share = share / share.sum(1, keepdim=True).clamp(min=1e-12)
-    heard = share @ by_word
-    last = found.image.last
+    image_weights = share / share.sum(1, keepdim=True).clamp(min=1e-12) @ text_weights
+
+    def weigh(weights: Tensor) -> list[dict[str, Any]]:
+        return [{"word": word, "weight": weight} for word, weight in zip(words, weights.tolist(), strict=True)]
+
     elements = [
         {
             "number": number,
-            "attention": _placed(found.places, found.image.weights[-1, number]),
-            "iterations": [_placed(found.places, step[number]) for step in found.image.weights],
-            "nearest_caption": nearest[number],
-            "words": _words(words, heard[number]),
+            "attention": _locate(boxes, explanation.image.weights[-1, number]),
+            "iterations": [_locate(boxes, step[number]) for step in explanation.image.weights],
+            "nearest_caption": captions[number],
+            "words": weigh(image_weights[number]),
         }
         for number in range(len(last))
     ]
-    return {
-        "score": found.score,
-        "similarity": found.similarity,
-        "caption": found.caption,
-        "how": found.image.how,
-        "elements": elements,
-        "text": {"elements": [{"number": number, "words": _words(words, row)} for number, row in enumerate(by_word)]},
-        "contributions": matrix.tolist(),
-        "closeness": found.contributions.closeness.tolist(),
-        "scale": {"min": float(last.min()), "max": float(last.max())},
-        "width": width,
-        "height": height,
-        "film": _film(found),
-    }
+    timeline = None
+    if (moment := explanation.moment) is not None:
+        adds = None if explanation.winning is None else explanation.winning.image_parts.tolist()
+        timeline = {"times": list(boxes.times) or None, "scores": list(moment.curve), "adds": adds, "moment": moment}
+    return ExplainAnswer.model_validate(
+        {
+            "score": explanation.score,
+            "similarity": explanation.similarity,
+            "caption": explanation.caption,
+            "how": explanation.image.how,
+            "elements": elements,
+            "text": {"elements": [{"number": number, "words": weigh(row)} for number, row in enumerate(text_weights)]},
+            "contributions": matrix.tolist(),
+            "closeness": explanation.contributions.closeness.tolist(),
+            "scale": {"min": float(last.min()), "max": float(last.max())},
+            "width": boxes.size[0],
+            "height": boxes.size[1],
+            "film": timeline,
+        }
+    )
 
 
-def _film(found: Explanation) -> dict[str, Any] | None:
-    """Of a video: its frames, when each is, what each scores alone, and what it adds where scores are such sums."""
-    if found.moment is None:
-        return None
-    info = moment_info(found.moment)
-    return {
-        "times": list(found.places.times) or None,
-        "scores": list(found.moment.curve),
-        "adds": None if found.winning is None else found.winning.image_parts.tolist(),
-        "moment": None if info is None else info.model_dump(),
-    }
-
-
-def _words(words: list[str], weights: Tensor) -> list[dict[str, Any]]:
-    return [{"word": word, "weight": weight} for word, weight in zip(words, weights.tolist(), strict=True)]
-
-
-def _placed(places: TokenBoxes, weights: Tensor) -> dict[str, Any]:
+def _locate(boxes: TokenBoxes, weights: Tensor) -> dict[str, Any]:
     """One element's weights where they lie, in 0..1 of the picture."""
-    width, height = (max(side, 1) for side in places.size)
-    if places.kind == "cells":
-        grid = places.as_map(weights)
-        left, top, right, bottom = places.window
+    width, height = (max(side, 1) for side in boxes.size)
+    if boxes.kind == "cells":
+        grid = boxes.as_map(weights)
+        left, top, right, bottom = boxes.window
         return {
             "kind": "grid",
             "rows": grid.shape[0],
@@ -150,35 +149,11 @@ def _placed(places: TokenBoxes, weights: Tensor) -> dict[str, Any]:
             "values": grid.tolist(),
             "window": [left / width, top / height, right / width, bottom / height],
         }
-    if places.kind == "frames":
+    if boxes.kind == "frames":
         return {"kind": "frames", "values": weights.tolist()}
-    there = places.located
-    if places.kind == "boxes" and bool(there.any()):
-        boxes = places.boxes[there] / places.boxes.new_tensor([width, height, width, height])
-        return {
-            "kind": "boxes",
-            "boxes": [[*box, weight] for box, weight in zip(boxes.tolist(), weights[there].tolist(), strict=True)],
-        }
+    there = boxes.located
+    if boxes.kind == "boxes" and bool(there.any()):
+        corners = boxes.boxes[there] / boxes.boxes.new_tensor([width, height, width, height])
+        weighted = zip(corners.tolist(), weights[there].tolist(), strict=True)
+        return {"kind": "boxes", "boxes": [[*box, weight] for box, weight in weighted]}
     return {"kind": "none"}
-
-
-router = APIRouter(
-    prefix=BASE, route_class=AuthenticatedRoute, tags=["inspection"], dependencies=[Reading, JsonBody], responses=ERRORS
-)
-
-
-@router.post("/explain", response_model=ExplainAnswer)
-async def explain(state: Shared, asked: ExplainRequest) -> ExplainAnswer:
-    """The elements of an image, where each looks, and what each contributes to its score with a text."""
-    index, threads = state.index, state.encoding.model_thread
-    items = await state.workers.run(index.items, [asked.item], "image")
-    if not items:
-        raise ApiError(404, "The index holds no such image.")
-    text = asked.text
-    if asked.with_ is not None:
-        said = await state.workers.run(index.items, [asked.with_], "text")
-        text = said[0].caption if said else None
-        if not text:
-            raise ApiError(404, "The index holds no such text.")
-    found = await threads.run(explain_item, index, items[0], text, state.settings.limits.pixels)
-    return ExplainAnswer(**found)

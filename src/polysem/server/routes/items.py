@@ -1,39 +1,50 @@
-"""Items of the index: metadata, image, video; adding and removing."""
+"""Items of the index: metadata, image, video; adding and removing.
+
+When an item is added, its picture is on disk before the index refers to it, and a change is atomic. The writer is
+opened for each change alone, so that `polysem add` and other writers get their turn; while one of them has it, clients
+get a 503. Pictures that came through the API lie in the index's own folder, named by the hash of their content:
+sending one again changes nothing. A crash between the two steps leaves a file that no item refers to, which is used if
+the picture is sent again.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import io
 import math
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import unquote_to_bytes
 
-from fastapi import APIRouter, Form, Header, Path, Query, Request, Response, UploadFile
+from fastapi import APIRouter, Form, Header, Query, Request, Response, UploadFile
+from fastapi import Path as PathParameter
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import StreamingResponse
 from pydantic import ValidationError
 
-from polysem.server import item_writes, media
+from polysem.atomic_write import replace_file
+from polysem.server import media
 from polysem.server.auth import AuthenticatedRoute, Reading, Writing
 from polysem.server.errors import ApiError
-from polysem.server.routes.schemas import (
-    ERRORS,
-    AddAnswer,
-    CaptionInfo,
-    ErrorAnswer,
-    ItemAnswer,
-    NewItem,
-    RemoveAnswer,
-    Side,
-)
-from polysem.server.routes.shared import BASE, Shared, decode_id, image_address, is_video, video_address
-from polysem.server.state import State
+from polysem.server.routes.schemas import ERRORS, AddAnswer, ErrorAnswer, ItemAnswer, NewItem, RemoveAnswer, Side
+from polysem.server.settings import BASE
+from polysem.server.state import ServerState, State
 
 if TYPE_CHECKING:
+    from polysem.search import Index
     from polysem.search.store import IndexedItem
 
 router = APIRouter(prefix=BASE, route_class=AuthenticatedRoute, tags=["items"], responses=ERRORS)
-Id = Annotated[str, Path(description="The item's id, percent-encoded.", min_length=1)]
+Id = Annotated[str, PathParameter(description="The item's id, percent-encoded.", min_length=1)]
 OfSide = Annotated[Side | None, Query(description="Where an id is on both sides.")]
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
-_VIDEO_TYPES: dict[str, Any] = dict.fromkeys(media.KINDS, _BINARY)
+_VIDEO_TYPES: dict[str, Any] = dict.fromkeys(media.VIDEO_TYPES, _BINARY)
+PICTURES = "pictures"
+_EXTENSIONS = {"JPEG": ".jpg", "PNG": ".png", "WEBP": ".webp", "GIF": ".gif", "BMP": ".bmp", "TIFF": ".tif"}
+_CACHED = {"Cache-Control": "private, max-age=300"}
 
 
 @router.get(
@@ -46,7 +57,7 @@ _VIDEO_TYPES: dict[str, Any] = dict.fromkeys(media.KINDS, _BINARY)
     },
 )
 async def item_image(
-    state: Shared,
+    state: ServerState,
     request: Request,
     id: Id,  # noqa: A002
     side: OfSide = None,
@@ -57,24 +68,23 @@ async def item_image(
     ] = None,
 ) -> Response:
     """The picture of an item, as it is or small; of a video a frame. Only pictures of the index can be had."""
-    found, size = await find_item(state, id, side), media.thumbnail_size(size)
+    path = (await find_item(state, id, side)).path
+    size = None if size is None else next((each for each in media.SIZES if each >= size), media.SIZES[-1])
     # Down to the hundredth of a second, less than any frame lasts: up might be behind a cut.
-    moving, at = is_video(found.path), None if at is None else math.floor(100 * at) / 100
-    tag = f'"{await state.workers.run(media.file_stamp, found.path)}-{size or 0}{f"-{at}" if moving else ""}"'
-    headers = {"Cache-Control": "private, max-age=300", "ETag": tag}
+    is_video, at = media.is_video(path), None if at is None else math.floor(100 * at) / 100
+    tag = f'"{await state.workers.run(media.read_version, path)}-{size or 0}{f"-{at}" if is_video else ""}"'
+    headers = {**_CACHED, "ETag": tag}
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
-    small = None if size is None and not moving else state.thumbnails.get((found.path, tag))
-    if small is not None:
-        return Response(small, media_type="image/jpeg", headers=headers)
-    pixels = state.settings.limits.pixels
-    if moving:
-        data, kind = await state.workers.run(media.read_frame, found.path, at, size, pixels), "image/jpeg"
-    else:
-        data, kind = await state.workers.run(media.read_image, found.path, size, pixels)
-    if size is not None or moving:
+    made = size is not None or is_video
+    cached = state.thumbnails.get((path, tag)) if made else None
+    if cached is not None:
+        return Response(cached, media_type="image/jpeg", headers=headers)
+    read = partial(media.read_frame, path, at) if is_video else partial(media.read_image, path)
+    data, kind = await state.workers.run(read, size, state.settings.limits.pixels)
+    if made:
         with suppress(ValueError):  # larger than the whole cache
-            state.thumbnails[found.path, tag] = data
+            state.thumbnails[path, tag] = data
     return Response(data, media_type=kind, headers=headers)
 
 
@@ -84,16 +94,13 @@ async def item_image(
     response_class=Response,
     responses={
         200: {"description": "The whole video.", "content": _VIDEO_TYPES},
-        206: {
-            "description": "A part of it, as much as was asked for or less.",
-            "content": _VIDEO_TYPES,
-        },
+        206: {"description": "A part of it, as much as was asked for or less.", "content": _VIDEO_TYPES},
         304: {"description": "The same as before."},
         416: {"model": ErrorAnswer, "description": "The range begins behind the end."},
     },
 )
 async def item_video(
-    state: Shared,
+    state: ServerState,
     id: Id,  # noqa: A002
     side: OfSide = None,
     range: Annotated[str | None, Header(description="bytes=FIRST-LAST")] = None,  # noqa: A002
@@ -101,71 +108,115 @@ async def item_video(
     if_none_match: Annotated[str | None, Header()] = None,
 ) -> Response:
     """The video of an item. Only videos of the index can be had."""
-    found = await find_item(state, id, side)
-    headers = {"Accept-Ranges": "bytes", "Cache-Control": "private, max-age=300"}
-    if range is not None:
-        given = await state.workers.run(media.read_range, found.path, range, if_range)
-        if given is not None:
-            part, tag, data, kind = given
-            own = {"Content-Range": part.described, "ETag": tag}
-            return Response(data, 206, media_type=kind, headers={**headers, **own})
-    whole = await state.workers.run(media.open_video, found.path)
-    headers |= {"ETag": whole.tag, "Content-Length": str(whole.size)}
-    if if_none_match == whole.tag and range is None:
-        whole.file.close()
-        return Response(status_code=304, headers={name: headers[name] for name in ("ETag", "Cache-Control")})
-    return StreamingResponse(iter(whole), media_type=whole.kind, headers=headers)
+    path = (await find_item(state, id, side)).path
+    video = await state.workers.run(media.VideoFile.open, path, range, if_range)
+    headers = {**_CACHED, "ETag": video.tag}
+    if if_none_match == video.tag and range is None:
+        video.file.close()
+        return Response(status_code=304, headers=headers)
+    headers["Accept-Ranges"] = "bytes"
+    if video.part is None:
+        headers["Content-Length"] = str(video.size)
+        return StreamingResponse(iter(video), media_type=video.kind, headers=headers)
+    headers["Content-Range"] = f"bytes {video.part[0]}-{video.part[1] - 1}/{video.size}"
+    return Response(await state.workers.run(b"".join, video), 206, media_type=video.kind, headers=headers)
 
 
 @router.get("/items/{id:path}", response_model=ItemAnswer, dependencies=[Reading])
-async def item(state: Shared, id: Id, side: OfSide = None) -> ItemAnswer:  # noqa: A002
+async def item(state: ServerState, id: Id, side: OfSide = None) -> ItemAnswer:  # noqa: A002
     """What the index knows of an item."""
     found = await find_item(state, id, side)
-    said = await state.workers.run(state.index.captions, found.id) if found.side == "image" else []
-    return ItemAnswer(
-        id=found.id,
-        side=found.side,
-        caption=found.caption,
-        labels=list(found.labels),
-        metadata=found.metadata,
-        image=image_address(found.id, found.side, found.path),
-        video=video_address(found.id, found.side, found.path),
-        captions=[CaptionInfo(id=each.id, caption=each.caption) for each in said],
-    )
+    captions = await state.workers.run(state.index.captions, found.id) if found.side == "image" else []
+    return ItemAnswer.model_validate({**found._asdict(), **media.media_urls(found), "captions": captions})
 
 
 @router.post("/items", status_code=201, response_model=AddAnswer, dependencies=[Writing])
 async def add(
-    state: Shared,
+    state: ServerState,
     file: UploadFile,
     item: Annotated[str, Form(description="What is said of it, as JSON: id, captions, labels, metadata.")] = "{}",
 ) -> AddAnswer:
     """Add a picture; under an id that is there, it takes the old one's place."""
-    threads = state.encoding.model_thread  # an index has one writer: changes come one after the other
+    encoding = state.encoding
     try:
         about = NewItem.model_validate_json(item)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(["item", *map(str, first["loc"])])
-        raise ApiError(400, f"{place}: {first['msg'].removeprefix('Value error, ')}.") from None
-    if state.model.image.encoder.takes == "features":
+        problems = [{**each, "loc": ("body", "item", *each["loc"])} for each in error.errors()]
+        raise RequestValidationError(problems) from None
+    if encoding.model.image.encoder.takes == "features":
         raise ApiError(400, "This index's model reads precomputed features, not pictures.")
-    said = (about.id, about.captions, about.labels, about.metadata)
-    async with state.decoding:
-        done = await threads.run(item_writes.add, state.index, await file.read(), *said, state.settings.limits.pixels)
-    return AddAnswer(**done)
+    async with state.decoding.admit():
+        data, pixels = await file.read(), state.settings.limits.pixels
+        # An index has one writer: changes come one after the other.
+        counts = await encoding.model_thread.run(add_picture, state.index, data, about, pixels)
+    return AddAnswer(**counts)
 
 
 @router.delete("/items/{id:path}", response_model=RemoveAnswer, dependencies=[Writing])
-async def remove(state: Shared, id: Id, side: OfSide = None) -> RemoveAnswer:  # noqa: A002
+async def remove(state: ServerState, id: Id, side: OfSide = None) -> RemoveAnswer:  # noqa: A002
     """Remove an item, and the captions that came with it."""
     found = await find_item(state, id, side)
-    return RemoveAnswer(removed=await state.encoding.model_thread.run(item_writes.remove, state.index, found.id, side))
+    return RemoveAnswer(removed=await state.encoding.model_thread.run(remove_item, state.index, found.id, side))
 
 
 async def find_item(state: State, raw: str, side: Side | None) -> IndexedItem:
-    """The item that an address names."""
-    found = await state.workers.run(state.index.items, [decode_id(raw)], side)
-    if not found:
+    """The item of a URL, whose id is still percent-encoded so that it may hold slashes (see `RequestRewrite`)."""
+    try:
+        key = unquote_to_bytes(raw.encode("latin-1")).decode()
+    except UnicodeError:
+        raise ApiError(400, "The id in the URL is not UTF-8.") from None
+    known = bool(key) and "\0" not in key and len(key) <= 1024
+    items = await state.workers.run(state.index.items, [key], side) if known else []
+    if not items:
         raise ApiError(404, "The index holds no such item.")
-    return found[0]
+    return items[0]
+
+
+def add_picture(index: Index, data: bytes, about: NewItem, pixels: int) -> dict[str, Any]:
+    """Add one picture with its id, captions, labels and metadata; an item of the same id is replaced."""
+    from polysem.data.collection import Collection, Item, Media
+    from polysem.search import Index as Opened
+
+    if not Path(index.place).is_dir():  # an address of a Milvus server
+        raise ApiError(409, "This index has no folder of its own to keep pictures in. Add them with `polysem add`.")
+    media.decode_upload(data, pixels)
+    folder = Path(index.place).absolute() / PICTURES
+    name = hashlib.sha256(data).hexdigest()[:32] + _EXTENSIONS[media.detect_image_format(io.BytesIO(data))]
+    key, path = about.id or name, folder / name
+    before = [item.path for item in index.items([key], "image")]
+    folder.mkdir(exist_ok=True)
+    if not path.exists() or path.read_bytes() != data:
+        with replace_file(path, durable=True) as partial:
+            partial.write_bytes(data)
+    item = Item(key, Media(folder, name), tuple(about.captions), tuple(about.labels), metadata=dict(about.metadata))
+    with Opened.open(index.place, write=True, model=index.model) as writer:
+        report = writer.add(Collection("upload", "image", [item]))
+        if report.skipped:
+            raise ApiError(400, "This picture cannot be added: it could not be read back.")
+        # A picture without captions takes the place of one with them, whose captions `add` would leave.
+        gone = 0 if about.captions else writer.remove([text.id for text in writer.captions(key)], "text")
+        _delete_unreferenced(writer, [each for each in before if each != str(path)])
+    counts = {name: getattr(report, name) for name in ("new", "replaced", "unchanged")}
+    return {"id": key, **counts, "removed": report.removed + gone}
+
+
+def remove_item(index: Index, key: str, side: Side | None) -> int:
+    """Remove an item, the captions that came with it, and its picture if that came through the API."""
+    from polysem.search import Index as Opened
+
+    paths = [item.path for item in index.items([key], side) if item.side == "image"]
+    with Opened.open(index.place, write=True) as writer:
+        removed = writer.remove([key], side)
+        _delete_unreferenced(writer, paths)
+    return removed
+
+
+def _delete_unreferenced(index: Index, paths: Sequence[str | None]) -> None:
+    """Delete pictures in the index's own folder that no item refers to any more."""
+    folder = Path(index.place).absolute() / PICTURES
+    for path in (Path(each) for each in paths if each is not None):
+        if path.parent == folder:
+            (item,) = index.pictures([path])
+            if item.id == path.as_posix():  # the id that `pictures` gives a file the index does not know
+                with suppress(OSError):
+                    path.unlink()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Response
@@ -15,12 +15,11 @@ from polysem.server.auth import AuthenticatedRoute, Reading
 from polysem.server.errors import ApiError
 from polysem.server.executors import ReportShare
 from polysem.server.routes.schemas import ERRORS, MapAnswer, ModelAnswer, ModelInfo, StatsAnswer
-from polysem.server.routes.shared import BASE, Shared, without_paths
-from polysem.server.state import State
+from polysem.server.settings import BASE
+from polysem.server.state import ServerState, State
 
 if TYPE_CHECKING:
-    from polysem.search import Index
-    from polysem.search.store import IndexedItem, Side
+    from polysem.search import Index, IndexStats
 
 FILTER_SAMPLE = 20_000
 """Items whose labels and metadata are counted; of more, a random sample."""
@@ -39,27 +38,23 @@ def index_version(index: Index) -> Hashable:
 
 def count_filter_values(index: Index) -> dict[str, dict[str, Any]]:
     """Of each side, labels and metadata of its items, and how many have each."""
-    sides = index.stats().by_side
-    return {side: _count_values(index.sample(side, FILTER_SAMPLE), count) for side, count in sides.items()}  # type: ignore[arg-type]
-
-
-def _count_values(items: Sequence[IndexedItem], total: int) -> dict[str, Any]:
-    labels: Counter[str] = Counter()
-    values: dict[str, Counter[tuple[bool, Any]]] = {}
-    for item in items:
-        labels.update(set(item.labels))
-        for name, value in item.metadata.items():
+    counts = {}
+    for side, total in index.stats().by_side.items():
+        items = index.sample(side, FILTER_SAMPLE)  # type: ignore[arg-type]
+        labels = Counter(label for item in items for label in set(item.labels))
+        values: dict[str, Counter[tuple[bool, Any]]] = defaultdict(Counter)
+        for name, value in (pair for item in items for pair in item.metadata.items()):
             if isinstance(value, str | int | float) and name != "item":
-                values.setdefault(name, Counter())[isinstance(value, bool), value] += 1  # True and 1 are two things
-    described = [
-        _describe_values(name, counts) for name, counts in sorted(values.items(), key=lambda pair: -pair[1].total())
-    ]
-    return {
-        "labels": labels.most_common(LABELS),
-        "metadata": [each for each in described if each is not None][:NAMES],
-        "of": len(items),
-        "sampled": len(items) < total,
-    }
+                values[name][isinstance(value, bool), value] += 1  # True and 1 are two things
+        by_count = sorted(values.items(), key=lambda pair: -pair[1].total())
+        described = [each for name, own in by_count if (each := _describe_values(name, own)) is not None]
+        counts[side] = {
+            "labels": labels.most_common(LABELS),
+            "metadata": described[:NAMES],
+            "of": len(items),
+            "sampled": len(items) < total,
+        }
+    return counts
 
 
 def _describe_values(name: str, counts: Counter[tuple[bool, Any]]) -> dict[str, Any] | None:
@@ -79,8 +74,8 @@ def build_map(index: Index, method: str, limit: int, report: ReportShare) -> byt
     from polysem.inspection.map import MapPoints, lay_out
 
     sides = []
-    for side, count in index.stats().by_side.items():
-        items = _sample_items(index, side, min(count, limit))  # type: ignore[arg-type]
+    for side in index.stats().by_side:
+        items = index.sample(side, limit)  # type: ignore[arg-type]
         if items:
             sides.append(
                 MapPoints(
@@ -93,8 +88,8 @@ def build_map(index: Index, method: str, limit: int, report: ReportShare) -> byt
                 )
             )
     if not sides:
-        return _map_json([], 0, [], ["The index is empty."])
-    found = lay_out(
+        return MapAnswer(ready=True, progress=1.0, note="The index is empty.").model_dump_json().encode()
+    made = lay_out(
         sides,
         method=method,  # type: ignore[arg-type]
         limit=max(2, limit),
@@ -102,27 +97,19 @@ def build_map(index: Index, method: str, limit: int, report: ReportShare) -> byt
     )
     points = [
         {
-            "x": round(float(x), 4),
-            "y": round(float(y), 4),
-            "side": found.items[item].side,
+            "x": round(x, 4),
+            "y": round(y, 4),
+            "side": made.items[item].side,
             "slot": slot,
-            "id": found.items[item].id,
-            "label": found.items[item].label,
-            "caption": found.items[item].text[:200],
+            "id": made.items[item].id,
+            "label": made.items[item].label,
+            "caption": made.items[item].text[:200],
         }
-        for item, slot, (x, y) in zip(found.item.tolist(), found.slot.tolist(), found.positions.tolist(), strict=True)
+        for item, slot, (x, y) in zip(made.item.tolist(), made.slot.tolist(), made.positions.tolist(), strict=True)
     ]
-    notes = [*found.notes, *([] if found.labels else ["These items have no labels to colour by."])]
-    return _map_json(points, found.slots, list(found.labels), notes)
-
-
-def _map_json(points: list[Any], slots: int, labels: list[str], notes: Sequence[str]) -> bytes:
-    made = MapAnswer(ready=True, progress=1.0, points=points, slots=slots, labels=labels, note=" ".join(notes))
-    return made.model_dump_json().encode()
-
-
-def _sample_items(index: Index, side: Side, count: int) -> list[IndexedItem]:
-    return [item for item in index.sample(side, count) if item.position >= 0] if count else []
+    notes = [*made.notes, *([] if made.labels else ["These items have no labels to colour by."])]
+    fields = {"points": points, "slots": made.slots, "labels": list(made.labels), "note": " ".join(notes)}
+    return MapAnswer.model_validate({"ready": True, "progress": 1.0, **fields}).model_dump_json().encode()
 
 
 def measure_sets(index: Index) -> dict[str, Any]:
@@ -132,45 +119,35 @@ def measure_sets(index: Index) -> dict[str, Any]:
 
     from polysem.inspection.diagnose.sets import measure_spread, measure_usage
 
+    def read(side: str, ids: list[str]) -> torch.Tensor:
+        return torch.from_numpy(index.vectors(side, ids).astype(np.float32))  # type: ignore[arg-type]
+
     sets: dict[str, Any] = {"image": None, "text": None}
-    counts = {"image": 0, "text": 0, "pairs": 0}
-    known = index.stats().by_side
-    sampled: dict[str, Sequence[IndexedItem]] = {
-        side: _sample_items(index, side, SAMPLE)  # type: ignore[arg-type]
-        for side in known
-        if known[side]
-    }
-    for side, items in sampled.items():
-        counts[side] = len(items)
-        if items and index.manifest.sets[side] > 1:
-            vectors = torch.from_numpy(index.vectors(side, [item.id for item in items]).astype(np.float32))  # type: ignore[arg-type]
-            found = measure_spread(vectors)
-            sets[side] = {
-                "elements": found.elements,
-                "variance": found.variance,
-                "log_variance": found.log_variance,
-                "within": found.within,
-            }
     slots: dict[str, Any] = {"image": None, "text": None}
+    sampled = {side: index.sample(side, SAMPLE) for side in index.stats().by_side}  # type: ignore[arg-type]
+    for side, items in sampled.items():
+        if items and index.manifest.sets[side] > 1:
+            spread = vars(measure_spread(read(side, [item.id for item in items])))
+            sets[side] = {name: spread[name] for name in ("elements", "variance", "log_variance", "within")}
     texts = [item for item in sampled.get("text", ()) if isinstance(item.metadata.get("item"), str)]
-    owners = list(dict.fromkeys(str(item.metadata["item"]) for item in texts))
-    there = {item.id for item in index.items(owners, "image") if item.position >= 0} if owners else set()
-    texts = [item for item in texts if item.metadata["item"] in there]
-    if texts and max(index.manifest.sets.values()) > 1:
-        images = [owner for owner in owners if owner in there]
-        number = {owner: place for place, owner in enumerate(images)}
-        counts["pairs"] = len(texts)
+    owners = list(dict.fromkeys(item.metadata["item"] for item in texts))
+    has_positions = Path(index.place).is_dir()  # Milvus has none; in a folder, -1 is damaged
+    owned = {item.id for item in index.items(owners, "image") if item.position >= 0 or not has_positions}
+    pairs = [item for item in texts if item.metadata["item"] in owned]
+    if pairs and max(index.manifest.sets.values()) > 1:
+        images = [owner for owner in owners if owner in owned]
         both = measure_usage(
-            torch.from_numpy(index.vectors("image", images).astype(np.float32)),
-            torch.from_numpy(index.vectors("text", [item.id for item in texts]).astype(np.float32)),
-            np.array([number[item.metadata["item"]] for item in texts]),
+            read("image", images),
+            read("text", [item.id for item in pairs]),
+            np.array([images.index(item.metadata["item"]) for item in pairs]),
             index.model.similarity,
         )
         slots = {
             side: {"supervision": list(own.supervision), "wins": list(own.wins), "effective": own.effective}
             for side, own in zip(("image", "text"), both, strict=True)
         }
-    return {"sets": sets, "slots": slots, "sample": counts}
+    counts = {side: len(sampled.get(side, ())) for side in ("image", "text")}
+    return {"sets": sets, "slots": slots, "sample": {**counts, "pairs": len(pairs) if slots["image"] else 0}}
 
 
 router = APIRouter(
@@ -179,23 +156,15 @@ router = APIRouter(
 
 
 @router.get("/stats", response_model=StatsAnswer)
-async def stats(state: Shared) -> StatsAnswer:
+async def stats(state: ServerState) -> StatsAnswer:
     """How large the index is, what made it, and what one can filter by."""
-    found = await state.workers.run(state.index.stats)
-    filters = await _computed_once(state, "filters", count_filter_values)
-    needed: Literal["none", "writes", "all"] = (
-        "all" if state.settings.reads_need_token else "writes" if state.writable else "none"
-    )
+    info, found = await _describe_index(state)
     return StatsAnswer(
-        items=found.by_side,
-        model=_model(state),
-        audit=found.audit,
-        audit_outdated=found.changed_since_audit,
+        **info,
         modes=list(found.modes),
         writable=state.writable,
-        token=needed,
-        filters=filters,
-        bytes=found.bytes,
+        token="all" if state.settings.reads_need_token else "writes" if state.writable else "none",
+        filters=await _compute_once(state, "filters", count_filter_values),
         credits=list(found.credits),
         version=__version__,
     )
@@ -203,43 +172,32 @@ async def stats(state: Shared) -> StatsAnswer:
 
 @router.get("/map", response_model=MapAnswer)
 async def joint_map(
-    state: Shared,
+    state: ServerState,
     colour: Annotated[Literal["slot", "label"], Query(description="Points carry both.")] = "slot",  # noqa: ARG001
     method: Annotated[Literal["pca", "tsne"], Query()] = "tsne",
     limit: Annotated[int, Query(ge=2, le=20_000, description="Elements to show at most.")] = 5000,
 ) -> MapAnswer | Response:
     """Every element of every set in the plane. Made in the background: ask again until it is ready."""
-    state.check_ready()
-    index = state.index
-    version = await state.workers.run(index_version, index)
-    job = state.jobs.get(("map", method, limit), partial(build_map, index, method, limit), version)
+    version = await state.workers.run(index_version, state.index)
+    job = state.jobs.get(("map", method, limit), partial(build_map, state.index, method, limit), version)
     if job.error is not None:
         raise ApiError(500, "The map could not be made. The server's log says why.")
     if job.ready:
         return Response(job.result, media_type="application/json")
-    note = "The map is being made."
-    return MapAnswer(ready=False, progress=job.progress, points=[], slots=0, labels=[], note=note)
+    return MapAnswer(ready=False, progress=job.progress, note="The map is being made.")
 
 
 @router.get("/model", response_model=ModelAnswer)
-async def model(state: Shared) -> ModelAnswer:
+async def model(state: ServerState) -> ModelAnswer:
     """How diverse its sets are, which slots do the work, and what was measured of it."""
-    info = _model(state)
-    measured = await _computed_once(state, "measured", measure_sets)
-    found = await state.workers.run(state.index.stats)
+    info, _ = await _describe_index(state)
+    provenance, measured = info["model"].provenance, await _compute_once(state, "measured", measure_sets)
     return ModelAnswer(
-        **measured,
-        figures=info.provenance.get("validation") or {},
-        data=info.provenance.get("data") or {},
-        model=info,
-        items=found.by_side,
-        bytes=found.bytes,
-        audit=found.audit,
-        audit_outdated=found.changed_since_audit,
+        **info, **measured, figures=provenance.get("validation") or {}, data=provenance.get("data") or {}
     )
 
 
-async def _computed_once(state: State, name: str, work: Any) -> Any:
+async def _compute_once(state: State, name: str, work: Any) -> Any:
     """What was computed for this version of the index, or is now."""
     key = (name, await state.workers.run(index_version, state.index))
     async with state.computing[name]:  # a second request waits for what the first one computes
@@ -249,13 +207,30 @@ async def _computed_once(state: State, name: str, work: Any) -> Any:
     return result
 
 
-def _model(state: State) -> ModelInfo:
-    manifest = state.index.manifest
-    return ModelInfo(
+async def _describe_index(state: State) -> tuple[dict[str, Any], IndexStats]:
+    """The fields of an `IndexInfo`, and the statistics they are from."""
+    manifest, found = state.index.manifest, await state.workers.run(state.index.stats)
+    model = ModelInfo(
         name=Path(manifest.model).name or "unnamed",
         fingerprint=manifest.fingerprint,
         sets=dict(manifest.sets),
         dim=manifest.dim,
         similarity=dict(manifest.similarity),
-        provenance=without_paths(state.model.provenance),
+        provenance=without_paths(state.encoding.model.provenance),
     )
+    audit = {"audit": found.audit, "audit_outdated": found.changed_since_audit}
+    return {"items": found.by_side, "bytes": found.bytes, "model": model, **audit}, found
+
+
+def without_paths(value: Any) -> Any:
+    """The same with every absolute path cut to its last part: whoever reads about a model need not know the disk."""
+    if isinstance(value, dict):
+        return {key: without_paths(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_paths(inner) for inner in value]
+    if isinstance(value, str) and len(value) < 4096:
+        for kind in (PurePosixPath, PureWindowsPath):
+            path: PurePath = kind(value)
+            if path.is_absolute():
+                return path.name
+    return value

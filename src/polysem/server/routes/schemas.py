@@ -2,52 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-if TYPE_CHECKING:
-    from polysem.models.video import Moment
-
 MOST = 1000
 """Results that can be paged through."""
-LONGEST_TEXT = 1000
 
 
-def _storable(text: str) -> str:
+def _check_storable(text: str) -> str:
     """Lone surrogates and NUL come through JSON, and no encoder, file or database takes them."""
-    if "\0" in text or not _encodes(text):
-        raise ValueError("holds a character that is no text")
+    if "\0" in text or text.encode(errors="ignore").decode() != text:
+        raise ValueError("holds a character that is not text")
     return text
 
 
-def _encodes(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def _check_words(text: str) -> str:
+    if not text.strip():
+        raise ValueError("is empty")
+    return _check_storable(text)
 
 
-def _addressable(key: str) -> str:
+def _check_id(key: str) -> str:
     if key in (".", ".."):
-        raise ValueError("cannot be part of an address")
+        raise ValueError("cannot be part of a URL")
     return key
 
 
-def _said(text: str) -> str:
-    if not text.strip():
-        raise ValueError("is empty")
-    return _storable(text)
-
-
-Text = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_TEXT), AfterValidator(_said)]
-Key = Annotated[str, StringConstraints(min_length=1, max_length=1024), AfterValidator(_storable)]
-Id = Annotated[Key, AfterValidator(_addressable)]
+Text = Annotated[str, StringConstraints(min_length=1, max_length=1000), AfterValidator(_check_words)]
+Key = Annotated[str, StringConstraints(min_length=1, max_length=1024), AfterValidator(_check_storable)]
+Id = Annotated[Key, AfterValidator(_check_id)]
 FilterText = Annotated[
     str,
     StringConstraints(min_length=1, max_length=2000),
-    AfterValidator(_storable),
+    AfterValidator(_check_storable),
     Field(examples=["label = 'dog' and year > 2020"]),
 ]
 Side = Literal["image", "text"]
@@ -78,14 +66,22 @@ class SearchRequest(RequestBody):
     dedupe: bool = Field(False, description="Fold near-duplicates into the best of them.")
 
     @model_validator(mode="after")
-    def _one_thing(self) -> SearchRequest:
+    def _check(self) -> Self:
         if sum(value is not None for value in (self.text, self.item, self.image)) != 1:
-            raise ValueError("search for one thing: text, item or image")
+            raise ValueError("search for one thing: text (q in a URL), item or image")
         if self.side is not None and self.item is None:
             raise ValueError("side goes with item")
         if self.offset + self.k > MOST:
             raise ValueError(f"offset + k may be {MOST} at most")
         return self
+
+
+class SearchQuery(SearchRequest):
+    """The same in a URL, whose values are all text. The route itself refuses unknown names."""
+
+    model_config = ConfigDict(extra="ignore", strict=False)
+
+    text: Text | None = Field(None, alias="q", description="Search for what these words say.")
 
 
 class ExplainRequest(RequestBody):
@@ -98,7 +94,7 @@ class ExplainRequest(RequestBody):
     with_: Key | None = Field(None, alias="with", description="A text of the index, by its id.")
 
     @model_validator(mode="after")
-    def _one_text(self) -> ExplainRequest:
+    def _check(self) -> Self:
         if (self.text is None) == (self.with_ is None):
             raise ValueError("give one of text and with")
         return self
@@ -122,7 +118,13 @@ class ErrorAnswer(BaseModel):
     error: ErrorInfo
 
 
-class MomentInfo(BaseModel):
+class Answer(BaseModel):
+    """An answer, made from the library's objects by their attributes."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+
+class MomentInfo(Answer):
     """The part of a video that matches best. Seconds are null where nobody knows how long the video is."""
 
     time: float | None = Field(description="Of the best frame: where to look.")
@@ -136,22 +138,25 @@ class MomentInfo(BaseModel):
     text: str = Field(description="0:04–0:06, for people.")
 
 
-class SearchHit(BaseModel):
-    rank: int
+class ItemInfo(Answer):
     id: str
     side: Side
-    score: float
     caption: str | None
     labels: list[str]
     metadata: dict[str, Any]
+    image: str | None = Field(description="Where its picture is; of a video, a frame (`at`).")
+    video: str | None = Field(description="Where its video is; null if it has none.")
+
+
+class SearchHit(ItemInfo):
+    rank: int
+    score: float
     relevant: bool | None = Field(description="null where nobody asked.")
     duplicates: list[str] = Field(description="Ids of near-duplicates that were folded into this one.")
-    image: str | None = Field(description="Where its picture is; of a video, a frame (`at`).")
-    video: str | None = Field(description="Where its video is; null if it is none.")
     moment: MomentInfo | None = Field(description="Of a video: the part that matches best.")
 
 
-class CutInfo(BaseModel):
+class CutInfo(Answer):
     count: int = Field(description="The first so many results are relevant, counted from rank 1.")
     threshold: float | None
     reliable: bool
@@ -160,12 +165,12 @@ class CutInfo(BaseModel):
     explained: str
 
 
-class Milliseconds(BaseModel):
+class Milliseconds(Answer):
     encode: float
     search: float
 
 
-class SearchAnswer(BaseModel):
+class SearchAnswer(Answer):
     results: list[SearchHit]
     cut: CutInfo | None
     mode: Mode
@@ -176,28 +181,21 @@ class SearchAnswer(BaseModel):
     query: SearchRequest
 
 
-class UploadAnswer(BaseModel):
+class UploadAnswer(Answer):
     image: str = Field(description="The token to search with.")
     expires: float = Field(description="Seconds until it is forgotten.")
 
 
-class CaptionInfo(BaseModel):
+class CaptionInfo(Answer):
     id: str
     caption: str | None
 
 
-class ItemAnswer(BaseModel):
-    id: str
-    side: Side
-    caption: str | None
-    labels: list[str]
-    metadata: dict[str, Any]
-    image: str | None
-    video: str | None
+class ItemAnswer(ItemInfo):
     captions: list[CaptionInfo] = Field(description="Of an image: the texts that came with it.")
 
 
-class AddAnswer(BaseModel):
+class AddAnswer(Answer):
     id: str
     new: int
     replaced: int
@@ -205,15 +203,15 @@ class AddAnswer(BaseModel):
     removed: int = Field(description="Captions that the picture no longer has.")
 
 
-class RemoveAnswer(BaseModel):
+class RemoveAnswer(Answer):
     removed: int
 
 
-class HealthAnswer(BaseModel):
+class HealthAnswer(Answer):
     status: Literal["ready", "starting", "stopping"]
 
 
-class ModelInfo(BaseModel):
+class ModelInfo(Answer):
     name: str
     fingerprint: str
     sets: dict[str, int]
@@ -222,28 +220,39 @@ class ModelInfo(BaseModel):
     provenance: dict[str, Any]
 
 
-class FilterValues(BaseModel):
+class FilterValues(Answer):
     labels: list[tuple[str, int]]
     metadata: list[dict[str, Any]]
     of: int = Field(description="Items looked at.")
     sampled: bool = Field(description="Whether these are only some of all.")
 
 
-class StatsAnswer(BaseModel):
+class IndexInfo(Answer):
     items: dict[str, int]
+    bytes: int | None
     model: ModelInfo
     audit: dict[str, Any] | None = Field(description="Recall of the fast mode, as last measured by `polysem verify`.")
     audit_outdated: bool
+
+
+class StatsAnswer(IndexInfo):
     modes: list[Mode]
     writable: bool
     token: Literal["none", "writes", "all"] = Field(description="What needs the token.")
     filters: dict[str, FilterValues] = Field(description="Of each side, what one can filter its items by.")
-    bytes: int | None
     credits: list[str] = Field(description="Whom to name, and which licence, wherever the items are shown.")
     version: str
 
 
-class MapPoint(BaseModel):
+class ModelAnswer(IndexInfo):
+    sets: dict[str, dict[str, float] | None] = Field(description="How diverse; null for single vectors.")
+    slots: dict[str, dict[str, Any] | None]
+    sample: dict[str, int] = Field(description="On how many items and pairs this was measured.")
+    figures: dict[str, Any] = Field(description="Retrieval figures with the protocol they were measured under.")
+    data: dict[str, Any]
+
+
+class MapPoint(Answer):
     x: float
     y: float
     side: Side
@@ -253,16 +262,23 @@ class MapPoint(BaseModel):
     caption: str
 
 
-class MapAnswer(BaseModel):
+class MapAnswer(Answer):
     ready: bool
     progress: float = Field(description="0 to 1. Ask again until it is ready.")
-    points: list[MapPoint]
-    slots: int
-    labels: list[str]
+    points: list[MapPoint] = []
+    slots: int = 0
+    labels: list[str] = []
     note: str
 
 
-class ExplainAnswer(BaseModel):
+class TimelineInfo(Answer):
+    times: list[float] | None = Field(description="When each frame is, in seconds; null where nobody knows.")
+    scores: list[float] = Field(description="What each scores with the text alone.")
+    adds: list[float] | None = Field(description="What each adds to the score, where it is such a sum.")
+    moment: MomentInfo
+
+
+class ExplainAnswer(Answer):
     score: float
     similarity: str
     caption: str
@@ -275,43 +291,6 @@ class ExplainAnswer(BaseModel):
     width: int
     height: int
     film: TimelineInfo | None = Field(description="Of a video: its frames, one after the other.")
-
-
-class TimelineInfo(BaseModel):
-    times: list[float] | None = Field(description="When each frame is, in seconds; null where nobody knows.")
-    scores: list[float] = Field(description="What each scores with the text alone.")
-    adds: list[float] | None = Field(description="What each adds to the score, where it is such a sum.")
-    moment: MomentInfo
-
-
-class ModelAnswer(BaseModel):
-    sets: dict[str, dict[str, float] | None] = Field(description="How diverse; null for single vectors.")
-    slots: dict[str, dict[str, Any] | None]
-    sample: dict[str, int] = Field(description="On how many items and pairs this was measured.")
-    figures: dict[str, Any] = Field(description="Retrieval figures with the protocol they were measured under.")
-    data: dict[str, Any]
-    model: ModelInfo
-    items: dict[str, int]
-    bytes: int | None
-    audit: dict[str, Any] | None
-    audit_outdated: bool
-
-
-def moment_info(found: Moment | None) -> MomentInfo | None:
-    """A moment of the library as it goes over the wire."""
-    if found is None:
-        return None
-    return MomentInfo(
-        time=found.time,
-        start=found.start,
-        end=found.end,
-        score=found.score,
-        frame=found.frame,
-        first=found.first,
-        last=found.last,
-        curve=list(found.curve),
-        text=found.text,
-    )
 
 
 ERRORS: dict[int | str, dict[str, Any]] = {
@@ -332,7 +311,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def binary_response(kind: str, about: str) -> dict[int | str, dict[str, Any]]:
-    """A 200 that is no JSON."""
+def describe_binary(kind: str, about: str) -> dict[int | str, dict[str, Any]]:
+    """A 200 that is not JSON, for the OpenAPI document."""
     form = {"type": "string"} if kind.startswith("text/") else {"type": "string", "format": "binary"}
     return {200: {"description": about, "content": {kind: {"schema": form}}}}

@@ -1,1 +1,0 @@
-"""ASGI middleware and connection limits of the server."""

@@ -91,7 +91,7 @@ def test_a_timm_backbone_is_refused_with_the_way_out(tmp_path):
 @pytest.mark.parametrize(
     ("encoder", "family", "message"),
     [
-        ("patch", "resnet", "Give a vision transformer"),
+        ("patch", "resnet", "Give ViT"),
         ("patch", "bert", "cannot read a 'bert'"),
         ("detector", "vit", "Give DETR"),
     ],

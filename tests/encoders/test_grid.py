@@ -15,7 +15,7 @@ import polysem
 from polysem import encoders, models, recipes
 from polysem.cli import app
 from polysem.data.store import FeatureStore
-from polysem.encoders.grid import averaging
+from polysem.encoders.grid import area_weights
 from polysem.errors import ConfigError
 from polysem.export import export_onnx
 from polysem.inspection import explain, locate_stored_tokens
@@ -62,7 +62,7 @@ def test_cells_are_means_of_each_grids_cells(make, networks):
 
 @pytest.mark.parametrize(("cells", "side"), [(3, 7), (3, 8), (2, 9), (5, 3), (1, 7), (4, 4)])
 def test_a_map_that_does_not_divide_evenly_is_shared_out_by_area(cells, side):
-    weights = averaging(cells, side)
+    weights = area_weights(cells, side)
 
     def shared(new, old):
         begins = max(Fraction(new, cells), Fraction(old, side))

@@ -104,7 +104,7 @@ def test_knobs_that_cannot_be_are_refused():
 
 
 def test_input_of_another_shape_says_how_to_make_it(video):
-    with pytest.raises(InputError, match=r"\(items, frames, 3, 32, 32\), got \(2, 3, 32, 32\)"):
+    with pytest.raises(InputError, match=r"\(items, frames, 3, 32, 32\), got float32 of shape \(2, 3, 32, 32\)"):
         video(torch.zeros(2, 3, 32, 32))
 
 

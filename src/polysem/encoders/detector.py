@@ -1,3 +1,5 @@
+"""Encoder of images by the regions that an object detector finds."""
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -38,8 +40,8 @@ class Detector(ImageEncoder):
     gives boxes and scores too. A score is the highest class probability; OWL-ViT has classes only for given words, so
     there it is OWLv2's objectness, or the part of the logit that depends on the picture alone.
 
-    `model` is the folder of a Hugging Face model or a name on the hub. DETR's hub copies with a timm backbone cannot be
-    read; their branch without does: facebook/detr-resnet-50@no_timm. The other knobs are those of `grid`.
+    `model` is the folder of a Hugging Face model or a name on the hub; of DETR take the branch without timm:
+    facebook/detr-resnet-50@no_timm. The other knobs are those of `grid`.
     """
 
     def __init__(
@@ -62,7 +64,8 @@ class Detector(ImageEncoder):
         family = config["model_type"]
         if family in OWL:
             # Only pictures are read here.
-            _inner(backbone.module).text_model = nn.Identity()
+            inner: Any = getattr(backbone.module, family)
+            inner.text_model = nn.Identity()
         seen = read_preprocessing(backbone.folder, config, image_size, resize, mean, std, interpolation)
         width = config["vision_config"]["hidden_size"] if family in OWL else config["d_model"]
         super().__init__(backbone, width, dim, seen, trainable, lr_scale)
@@ -85,7 +88,7 @@ class Detector(ImageEncoder):
     def detect(self, pixels: Tensor) -> Detections:
         """The `regions` surest regions of each picture with their boxes and scores."""
         self.check(pixels)
-        tokens, boxes, scores = self._owl(pixels) if self.family in OWL else self._detr(pixels)
+        tokens, boxes, scores = self._predict(pixels)
         scores, order = scores.sort(dim=1, descending=True, stable=True)
         order = order[:, : self.regions, None]
         features = self.local(tokens.gather(1, order.expand(-1, -1, tokens.shape[2])))
@@ -97,26 +100,25 @@ class Detector(ImageEncoder):
         if not is_tracing():
             return self.detect(pixels).features
         # ONNX has no stable sort; of equals topk too takes the first.
-        tokens, _, scores = self._owl(pixels) if self.family in OWL else self._detr(pixels)
+        tokens, _, scores = self._predict(pixels)
         order = scores.topk(self.regions, dim=1).indices[..., None]
         return self.local(tokens.gather(1, order.expand(-1, -1, tokens.shape[2])))
 
     def tokens(self, pixels: Tensor) -> Tensor:
         """The embedding of every query, found or not, in the model's own order."""
-        return (self._owl(pixels) if self.family in OWL else self._detr(pixels))[0]
+        return self._predict(pixels)[0]
 
     def cells(self) -> Tensor:
         raise InputError("A detector's regions lie elsewhere in each picture: take encoder.detect(pixels).boxes.")
 
-    def _detr(self, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _predict(self, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Query embeddings, boxes (centre, size), scores."""
-        found = self.backbone(pixels)
-        # DETR's last class is "nothing"; its descendants have none.
-        probability = found.logits.softmax(-1)[..., :-1] if self.family == "detr" else found.logits.sigmoid()
-        return found.last_hidden_state, found.pred_boxes, probability.max(-1).values
-
-    def _owl(self, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         model: Any = self.backbone
+        if self.family not in OWL:
+            found = model(pixels)
+            # DETR's last class is "nothing"; its descendants have none.
+            probability = found.logits.softmax(-1)[..., :-1] if self.family == "detr" else found.logits.sigmoid()
+            return found.last_hidden_state, found.pred_boxes, probability.max(-1).values
         grid, _ = model.image_embedder(pixels, interpolate_pos_encoding=self.interpolates)
         patches = grid.flatten(1, 2)
         boxes = model.box_predictor(patches, grid, self.interpolates)
@@ -127,25 +129,14 @@ class Detector(ImageEncoder):
         return patches, boxes, alone.squeeze(-1).sigmoid()
 
 
-def _inner(model: Any) -> Any:
-    return getattr(model, "owlvit", None) or model.owlv2
-
-
 def _choose(config: Any) -> tuple[Any, Any]:
-    package = backbones.transformers()
-    name = config.model_type
-    mapping = (
-        package.MODEL_FOR_ZERO_SHOT_OBJECT_DETECTION_MAPPING
-        if name in OWL
-        else package.MODEL_FOR_OBJECT_DETECTION_MAPPING
-    )
+    name, task = config.model_type, "ZERO_SHOT_OBJECT" if config.model_type in OWL else "OBJECT"
+    mapping = getattr(backbones.transformers(), f"MODEL_FOR_{task}_DETECTION_MAPPING")
     if type(config) not in mapping or not (name in OWL or hasattr(config, "num_queries")):
-        raise ConfigError(
-            f"The detector encoder cannot read a {name!r} model. Give DETR, RT-DETR, D-FINE, OWL-ViT or OWLv2."
-        )
+        raise ConfigError(f"detector cannot read a {name!r} model. Give DETR, RT-DETR, D-FINE, OWL-ViT or OWLv2.")
     if getattr(getattr(config, "backbone_config", None), "model_type", None) == "timm_backbone":
         raise ConfigError(
-            f"This {name!r} model stands on a backbone of the package timm, which polysem does without. "
-            "Take a copy of it with a transformers backbone, such as facebook/detr-resnet-50@no_timm."
+            f"This {name!r} model needs the package timm, which polysem does without. Take a copy of it with a "
+            "transformers backbone, such as facebook/detr-resnet-50@no_timm."
         )
     return mapping[type(config)], config

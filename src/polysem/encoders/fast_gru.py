@@ -8,8 +8,7 @@ and each direction runs on a thread of its own.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,91 +21,60 @@ _WORTH_TWO_THREADS = 1 << 16
 """States to compute: with fewer, two threads mostly wait for each other to let go of Python."""
 
 
-@dataclass(frozen=True, eq=False)
 class Packing:
     """Where the M real words of a batch of texts stand in time order: the first words of all, the second words, ….
 
     Texts come longest first within each step, so that those still running are always the first rows.
+
+    order: (B,) texts from long to short. sizes: how many texts have a word at each step. reverse: (M,) the row that
+    holds a row's word when every text is read from its end; its own inverse. last: (B,) the row of each text's last
+    step, in the caller's order.
     """
 
-    lengths: Tensor
-
-    @cached_property
-    def order(self) -> Tensor:
-        """(B,) texts from long to short."""
-        return self.lengths.argsort(descending=True, stable=True)
-
-    @cached_property
-    def sizes(self) -> list[int]:
-        """How many texts have a word at each step."""
-        steps = torch.arange(int(self.lengths.max()), device=self.lengths.device)
-        return (self.lengths[:, None] > steps).sum(0).tolist()
-
-    @cached_property
-    def starts(self) -> Tensor:
-        """(T,) the row with which each step begins."""
-        sizes = torch.tensor(self.sizes)
-        return sizes.cumsum(0) - sizes
-
-    @cached_property
-    def step(self) -> Tensor:
-        """(M,) the step of each row."""
-        return torch.arange(len(self.sizes)).repeat_interleave(torch.tensor(self.sizes))
-
-    @cached_property
-    def place(self) -> Tensor:
-        """(M,) which text of `order` a row belongs to."""
-        return torch.arange(len(self.step)) - self.starts[self.step]
-
-    @cached_property
-    def reverse(self) -> Tensor:
-        """(M,) the row that holds a row's word when every text is read from its end; its own inverse."""
-        mirrored = self.lengths[self.order][self.place] - 1 - self.step
-        return self.starts[mirrored] + self.place
-
-    @cached_property
-    def last(self) -> Tensor:
-        """(B,) the row of each text's last step, in the caller's order."""
-        return self.starts[self.lengths - 1] + self.order.argsort()
+    def __init__(self, lengths: Tensor) -> None:
+        self.order = lengths.argsort(descending=True, stable=True)
+        sizes = (lengths[:, None] > torch.arange(int(lengths.max()))).sum(0)
+        self.sizes: list[int] = sizes.tolist()
+        starts = sizes.cumsum(0) - sizes
+        self._step = torch.arange(len(sizes)).repeat_interleave(sizes)
+        self._text = torch.arange(len(self._step)) - starts[self._step]  # which of `order` a row belongs to
+        mirrored = lengths[self.order][self._text] - 1 - self._step
+        self.reverse = starts[mirrored] + self._text
+        self.last = starts[lengths - 1] + self.order.argsort()
 
     def cells(self, padded: int) -> Tensor:
         """(M,) where each row stands in the flattened (B, padded) batch."""
-        return self.order[self.place] * padded + self.step
+        return self.order[self._text] * padded + self._step
 
 
 def run(gru: nn.GRU, rows: Tensor, packing: Packing) -> tuple[Tensor, Tensor]:
     """(M, input) words in the packing's order -> states (M, hidden) in that order and final states (B, hidden) in the
     caller's, each the mean of both directions. The gradient cannot be differentiated again."""
-    weights = [
-        getattr(gru, f"{kind}_{part}_l0{way}")
-        for way in ("", "_reverse")
-        for kind in ("weight", "bias")
-        for part in ("ih", "hh")
-    ]
-    states: tuple[Tensor, Tensor] = _BothWays.apply(rows, packing, *weights)  # type: ignore[no-untyped-call]
+    weights = (*_weights(gru, ""), *_weights(gru, "_reverse"))
+    states: tuple[Tensor, Tensor] = _BothDirections.apply(rows, packing, *weights)  # type: ignore[no-untyped-call]
     return states
 
 
 def run_padded(gru: nn.GRU, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """The same for a traced graph: (B, N, input), (B,) -> states (B, N, hidden) and final states (B, hidden).
+    """For a traced graph, of operations that every runtime has: (B, N, input), (B,) -> states (B, N, hidden) and final
+    states (B, hidden). Each item is reversed within its own length, so that the way back does not begin in padding."""
 
-    Of operations that every runtime has. Each item is reversed within its own length, so that the way back does not
-    begin in the padding.
-    """
+    def read(x: Tensor, way: str) -> Tensor:
+        start = x.new_zeros(1, x.shape[0], gru.hidden_size)
+        # has_biases, num_layers, dropout, train, bidirectional, batch_first
+        return torch.gru(x, start, _weights(gru, way), True, 1, 0.0, False, False, True)[0]
+
     step = torch.arange(x.shape[1], device=x.device)
     reverse = torch.where(step < lengths[:, None], lengths[:, None] - 1 - step, step)[..., None]
-    forward = _one_direction(gru, x, "")
-    backward = _one_direction(gru, x.gather(1, reverse.expand(-1, -1, x.shape[2])), "_reverse")
+    forward = read(x, "")
+    backward = read(x.gather(1, reverse.expand(-1, -1, x.shape[2])), "_reverse")
     backward = backward.gather(1, reverse.expand(-1, -1, backward.shape[2]))
     last = forward.gather(1, (lengths - 1)[:, None, None].expand(-1, 1, forward.shape[2])).squeeze(1)
     return (forward + backward) / 2, (last + backward[:, 0]) / 2
 
 
-def _one_direction(gru: nn.GRU, x: Tensor, way: str) -> Tensor:
-    weights = [getattr(gru, f"{kind}_{part}_l0{way}") for kind in ("weight", "bias") for part in ("ih", "hh")]
-    start = x.new_zeros(1, x.shape[0], gru.hidden_size)
-    # has_biases, num_layers, dropout, train, bidirectional, batch_first
-    return torch.gru(x, start, weights, True, 1, 0.0, False, False, True)[0]
+def _weights(gru: nn.GRU, way: str) -> list[Tensor]:
+    return [getattr(gru, f"{kind}_{part}_l0{way}") for kind in ("weight", "bias") for part in ("ih", "hh")]
 
 
 def suits(gru: nn.GRU, rows: Tensor) -> bool:
@@ -115,14 +83,14 @@ def suits(gru: nn.GRU, rows: Tensor) -> bool:
     return plain and not torch.is_autocast_enabled("cpu")
 
 
-class _BothWays(torch.autograd.Function):
+class _BothDirections(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, packing: Packing, *weights: Tensor) -> Any:
         ways = [
-            _Way(rows, packing.sizes, *weights[:4]),
-            _Way(rows.index_select(0, packing.reverse), packing.sizes, *weights[4:]),
+            _Direction(rows, packing.sizes, *weights[:4]),
+            _Direction(rows.index_select(0, packing.reverse), packing.sizes, *weights[4:]),
         ]
-        _carry_out([way.read for way in ways], ways[0])
+        _run_tasks([way.read for way in ways], ways[0])
         states, last = ways[1].states.index_select(0, packing.reverse), ways[1].states.index_select(0, packing.last)
         states.add_(ways[0].states).div_(2)
         last.add_(ways[0].states.index_select(0, packing.last)).div_(2)
@@ -143,24 +111,22 @@ class _BothWays(torch.autograd.Function):
         def one(way: int) -> None:
             found[way] = ways[way].gradients(given[way], end)
 
-        _carry_out([partial(one, 0), partial(one, 1)], ways[0])
+        _run_tasks([partial(one, 0), partial(one, 1)], ways[0])
         of_rows = found[0][0] + found[1][0].index_select(0, packing.reverse)
         return of_rows, None, *found[0][1:], *found[1][1:]
 
 
-def _carry_out(tasks: list[Callable[[], None]], way: _Way) -> None:
-    if len(way.x) * way.hidden < _WORTH_TWO_THREADS:
-        # Still on a worker: torch's own threads take longer to meet than such a matrix product takes.
-        tasks = [partial(_in_turn, tasks), partial(_in_turn, [])]
-    cpu_blocks.run(tasks, way.x.device)
+def _run_tasks(tasks: list[Callable[[], None]], way: _Direction) -> None:
+    def run_in_turn() -> None:
+        for task in tasks:
+            task()
+
+    # Little work too goes to a worker: torch's own threads take longer to meet than such a matrix product takes.
+    small = len(way.x) * way.hidden < _WORTH_TWO_THREADS
+    cpu_blocks.run([run_in_turn, lambda: None] if small else tasks, way.x.device)
 
 
-def _in_turn(tasks: list[Callable[[], None]]) -> None:
-    for task in tasks:
-        task()
-
-
-class _Way:
+class _Direction:
     """One direction: r, z = sigmoid(W x + U h), n = tanh(W x + r * (U h + b)), h' = n + z (h - n)."""
 
     def __init__(self, x: Tensor, sizes: list[int], w_x: Tensor, w_h: Tensor, b_x: Tensor, b_h: Tensor) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -57,7 +56,8 @@ class Grid(ImageEncoder):
     ) -> None:
         family = (backbone_config or {}).get("model_type")
         if model in efficientnet_lite.SIZES and family in (None, "efficientnet-lite"):
-            backbone = _efficientnet_lite(model, pretrained)
+            network = efficientnet_lite.build(model, backbones.locate(model) if pretrained else None)
+            backbone = Backbone(network.eval(), efficientnet_lite.config(model))
             mean, std = mean or efficientnet_lite.MEAN, std or efficientnet_lite.STD
             interpolation = interpolation or "bicubic"
         else:
@@ -92,18 +92,10 @@ def grid_tokens(backbone: nn.Module, pixels: Tensor) -> Tensor:
     return final[:, final.shape[1] - math.isqrt(final.shape[1]) ** 2 :]
 
 
-def _efficientnet_lite(model: str, pretrained: bool) -> Backbone:
-    config = efficientnet_lite.config(model)
-    network = efficientnet_lite.EfficientNetLite(config["width"], config["depth"])
-    if pretrained:
-        efficientnet_lite.load_weights(network, backbones.locate(model))
-    return Backbone(network.eval(), config)
-
-
 def _choose(config: Any) -> tuple[Any, Any]:
     mapping = backbones.transformers().MODEL_MAPPING
     if type(config) not in mapping:
-        raise ConfigError(f"The grid encoder cannot read a {config.model_type!r} model. Give a convolutional network.")
+        raise ConfigError(f"grid cannot read a {config.model_type!r} model. Give a convolutional network.")
     return mapping[type(config)], config
 
 
@@ -111,12 +103,9 @@ def _choose(config: Any) -> tuple[Any, Any]:
 class Grids(ImageEncoder):
     """The last feature maps of several networks, averaged to one grid of cells x cells, their channels side by side.
 
-    Networks that differ see different things. Each sees the picture at its own size (`sizes`, None for what it was
-    trained on), made smaller from that of the largest.
-
-    `models`: as in `Grid`. All must take the same kind of pixels (mean, std, interpolation). What is None is read from
-    the models' files; `lr_scale`, `pretrained` and `backbone_config` as in `Grid`; `trainable` counts the last stages
-    of every network.
+    Each network sees the picture at its own size (`sizes`, None for what it was trained on), made smaller from that of
+    the largest. All must take the same kind of pixels (mean, std, interpolation). `trainable` counts the last stages of
+    every network; all else is as in `Grid`.
     """
 
     def __init__(
@@ -140,21 +129,10 @@ class Grids(ImageEncoder):
         if len(wanted) != len(models):
             self.reject_knobs(f"sizes={sizes}: give one for each of the models {models}, or leave them out.")
         if len(stored) != len(models):
-            self.reject_knobs(
-                f"backbone_config holds {len(stored)} networks under 'grids' for {len(models)} models. "
-                "Take it from the config of a built encoder."
-            )
+            self.reject_knobs(f"backbone_config holds {len(stored)} networks under 'grids' for {len(models)} models.")
+        pixels: dict[str, Any] = {"resize": resize, "mean": mean, "std": std, "interpolation": interpolation}
         grids = [
-            Grid(
-                model,
-                image_size=size,
-                resize=resize,
-                mean=mean,
-                std=std,
-                interpolation=interpolation,
-                pretrained=pretrained,
-                backbone_config=config,
-            )
+            Grid(model, image_size=size, **pixels, pretrained=pretrained, backbone_config=config)
             for model, size, config in zip(models, wanted, stored, strict=True)
         ]
         largest = max((grid.preprocessing for grid in grids), key=lambda seen: seen.size)
@@ -163,17 +141,15 @@ class Grids(ImageEncoder):
         for model, grid in zip(models, grids, strict=True):
             if replace(grid.preprocessing, size=largest.size) != largest:
                 self.reject_knobs(
-                    f"the models take different pixels: {model} {_pixels(grid.preprocessing)}, another "
-                    f"{_pixels(largest)}. Join models that were trained on the same, or give mean, std and "
-                    "interpolation for all."
+                    f"the models take different pixels: {model} {_describe_pixels(grid.preprocessing)}, another "
+                    f"{_describe_pixels(largest)}. Take others, or give mean, std and interpolation for all."
                 )
-        backbone = Backbone(
-            nn.ModuleList(grid.backbone for grid in grids), {"grids": [grid.backbone_config for grid in grids]}
-        )
+        configs = {"grids": [grid.backbone_config for grid in grids]}
+        backbone = Backbone(nn.ModuleList(grid.backbone for grid in grids), configs)
         super().__init__(backbone, sum(grid.dim for grid in grids), dim, largest, trainable, lr_scale)
         self.sizes, self.side = [grid.image_size for grid in grids], cells
         for place, grid in enumerate(grids):
-            self.register_buffer(f"average_{place}", averaging(cells, grid.side), persistent=False)
+            self.register_buffer(f"average_{place}", area_weights(cells, grid.side), persistent=False)
 
     def tokens(self, pixels: Tensor) -> Tensor:
         maps = []
@@ -196,24 +172,21 @@ class Grids(ImageEncoder):
         return joined[::-1]
 
     def last_stages(self, n: int) -> list[nn.Parameter]:
-        return [
-            parameter for network in self.networks for parameter in parameters_from(network, find_stages(network)[-n])
-        ]
+        return [p for network in self.networks for p in parameters_from(network, find_stages(network)[-n])]
 
     def resolved_knobs(self) -> dict[str, Any]:
         return {**super().resolved_knobs(), "sizes": self.sizes}
 
 
-def averaging(cells: int, side: int) -> Tensor:
+def area_weights(cells: int, side: int) -> Tensor:
     """(cells * cells, side * side): the share, by area, that each cell of a side x side map has in each new cell."""
     # In units of 1 / (cells * side), in which the edges of both are whole numbers.
     new, old = torch.arange(cells)[:, None] * side, torch.arange(side)[None] * cells
-    shared = (torch.minimum(new + side, old + cells) - torch.maximum(new, old)).clamp(min=0)
-    rows = shared / side
+    rows = (torch.minimum(new + side, old + cells) - torch.maximum(new, old)).clamp(min=0) / side
     return torch.kron(rows, rows)
 
 
-def _pixels(seen: Preprocessing) -> str:
+def _describe_pixels(seen: Preprocessing) -> str:
     mean, std = ([round(channel, 3) for channel in channels] for channels in (seen.mean, seen.std))
     return f"of mean {mean}, std {std}, {seen.interpolation}"
 
@@ -226,8 +199,7 @@ class Patch(ImageEncoder):
     taken. `cls` keeps the class token, where there is one, before the patches: its place is the whole picture. Register
     tokens are dropped. `dim` adds a linear projection. Another `image_size` than the trained interpolates positions.
 
-    What is None is read from the model's files. A built encoder's config holds it all, and `backbone_config` too, so
-    that it can be rebuilt without those files; `pretrained=False` takes no weights.
+    The other knobs are those of `grid`.
     """
 
     def __init__(
@@ -256,8 +228,7 @@ class Patch(ImageEncoder):
         self.keep_cls = cls
         # DINOv3 and some others take any size as they are, and know no such argument.
         knows = "interpolate_pos_encoding" in inspect.signature(self.backbone.forward).parameters
-        other_size = seen.size != side_of(config)
-        self.arguments: Mapping[str, bool] = {"interpolate_pos_encoding": True} if knows and other_size else {}
+        self.arguments = {"interpolate_pos_encoding": True} if knows and seen.size != side_of(config) else {}
 
     @property
     def has_cls(self) -> bool:
@@ -270,9 +241,8 @@ class Patch(ImageEncoder):
         return torch.cat([states[:, :1], patches], dim=1) if self.has_cls else patches
 
     def cells(self) -> Tensor:
-        whole = torch.tensor([[0.0, 0.0, 1.0, 1.0]])
         patches = grid_boxes(self.side, self.side)
-        return torch.cat([whole, patches]) if self.has_cls else patches
+        return torch.cat([torch.tensor([[0.0, 0.0, 1.0, 1.0]]), patches]) if self.has_cls else patches
 
 
 def _choose_transformer(config: Any) -> tuple[Any, Any]:
@@ -280,10 +250,7 @@ def _choose_transformer(config: Any) -> tuple[Any, Any]:
     mapping = backbones.transformers().MODEL_MAPPING
     sized = isinstance(getattr(config, "patch_size", None), int) and hasattr(config, "hidden_size")
     if type(config) not in mapping or not sized or side_of(config.to_dict()) is None:
-        raise ConfigError(
-            f"The patch encoder cannot read a {config.model_type!r} model. "
-            "Give a vision transformer: ViT, CLIP, SigLIP, DINOv2 or DINOv3."
-        )
+        raise ConfigError(f"patch cannot read a {config.model_type!r} model. Give ViT, CLIP, SigLIP, DINOv2 or DINOv3.")
     if hasattr(config, "vision_use_head"):
         config.vision_use_head = False  # SigLIP's pooling head is not ours to use
     return mapping[type(config)], config

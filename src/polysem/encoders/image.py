@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from PIL import Image
@@ -18,17 +18,17 @@ from polysem.encoders.backbones import Backbone, find_stages
 from polysem.encoders.base import Encoder, Kind, Takes, Trainable, registry
 from polysem.encoders.preprocessing import Preprocessing
 from polysem.encoders.region import xavier_linear
-from polysem.errors import InputError
+from polysem.errors import InputError, kind
 from polysem.features import LocalFeatures
 from polysem.masked_ops import is_tracing
 
 
 class PixelEncoder(Encoder):
-    """Reads a file by `read` and a picture by `preprocess`; what they give, stacked, is what it is called with."""
+    """Base of encoders of pixels: `read` makes the input of a file, `preprocess` that of a picture."""
 
     takes: ClassVar[Takes] = "pixels"
     pictures_per_item: int = 1
-    """How many pictures an input holds: those who bound their memory by a number of items divide it by this."""
+    """How many pictures an input holds: a bound on items in memory is divided by this."""
 
     @property
     @abstractmethod
@@ -54,23 +54,17 @@ class ImageEncoder(PixelEncoder):
         backbone: Backbone,
         width: int,
         dim: int | None,
-        preprocessing: Preprocessing,
+        seen: Preprocessing,
         trainable: Trainable,
         lr_scale: float,
     ) -> None:
         """width: of the backbone's tokens; `dim` projects them, None leaves them as they are."""
         super().__init__(trainable, lr_scale)
-        self.backbone = backbone.module
-        self.backbone_config = backbone.config
+        self.backbone, self.backbone_config = backbone.module, backbone.config
         self.projection = xavier_linear(width, dim) if dim is not None else None
         self.dim = dim or width
-        self.preprocessing = preprocessing
+        self.preprocessing, self.image_size = seen, seen.size
         self.set_trainable(trainable)
-
-    @property
-    def image_size(self) -> int:
-        """Side of the square of pixels this encoder takes."""
-        return self.preprocessing.size
 
     @property
     def tokens_per_item(self) -> int:
@@ -119,9 +113,8 @@ class ImageEncoder(PixelEncoder):
             return
         side = self.image_size
         if not isinstance(pixels, Tensor) or pixels.ndim != 4 or pixels.shape[1:] != (3, side, side) or not len(pixels):
-            given = tuple(pixels.shape) if isinstance(pixels, Tensor) else type(pixels).__name__
             raise InputError(
-                f"This encoder takes pixels of shape (items, 3, {side}, {side}), got {given}. "
+                f"This encoder takes pixels of shape (items, 3, {side}, {side}), got {kind(pixels)}. "
                 "Make them with torch.stack([encoder.preprocess(image) for image in images])."
             )
 
@@ -142,14 +135,8 @@ class ImageEncoder(PixelEncoder):
 
     def resolved_knobs(self) -> Mapping[str, Any]:
         seen = self.preprocessing
-        return {
-            "pretrained": False,
-            "backbone_config": self.backbone_config,
-            "image_size": seen.size,
-            "mean": list(seen.mean),
-            "std": list(seen.std),
-            "interpolation": seen.interpolation,
-        }
+        pixels = {"mean": list(seen.mean), "std": list(seen.std), "interpolation": seen.interpolation}
+        return {"pretrained": False, "backbone_config": self.backbone_config, "image_size": seen.size, **pixels}
 
 
 _OURS = ("dim", "trainable", "lr_scale")
@@ -183,13 +170,10 @@ class VideoFrames(PixelEncoder):
         name = str(given.pop("name", "grid"))
         if not issubclass(registry.find(name), ImageEncoder):
             self.reject_knobs(f"encoder={name!r} does not read pictures; grid, grids, patch and detector do.")
-        inner = {**given, "dim": dim, "trainable": trainable, "lr_scale": lr_scale}
-        built = registry.build(name, **inner)
-        if not isinstance(built, ImageEncoder):
-            raise TypeError(f"{name} was registered as an encoder of pictures and built {type(built).__name__}")
-        self.encoder = built
+        inner = registry.build(name, **{**given, "dim": dim, "trainable": trainable, "lr_scale": lr_scale})
+        self.encoder = cast(ImageEncoder, inner)
         self.frames = self.pictures_per_item = frames
-        self.dim = built.dim
+        self.dim, self.image_size, self.preprocessing = inner.dim, self.encoder.image_size, self.encoder.preprocessing
 
     @classmethod
     def check_knobs(cls, knobs: Mapping[str, Any]) -> None:
@@ -199,38 +183,22 @@ class VideoFrames(PixelEncoder):
     def resolved_knobs(self) -> Mapping[str, Any]:
         return {"encoder": {name: value for name, value in self.encoder.config.items() if name not in _OURS}}
 
-    # -------------------------------------------------------------------------------------------------------- input
-
-    @property
-    def preprocessing(self) -> Preprocessing:
-        return self.encoder.preprocessing
-
-    @property
-    def image_size(self) -> int:
-        return self.encoder.image_size
-
     @property
     def tokens_per_item(self) -> int:
         return self.frames
 
     def read(self, path: Path, generator: torch.Generator | None = None) -> Tensor:
         """(frames, 3, image_size, image_size) of a video, (1, …) of a picture; a generator's crop is of all alike."""
-        luck = None if generator is None else generator.get_state()
         if not is_video(path):
             return self.encoder.read(path, generator)[None]
-        return torch.stack([self._pixels(frame.image, luck) for frame in sample_frames(path, self.frames)])
-
-    def _pixels(self, image: Image.Image, luck: Tensor | None) -> Tensor:
-        if luck is None:
-            return self.encoder.preprocess(image)
-        generator = torch.Generator()
-        generator.set_state(luck)
-        return self.encoder.augment(image, generator)
+        frames = [frame.image for frame in sample_frames(path, self.frames)]
+        if generator is None:
+            return torch.stack([self.encoder.preprocess(image) for image in frames])
+        state = generator.get_state()
+        return torch.stack([self.encoder.augment(image, torch.Generator().set_state(state)) for image in frames])
 
     def preprocess(self, image: Image.Image) -> Tensor:
         return self.encoder.preprocess(image)[None]
-
-    # ------------------------------------------------------------------------------------------------------- output
 
     def forward(self, pixels: Tensor) -> LocalFeatures:
         """(B, F, 3, S, S) -> F tokens for each video."""
@@ -238,22 +206,16 @@ class VideoFrames(PixelEncoder):
             tokens = _mean(self.encoder(pixels.flatten(0, 1))).view(*pixels.shape[:2], -1)
             return LocalFeatures(tokens, torch.ones_like(tokens[..., 0], dtype=torch.bool))
         if not isinstance(pixels, Tensor) or pixels.ndim != 5 or 0 in pixels.shape[:2]:
-            given = tuple(pixels.shape) if isinstance(pixels, Tensor) else type(pixels).__name__
             side = self.image_size
             raise InputError(
-                f"This encoder takes videos of shape (items, frames, 3, {side}, {side}), got {given}. "
+                f"This encoder takes videos of shape (items, frames, 3, {side}, {side}), got {kind(pixels)}. "
                 "Make them with torch.stack([encoder.read(path) for path in paths])."
             )
         learns = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in self.parameters())
         # Video by video: what a frame becomes does not hang on how many videos there are beside its own.
-        tokens = torch.stack([self._tokens(video, len(video) if learns else _AT_ONCE) for video in pixels])
+        at_once = pixels.shape[1] if learns else _AT_ONCE
+        tokens = torch.stack([torch.cat([_mean(self.encoder(some)) for some in v.split(at_once)]) for v in pixels])
         return LocalFeatures(tokens, torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device))
-
-    def _tokens(self, video: Tensor, at_once: int) -> Tensor:
-        """(F, 3, S, S) -> (F, dim): the mean of each frame's real tokens."""
-        return torch.cat([_mean(self.encoder(some)) for some in video.split(at_once)])
-
-    # ------------------------------------------------------------------------------------- the image encoder's word
 
     @property
     def body(self) -> nn.Module:
@@ -280,6 +242,6 @@ class VideoFrames(PixelEncoder):
 
 
 def _mean(features: LocalFeatures) -> Tensor:
-    """(B, N, D) -> (B, D)."""
+    """(B, N, D) -> (B, D): the mean of each item's real tokens."""
     real = features.zero_padded()
     return real.values.sum(1) / real.lengths[:, None].clamp_min(1).to(real.values.dtype)

@@ -11,37 +11,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar
-
-from torch import Tensor
+from typing import Any, TypeVar
 
 from polysem.errors import InputError
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-@dataclass(frozen=True)
-class Encoded(Generic[R]):
-    """A batch that was encoded: its items' rows, and what `encode` made of it."""
-
-    rows: list[int]
-    result: R
-
-
-@dataclass(frozen=True)
-class Unreadable:
-    """An item that could not be loaded, and why."""
-
-    row: int
-    error: InputError
-
-
-def shape(item: Tensor) -> Hashable:
-    """Groups tensors that can be stacked."""
-    return tuple(item.shape)
 
 
 def windows(rows: Sequence[int], size: int) -> Iterator[Sequence[int]]:
@@ -60,7 +36,7 @@ def encode_windows(
     encoders: Executor | None = None,
     ahead: int = 0,
     name: Callable[[int], object] = str,
-) -> Iterator[Encoded[R] | Unreadable]:
+) -> Iterator[tuple[list[int], R | InputError]]:
     """Load and encode the items of every window.
 
     Args:
@@ -73,70 +49,69 @@ def encode_windows(
         encoders: threads that encode; None encodes in the caller's own thread.
         ahead: items that may be encoded, or wait for it, while the next window is loaded.
         name: names an item in the note of an unexpected error.
+
+    Returns:
+        The rows of each batch and what `encode` made of it; the row of an item that could not be loaded, and why.
     """
-    in_flight = deque[tuple[int, Unreadable | Callable[[], Encoded[R]]]]()
+    in_flight = deque[tuple[list[int], InputError | Callable[[], R]]]()
 
-    def finish(most: int) -> Iterator[Encoded[R] | Unreadable]:
-        while sum(count for count, _ in in_flight) > most:
-            _, result = in_flight.popleft()
-            yield result if isinstance(result, Unreadable) else result()
+    def finish(most: int) -> Iterator[tuple[list[int], R | InputError]]:
+        while sum(len(rows) for rows, _ in in_flight) > most:
+            rows, result = in_flight.popleft()
+            yield rows, result if isinstance(result, InputError) else result()
 
-    for loaded, unreadable in _loaded_windows(windows, load, readers, name):
-        in_flight.extend((1, item) for item in unreadable)
+    for window in _load_windows(windows, load, readers, name):
+        in_flight.extend(([row], item) for row, item in window if isinstance(item, InputError))
         in_flight.extend(
-            (len(rows), _submit(encoders, _encode, encode, rows, items, name))
-            for rows, items in _batches(loaded, batch, group)
+            (rows, _submit(encoders, _encode, encode, rows, items, name))
+            for rows, items in _make_batches(window, batch, group)
         )
-        del loaded  # the queue alone holds the inputs, until they are encoded
+        del window  # the queue alone holds the inputs, until they are encoded
         yield from finish(ahead)
     yield from finish(0)
 
 
-def _loaded_windows(
+def _load_windows(
     windows: Iterable[Sequence[int]], load: Callable[[int], T], readers: Executor | None, name: Callable[[int], object]
-) -> Iterator[tuple[list[tuple[int, T]], list[Unreadable]]]:
-    """What was loaded of each window, and what could not be; meanwhile the readers load the next window."""
-    waiting = deque[list[tuple[int, Callable[[], T | Unreadable]]]]()
-
-    def collect() -> tuple[list[tuple[int, T]], list[Unreadable]]:
-        results = [(row, result()) for row, result in waiting.popleft()]
-        loaded = [(row, item) for row, item in results if not isinstance(item, Unreadable)]
-        return loaded, [item for _, item in results if isinstance(item, Unreadable)]
-
+) -> Iterator[list[tuple[int, T | InputError]]]:
+    """The items of each window, or why they could not be loaded; meanwhile the readers load the next window."""
+    waiting = deque[list[tuple[int, Callable[[], T | InputError]]]]()
     for window in windows:
         if len(window):
             waiting.append([(row, _submit(readers, _load, load, row, name)) for row in window])
         if len(waiting) > 1:
-            yield collect()
+            yield [(row, result()) for row, result in waiting.popleft()]
     while waiting:
-        yield collect()
+        yield [(row, result()) for row, result in waiting.popleft()]
 
 
-def _load(load: Callable[[int], T], row: int, name: Callable[[int], object]) -> T | Unreadable:
+def _load(load: Callable[[int], T], row: int, name: Callable[[int], object]) -> T | InputError:
     try:
         return load(row)
     except InputError as error:
-        return Unreadable(row, error)
+        return error
     except Exception as error:
         error.add_note(f"This happened while loading item {name(row)!r}.")
         raise
 
 
-def _batches(loaded: list[tuple[int, T]], size: int, group: Callable[[T], Hashable]) -> list[tuple[list[int], list[T]]]:
-    groups: dict[Hashable, list[tuple[int, T]]] = {}
-    for row, item in loaded:
-        groups.setdefault(group(item), []).append((row, item))
+def _make_batches(
+    window: list[tuple[int, T | InputError]], size: int, group: Callable[[T], Hashable]
+) -> list[tuple[list[int], list[T]]]:
+    groups: dict[Hashable, list[tuple[int, int, T]]] = {}
+    for place, (row, item) in enumerate(window):
+        if not isinstance(item, InputError):
+            groups.setdefault(group(item), []).append((place, row, item))
     batches = [alike[at : at + size] for alike in groups.values() for at in range(0, len(alike), size)]
-    order = {row: place for place, (row, _) in enumerate(loaded)}
-    batches.sort(key=lambda batch: order[batch[0][0]])
-    return [([row for row, _ in batch], [item for _, item in batch]) for batch in batches]
+    batches.sort(key=lambda batch: batch[0][0])
+    return [([row for _, row, _ in batch], [item for _, _, item in batch]) for batch in batches]
 
 
 def _encode(
     encode: Callable[[list[int], list[T]], R], rows: list[int], items: list[T], name: Callable[[int], object]
-) -> Encoded[R]:
+) -> R:
     try:
-        return Encoded(rows, encode(rows, items))
+        return encode(rows, items)
     except Exception as error:
         error.add_note(f"This happened while encoding items {[name(row) for row in rows]}.")
         raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,7 +15,7 @@ from PIL import Image
 from pydantic import Field
 from torch import Tensor
 
-from polysem.errors import InputError
+from polysem.errors import InputError, kind
 
 Resize = Literal["stretch", "crop"]
 Interpolation = Literal["bilinear", "bicubic", "lanczos"]
@@ -42,7 +43,7 @@ class Preprocessing:
     def pixels(self, image: Image.Image) -> Tensor:
         """(3, size, size), the same for the same picture."""
         rgb = to_rgb(image)
-        return self._normalised(rgb, _window(self.resize, *rgb.size))
+        return self._normalise(rgb, _window(self.resize, *rgb.size))
 
     def augmented(self, image: Image.Image, generator: torch.Generator) -> Tensor:
         """(3, size, size) for training, as in VSE∞: a random window of 0.6 to 1 of both sides, mirrored or not."""
@@ -51,7 +52,7 @@ class Preprocessing:
         x0, y0, x1, y1 = _window(self.resize, *rgb.size)
         width, height = (x1 - x0) * (0.6 + 0.4 * ratio), (y1 - y0) * (0.6 + 0.4 * ratio)
         x0, y0 = x0 + across * (x1 - x0 - width), y0 + down * (y1 - y0 - height)
-        pixels = self._normalised(rgb, (x0, y0, x0 + width, y0 + height))
+        pixels = self._normalise(rgb, (x0, y0, x0 + width, y0 + height))
         return pixels.flip(-1) if mirror < 0.5 else pixels
 
     def on_picture(self, boxes: Tensor, width: int, height: int) -> Tensor:
@@ -60,7 +61,7 @@ class Preprocessing:
         scale = boxes.new_tensor([(x1 - x0) / width, (y1 - y0) / height] * 2)
         return boxes * scale + boxes.new_tensor([x0 / width, y0 / height] * 2)
 
-    def _normalised(self, rgb: Image.Image, window: tuple[float, float, float, float]) -> Tensor:
+    def _normalise(self, rgb: Image.Image, window: tuple[float, float, float, float]) -> Tensor:
         how = Image.Resampling[self.interpolation.upper()]
         # reducing_gap shrinks a huge photo by whole numbers first: several times faster, and hardly to be seen at 3.
         square = rgb.resize((self.size, self.size), how, box=window, reducing_gap=3.0)
@@ -80,9 +81,7 @@ def _window(resize: Resize, width: int, height: int) -> tuple[float, float, floa
 def to_rgb(image: Image.Image) -> Image.Image:
     """Any Pillow picture as RGB; what is transparent becomes white."""
     if not isinstance(image, Image.Image):
-        raise InputError(
-            f"Expected a PIL image, got {type(image).__name__}. Open a file with polysem.data.load_image()."
-        )
+        raise InputError(f"Expected a PIL image, got {kind(image)}. Open a file with polysem.data.load_image().")
     if 0 in image.size:
         raise InputError(f"The picture has no pixels: {image.size[0]} x {image.size[1]}.")
     if image.mode == "RGB":
@@ -122,7 +121,11 @@ def read_preprocessing(
     interpolation: Interpolation | None,
 ) -> Preprocessing:
     """What the knobs say; where they are silent, the folder's preprocessor_config.json; else its family's habit."""
-    found, family = _read(folder), config.get("model_type", "")
+    found, family = None, config.get("model_type", "")
+    if folder is not None:
+        with suppress(OSError, ValueError):
+            found = json.loads((folder / "preprocessor_config.json").read_text(encoding="utf-8"))
+    found = found if isinstance(found, dict) else {}
     usual_mean, usual_std = _NORMALISATION.get(family, (IMAGENET_MEAN, IMAGENET_STD))
     return Preprocessing(
         size=size or _side(found.get("size")) or side_of(config) or _SIDE.get(family, 224),
@@ -138,17 +141,6 @@ def side_of(config: Mapping[str, Any]) -> int | None:
     return _side(config.get("image_size")) or _side((config.get("vision_config") or {}).get("image_size"))
 
 
-def _read(folder: Path | None) -> dict[str, Any]:
-    path = folder / "preprocessor_config.json" if folder is not None else None
-    if path is None or not path.is_file():
-        return {}
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def _normalisation(found: Mapping[str, Any], key: str, without: float) -> list[float] | None:
     if found.get("do_normalize") is False:
         return [without] * 3
@@ -160,6 +152,6 @@ def _side(size: Any) -> int | None:
     """The side of a square, however it is stated: 224, [224, 224], {"height": 224, …}, {"shortest_edge": 224}."""
     if isinstance(size, Mapping):
         size = size.get("height") or size.get("shortest_edge")
-    if isinstance(size, (list, tuple)):
-        size = size[0] if size else None
+    elif isinstance(size, (list, tuple)):
+        size = next(iter(size), None)
     return int(size) if size else None

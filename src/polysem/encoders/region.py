@@ -19,9 +19,11 @@ Dropout = Annotated[float, Field(ge=0, lt=1)]
 Form = Literal["vse_infty", "dive", "linear"]
 
 # Released code's names and ours.
-_VSE_INFTY = {"fc": "fc", "mlp.layers.0": "hidden", "mlp.bns.0": "norm", "mlp.layers.1": "out"}
-_DIVE = {"fc": "fc", "mlp.fc1": "hidden", "mlp.bn.bn": "norm", "mlp.fc2": "out"}
-_OFFICIAL: Mapping[str, Mapping[str, str]] = {"vse_infty": _VSE_INFTY, "dive": _DIVE, "linear": {"fc": "fc"}}
+_OFFICIAL: Mapping[str, Mapping[str, str]] = {
+    "vse_infty": {"fc": "fc", "mlp.layers.0": "hidden", "mlp.bns.0": "norm", "mlp.layers.1": "out"},
+    "dive": {"fc": "fc", "mlp.fc1": "hidden", "mlp.bn.bn": "norm", "mlp.fc2": "out"},
+    "linear": {"fc": "fc"},
+}
 
 
 def xavier_linear(input_dim: int, dim: int) -> nn.Linear:
@@ -122,7 +124,6 @@ class Frames(Encoder):
 
     def forward(self, features: LocalFeatures) -> LocalFeatures:
         if self.projection is not None:
-            projected: LocalFeatures = self.projection(features)
-            return projected
+            return self.projection(features)
         features.check(self.input_dim)
         return features.zero_padded()

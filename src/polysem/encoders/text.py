@@ -6,6 +6,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,7 +18,7 @@ from polysem.encoders import backbones
 from polysem.encoders.backbones import SourceError
 from polysem.encoders.base import Encoder, Kind, Takes, Trainable, registry
 from polysem.encoders.region import xavier_linear
-from polysem.errors import ConfigError, InputError
+from polysem.errors import ConfigError, InputError, kind
 from polysem.features import LocalFeatures
 from polysem.masked_ops import is_tracing
 
@@ -37,12 +38,9 @@ class Tokens:
             return
         ids, mask = self.ids, self.mask
         if ids.ndim != 2 or ids.dtype != torch.long:
-            raise InputError(f"Tokens.ids must be a long (texts, tokens) tensor, got {ids.dtype} {tuple(ids.shape)}.")
+            raise InputError(f"Tokens.ids must be a long (texts, tokens) tensor, got {kind(ids)}.")
         if mask.shape != ids.shape or mask.dtype != torch.bool:
-            raise InputError(
-                f"Tokens.mask must be bool of shape {tuple(ids.shape)} (True = real token), "
-                f"got {mask.dtype} of shape {tuple(mask.shape)}."
-            )
+            raise InputError(f"Tokens.mask must be bool of shape {tuple(ids.shape)}, got {kind(mask)}.")
         if not bool(mask[:, :1].all()) or bool((mask[:, 1:] & ~mask[:, :-1]).any()):
             raise InputError("Tokens: every text needs at least one real token, and its real tokens must come first.")
 
@@ -76,7 +74,17 @@ class TextEncoder(Encoder):
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """The tokens of each text, padded to the longest. A text of more than `max_length` tokens loses the rest."""
-        return self.encode_texts(checked(texts))
+        if isinstance(texts, str):
+            raise InputError("tokenize() takes a list of texts, got a single one. Write tokenize([text]).")
+        given = list(texts)
+        if not given:
+            raise InputError("tokenize() got an empty list; give at least one text.")
+        for place, text in enumerate(given):
+            if not isinstance(text, str):
+                raise InputError(f"tokenize() takes texts, but number {place} is {type(text).__name__}: {text!r:.60}.")
+            if not text.strip():
+                raise InputError(f"Text number {place} is empty ({text!r:.20}). Leave it out.")
+        return self.encode_texts(given)
 
     @property
     def mask_id(self) -> int:
@@ -97,29 +105,8 @@ class TextEncoder(Encoder):
         """The local features of each text, one per token."""
 
 
-def checked(texts: Sequence[str]) -> list[str]:
-    """The texts as a list, or an error that names the one that is none."""
-    if isinstance(texts, str):
-        raise InputError("tokenize() takes a list of texts, got a single one. Write tokenize([text]).")
-    given = list(texts)
-    if not given:
-        raise InputError("tokenize() got an empty list; give at least one text.")
-    for place, text in enumerate(given):
-        if not isinstance(text, str):
-            raise InputError(f"tokenize() takes texts, but number {place} is {type(text).__name__}: {text!r:.60}.")
-        if not text.strip():
-            raise InputError(f"Text number {place} is empty ({text!r:.20}). Leave it out: nothing can be said of it.")
-    return given
-
-
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "vocab.txt",
-    "vocab.json",
-    "tokenizer.model",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-)
+_VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model")
+TOKENIZER_FILES = (*_VOCABULARIES, "sentencepiece.bpe.model")
 
 
 @registry.register("transformer")
@@ -160,10 +147,7 @@ class Transformer(TextEncoder):
 
     def encode_texts(self, texts: list[str]) -> Tokens:
         if self.tokenizer is None:
-            raise ConfigError(
-                "This encoder was rebuilt from its config and has no tokenizer yet. Call "
-                "encoder.load_preprocessing(folder) with the folder that save_preprocessing() wrote."
-            )
+            raise ConfigError("This encoder has no tokenizer yet. Call encoder.load_preprocessing(folder).")
         found = self.tokenizer(texts, truncation=True, max_length=self.max_length, padding=False)
         return Tokens.from_lists(found["input_ids"], self.pad)
 
@@ -175,27 +159,21 @@ class Transformer(TextEncoder):
     def tokenize_words(self, texts: Sequence[str]) -> list[list[list[int]]]:
         self.tokenize(texts)  # checks them
         found = self.tokenizer(list(texts), truncation=True, max_length=self.max_length, padding=False)
-        return [_by_word(ids, found.word_ids(row)) for row, ids in enumerate(found["input_ids"])]
+        return [_group_by_word(ids, found.word_ids(row)) for row, ids in enumerate(found["input_ids"])]
 
     def forward(self, tokens: Tokens) -> LocalFeatures:
         ids = tokens.ids.masked_fill(~tokens.mask, self.pad)
-        if not is_tracing() and (not len(tokens) or tokens.ids.shape[1] > self.backbone_limit or not self._knows(ids)):
-            raise InputError(
-                f"This encoder takes texts of up to {self.backbone_limit} tokens with ids 0 to {self.vocab_size - 1}, "
-                f"got ids of shape {tuple(tokens.ids.shape)}. Make them with encoder.tokenize(texts)."
-            )
+        if not is_tracing():
+            config: Any = self.backbone.config
+            limit = int(getattr(config, "max_position_embeddings", None) or 2**31)
+            if not len(ids) or ids.shape[1] > limit or int(ids.min()) < 0 or int(ids.max()) >= self.vocab_size:
+                raise InputError(
+                    f"This encoder takes texts of up to {limit} tokens with ids 0 to {self.vocab_size - 1}, got ids of "
+                    f"shape {tuple(ids.shape)}. Make them with encoder.tokenize(texts)."
+                )
         states: Tensor = self.backbone(input_ids=ids, attention_mask=tokens.mask.long()).last_hidden_state
         values = states if self.projection is None else self.projection(states)
         return LocalFeatures(values, tokens.mask).zero_padded()
-
-    @property
-    def backbone_limit(self) -> int:
-        """Tokens that the backbone has positions for."""
-        config: Any = self.backbone.config
-        return int(getattr(config, "max_position_embeddings", None) or 2**31)
-
-    def _knows(self, ids: Tensor) -> bool:
-        return int(ids.min()) >= 0 and int(ids.max()) < self.vocab_size
 
     @property
     def body(self) -> nn.Module:
@@ -206,8 +184,6 @@ class Transformer(TextEncoder):
 
     def resolved_knobs(self) -> Mapping[str, Any]:
         return {"pretrained": False, "backbone_config": self.backbone_config, "max_length": self.max_length}
-
-    # -------------------------------------------------------------------------------------------- the tokenizer
 
     def save_preprocessing(self, folder: Path) -> None:
         if self.tokenizer is not None:
@@ -226,8 +202,7 @@ class Transformer(TextEncoder):
             raise SourceError(f"No tokenizer can be read from {folder} ({reason}).") from error
         if len(tokenizer) > self.vocab_size:
             raise SourceError(
-                f"The tokenizer in {folder} knows {len(tokenizer)} tokens, the model {self.vocab_size}: "
-                "they do not belong together."
+                f"The tokenizer in {folder} has {len(tokenizer)} tokens, this model {self.vocab_size}. Give its own."
             )
         self.tokenizer = tokenizer
 
@@ -239,23 +214,15 @@ class Transformer(TextEncoder):
         yield json.dumps({**state, "padding": None, "truncation": None}, sort_keys=True).encode()
 
 
-def _by_word(ids: list[int], owners: list[int | None]) -> list[list[int]]:
+def _group_by_word(ids: list[int], owners: list[int | None]) -> list[list[int]]:
     """Tokens of one word together; a special token, which belongs to none, by itself."""
-    words: list[list[int]] = []
-    for place, (token, owner) in enumerate(zip(ids, owners, strict=True)):
-        if owner is not None and place and owners[place - 1] == owner:
-            words[-1].append(token)
-        else:
-            words.append([token])
-    return words
+    keys = [-place - 1 if owner is None else owner for place, owner in enumerate(owners)]
+    return [[token for _, token in word] for _, word in groupby(zip(keys, ids, strict=True), lambda pair: pair[0])]
 
 
 def _choose(config: Any) -> tuple[Any, Any]:
     config = getattr(config, "text_config", None) or config
     mapping = backbones.transformers().MODEL_MAPPING
     if type(config) not in mapping or config.is_encoder_decoder or not hasattr(config, "vocab_size"):
-        raise ConfigError(
-            f"The transformer encoder cannot read texts with a {config.model_type!r} model. "
-            "Give a text encoder such as BERT, RoBERTa, MPNet or ModernBERT."
-        )
+        raise ConfigError(f"transformer cannot read texts with a {config.model_type!r} model. Give one such as BERT.")
     return mapping[type(config)], config

@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from polysem import cpu_blocks
-from polysem.encoders.pipeline import Unreadable, encode_windows, windows
+from polysem.encoders.pipeline import encode_windows, windows
 from polysem.errors import InputError, kind
 from polysem.features import LocalFeatures
 from polysem.models.items import ImageItems, Items
@@ -92,7 +92,7 @@ def embed(
     tower.eval()
     try:
         with items.readers() as readers:
-            for result in encode_windows(
+            for rows, result in encode_windows(
                 windows(items.order, size),
                 items.load,
                 run,
@@ -101,25 +101,24 @@ def embed(
                 readers=readers,
                 encoders=cpu_blocks.shared_pool(device) if block else None,
             ):
-                if isinstance(result, Unreadable):
+                if isinstance(result, InputError):
                     if on_skip is None:
-                        raise result.error
-                    on_skip(result.row, result.error)
-                    kept[result.row] = False
-                    done += 1
+                        raise result
+                    on_skip(rows[0], result)
+                    kept[rows] = False
                 else:
                     # Made here, not in `run`: tensors made in inference mode cannot take part in training.
                     columns = columns or [
                         torch.empty(count, *part.shape[1:]) if isinstance(part, Tensor) else [None] * count
-                        for part in result.result
+                        for part in result
                     ]
-                    for column, part in zip(columns, result.result, strict=True):
+                    for column, part in zip(columns, result, strict=True):
                         if isinstance(column, Tensor):
-                            column[result.rows] = part
+                            column[rows] = part
                             continue
-                        for row, value in zip(result.rows, part, strict=True):
+                        for row, value in zip(rows, part, strict=True):
                             column[row] = value
-                    done += len(result.rows)
+                done += len(rows)
                 if progress is not None:
                     progress("encoding", done, count)
     finally:

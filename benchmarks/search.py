@@ -24,6 +24,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -130,7 +131,7 @@ def measure(name: str, vectors: Sets, queries: Sets, asked: Sets | None, skip: l
         "sets": name,
         "items": items,
         "dtype": str(vectors.dtype),
-        "plan": engine.plan.to_json(),
+        "plan": asdict(engine.plan),
         "build_seconds": build_seconds,
         "identical_to_brute": float(np.mean([_same(a, b) for a, b in pairs])),
         "scored_share": float(np.mean([hits.scored for hits, _ in pairs])) / items,
@@ -157,7 +158,7 @@ def measure_batch(spectrum: str) -> dict[str, Any]:
         engine = Engine.build(items, SIMILARITY)
         part, a, b = engine.scoring.part, torch.from_numpy(queries), torch.from_numpy(items)
         runs = {"ours": lambda: engine.search_batch(queries, TOP), "torch": lambda: part.scores(a, b).topk(TOP).indices}  # noqa: B023
-        found[direction] = {"plan": engine.plan.to_json()}
+        found[direction] = {"plan": asdict(engine.plan)}
         for threads, clock in CLOCKS.items():
             peers.set_threads(threads)
             rounds = [compare(runs, clock) for _ in range(BATCH_ROUNDS)]

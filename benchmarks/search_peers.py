@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 from search_data import Sets, unit
 
-from polysem.search.engine import Engine, exact
+from polysem.search.engine import Engine
+from polysem.search.engine.scan import score_exactly
 
 try:
     import faiss
@@ -79,7 +80,7 @@ def lance(engine: Engine) -> tuple[Search, float]:
 
 
 def _rescored(engine: Engine, query: Sets, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    scores = exact.scores(engine.full, np.ascontiguousarray(query[None]), engine.scoring, [rows])
+    scores = score_exactly(engine.full, np.ascontiguousarray(query[None]), engine.scoring, [rows])
     best: NDArray[np.int64] = rows[np.lexsort((rows, -scores))[:TOP]]
     return best
 

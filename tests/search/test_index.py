@@ -18,7 +18,7 @@ from polysem.models import Model
 from polysem.search import Entry, FilterError, Index, Manifest, SearchError, VectorBatch, query
 from polysem.search.encoder import make_manifest
 from polysem.search.ingest import CollectionEncoder
-from polysem.search.local.reader import LocalReader
+from polysem.search.local.backend import LocalReader
 from search.photos import CAPTIONS, COLOURS, make_photos, save, tiny_model
 
 SIMILARITIES = [

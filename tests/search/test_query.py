@@ -11,7 +11,7 @@ from polysem.errors import InputError
 from polysem.search import Entry, Index, Manifest, SearchResults, VectorBatch
 from polysem.search.engine import SketchPlan, engine
 from polysem.search.local import segment_searcher
-from polysem.search.local.reader import LocalReader
+from polysem.search.local.backend import LocalReader
 
 DIM, K = 16, 2
 MANIFEST = Manifest("f", {"image": K, "text": K}, DIM, {"name": "smooth_chamfer"})

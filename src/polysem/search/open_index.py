@@ -10,7 +10,7 @@ from polysem.errors import InputError
 from polysem.search.backend import Backend
 from polysem.search.local import LocalBackend
 from polysem.search.store import Manifest, SearchError
-from polysem.search.store.schema import explain_errors
+from polysem.search.store.errors import explain_errors
 
 POINTER = "store.json"
 SCHEME = "milvus+"

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from polysem.errors import NonFiniteError
-from polysem.search.engine import Engine, SketchPlan, exact, native, scan, sketch
-from polysem.search.engine.checks import max_norm_error
-from polysem.search.engine.scan_data import ScanItems, ScanQueries
+from polysem.search.engine import Engine, SketchPlan, native, scan, sketch
+from polysem.search.engine.engine import max_norm_error
+from polysem.search.engine.scan import ScanItems, ScanQueries
 from polysem.search.engine.scoring import FIXED_ONE, Scoring
 from polysem.search.engine.sketch import build_sketches, learn_rotation, measure_plan, project_queries
 from search.engine.support import SETTING, SMOOTH, WAYS, sets, unit
@@ -25,7 +25,7 @@ def way(request, monkeypatch):
 
 
 def truth(vectors, query, scoring):
-    return scoring.exact(exact.inner_products(vectors, query))
+    return scoring.exact(scan.multiply_exactly(vectors, query))
 
 
 def difficult(D):
@@ -178,8 +178,8 @@ def test_native_products_equal_numpy_s_to_the_last_bit():
             rows = np.arange(50)[::-1].copy()
             found = np.empty((50, 3, 5))
             loops = native.Native(library, ScanItems(vectors), ScanQueries(query[None]), Scoring.of(SMOOTH))
-            loops.products(rows, np.array([0, 50]), 0, 1, found)
-            assert (found == exact.inner_products(vectors[rows], query)).all()
+            loops.products(rows, np.array([0, 50]), found, 0, 1)
+            assert (found == scan.multiply_exactly(vectors[rows], query)).all()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])

@@ -3,34 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polysem.errors import InputError
-from polysem.search.engine import exact, native
-from polysem.search.engine.checks import validate_k, validate_mask, validate_queries, validate_vectors
-from polysem.search.engine.pruning import MAX_LEFT, EngineScan, PruningState, search_alone, search_block
-from polysem.search.engine.scan_data import ScanItems, TopHits, top_k
-from polysem.search.engine.scoring import Scoring
-from polysem.search.engine.sketch import (
-    MIN_ITEMS,
+from polysem.errors import InputError, NonFiniteError, kind
+from polysem.search.engine import native
+from polysem.search.engine.pruning import (
+    MAX_LEFT,
+    EngineScan,
     PreparedQueries,
-    SketchPlan,
-    build_sketches,
-    learn_rotation,
-    measure_plan,
+    PruningState,
+    search_alone,
+    search_block,
 )
+from polysem.search.engine.scan import SHARE, ScanItems, TopHits, run_in_parts, score_exactly, top_k
+from polysem.search.engine.scoring import Scoring
+from polysem.search.engine.sketch import MIN_ITEMS, SketchPlan, build_sketches, learn_rotation, measure_plan
 
 # A full scan of fewer items takes a single query about as long as the steps around it.
 _FEW = 2048
 # With fewer items for each result asked for, bounds have little to prune.
 _FEW_PER_HIT = 32
-# Scores and numbers of queries held at once in a batch.
-_SCORES = 1 << 25
+# Scores and numbers of queries held at once in a batch; numbers of vectors checked at once.
+_SCORES, _BLOCK = 1 << 25, 1 << 22
 # After bounds that pruned too little, a query goes without them; after the next failure two, four, up to this many.
 _LONGEST_PAUSE = 32
+# Half precision moves a unit vector's norm by less than a tenth of this.
+_NORM_ERROR = 0.01
 
 
 class Engine:
@@ -73,15 +75,17 @@ class Engine:
             like: an engine whose rotation and plan are taken over, instead of learning them again.
             queries: (n, L, D) sets of the kind that it will be searched with, to measure the plan with.
         """
-        vectors, norm_error = validate_vectors(vectors)
+        fits = isinstance(vectors, np.ndarray) and vectors.ndim == 3 and vectors.dtype in (np.float32, np.float16)
+        if not fits or 0 in vectors.shape[1:]:
+            raise InputError(f"An engine takes a float32 or float16 array (items, set size, dim), got {kind(vectors)}.")
+        vectors = np.ascontiguousarray(vectors)
+        norm_error = max_norm_error(vectors, "item")
         scoring = Scoring.of(similarity)
         if scoring.normalises and vectors.shape[1] != 1:
             raise InputError(f"cosine compares single vectors, got sets of {vectors.shape[1]}. Choose smooth_chamfer.")
         if like is not None:
             if like.vectors.shape[1:] != vectors.shape[1:]:
-                raise InputError(
-                    f"Sets of {vectors.shape[1:]} cannot be sketched like sets of {like.vectors.shape[1:]}."
-                )
+                raise InputError(f"Sets of {vectors.shape[1:]} cannot be sketched like {like.vectors.shape[1:]}.")
             rotation, plan = like.rotation, like.plan
         else:
             rng = np.random.default_rng(seed)
@@ -121,7 +125,7 @@ class Engine:
                 arrays |= {f"sketch{number}": sketch.values, f"side{number}": sketch.norms}
         described = {
             "similarity": dict(self.scoring.part.config),
-            "plan": self.plan.to_json(),
+            "plan": asdict(self.plan),
             "shape": list(self.vectors.shape),
             "uneven": self.norm_error,
         }
@@ -132,7 +136,8 @@ class Engine:
         """The engine whose `state` this is, over the same vectors. Reads none of them."""
         if list(vectors.shape) != list(described["shape"]) or not vectors.flags.c_contiguous:
             raise InputError(f"This engine was built for vectors of {described['shape']}, got {vectors.shape}.")
-        plan = SketchPlan.from_json(described["plan"])
+        given = described["plan"]
+        plan = SketchPlan(tuple(given["prefixes"]), given["cost"], tuple(given["kept"]))
         sketches = [ScanItems(arrays[f"sketch{i}"], arrays[f"side{i}"]) for i in range(len(plan.prefixes))]
         scoring = Scoring.of(described["similarity"])
         return cls(vectors, scoring, plan, arrays["rotation"], sketches, described["uneven"])
@@ -146,10 +151,9 @@ class Engine:
         """Whether to bound before scoring, for one query, this many items and results."""
         if not self.sketches or items < max(_FEW, _FEW_PER_HIT * k):
             return False
-        if self._pause:
-            self._pause -= 1
-            return False
-        return True
+        paused = self._pause > 0
+        self._pause -= paused
+        return not paused
 
     def record_pruning(self, scored: int, items: int) -> None:
         """Back off where bounds pruned too little: the next queries go without them."""
@@ -157,12 +161,6 @@ class Engine:
             self._next_pause = 1
         else:
             self._pause, self._next_pause = self._next_pause, min(2 * self._next_pause, _LONGEST_PAUSE)
-
-    def prepare(self, vectors: NDArray[np.float32], norm_error: float, *, sketched: bool) -> PreparedQueries:
-        """Queries (Q, L, D) in the form of the vectors, and of the sketches if those are to be used."""
-        return PreparedQueries.prepare(
-            vectors, norm_error, self.sketches if sketched else (), self.rotation, self.max_norm
-        )
 
 
 def search_engines(
@@ -184,11 +182,11 @@ def search_engines(
         rows = None if mask is None else np.flatnonzero(mask[starts[segment] : starts[segment + 1]])
         size = len(engine.vectors) if rows is None else len(rows)
         bound = not brute and engine.should_prune(size, k)
-        queries = engine.prepare(vectors, norm_error, sketched=bound)
+        queries = PreparedQueries(engine, vectors, norm_error, sketched=bound)
         library = native.library()
         if bound and library is not None and len(engines) == 1 and rows is None:
-            return search_alone(engine, queries, state.k, library)
-        one = EngineScan(segment, engine, queries, 0, rows)
+            return search_alone(queries, state.k, library)
+        one = EngineScan(segment, queries, 0, rows)
         if bound:
             one.score_promising(state)
             bounded.append(one)
@@ -197,9 +195,56 @@ def search_engines(
     for one in bounded:
         one.score_remaining(state)
     for one in bounded:
-        one.engine.record_pruning(state.scored_of(one.segment), one.size)
+        one.engine.record_pruning(state.count_scored(one.segment), one.size)
     positions, scores = [np.empty(0, np.int64)], [np.empty(0)]
     for segment, rows in state.candidates().items():
         positions.append(rows + starts[segment])
-        scores.append(exact.scores(engines[segment].full, vectors, engines[segment].scoring, [rows]))
-    return top_k(np.concatenate(positions), np.concatenate(scores), k, state.scored)
+        scores.append(score_exactly(engines[segment].full, vectors, engines[segment].scoring, [rows]))
+    return top_k(np.concatenate(positions), np.concatenate(scores), k, state.count_scored())
+
+
+def validate_queries(queries: Any, D: int) -> tuple[NDArray[np.float32], float]:
+    """(Q, L, D) as float32, and by how much a norm differs from 1 at most."""
+    array = np.asarray(queries)
+    if array.ndim != 3 or array.shape[1] == 0 or array.shape[2] != D or array.dtype.kind != "f":
+        raise InputError(f"Queries are sets (queries, set size, {D}) by the same model as items; got {kind(array)}.")
+    array = np.ascontiguousarray(array, dtype=np.float32)
+    return array, max_norm_error(array, "query")
+
+
+def validate_mask(allowed: Any, N: int) -> NDArray[np.bool_]:
+    array = np.asarray(allowed)
+    if array.shape != (N,) or array.dtype != np.bool_:
+        raise InputError(f"`allowed` must be a boolean mask of all {N} items, got {kind(array)}.")
+    return array
+
+
+def validate_k(k: int) -> int:
+    if k < 1:
+        raise InputError(f"k must be at least 1, got {k}.")
+    return int(k)
+
+
+def max_norm_error(vectors: NDArray[Any], what: str) -> float:
+    """By how much a norm differs from 1 at most; an error where that is more than storage could explain."""
+    library = native.library()
+    if library is not None:
+        norms, count = [(1.0, 1.0)], vectors.size // vectors.shape[2]
+        run_in_parts(lambda *part: norms.append(native.norms(library, vectors, *part)), count, vectors.size // SHARE)
+        extremes = np.array(norms)
+        if (np.abs(extremes - 1) < 2 * _NORM_ERROR).all():
+            return float(np.abs(np.sqrt(extremes) - 1).max())
+    most, step = 0.0, max(1, _BLOCK // (vectors.shape[1] * vectors.shape[2]))
+    for start in range(0, len(vectors), step):
+        block = np.asarray(vectors[start : start + step], dtype=np.float32)
+        squared = np.einsum("nkd,nkd->nk", block, block, dtype=np.float64)
+        wrong = ~(np.abs(squared - 1) < 2 * _NORM_ERROR)
+        if wrong.any():
+            item, element = np.argwhere(wrong)[0]
+            norm = float(np.sqrt(squared[item, element]))
+            name = f"vector {element} of {what} {start + item}"
+            if not np.isfinite(norm):
+                raise NonFiniteError(f"{name.capitalize()} holds NaN or infinite numbers.")
+            raise InputError(f"{name.capitalize()} has norm {norm:.4g}; unit vectors are needed. Normalise them first.")
+        most = max(most, float(np.abs(np.sqrt(squared) - 1).max(initial=0)))
+    return most

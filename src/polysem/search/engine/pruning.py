@@ -1,7 +1,7 @@
 """Exact search by pruning: upper bounds from sketches decide which items are scored at all, for one query or many.
 
 Scores and bounds in float32 carry a slack that covers their rounding, so no item that is pruned is among the k best.
-What is left is re-scored exactly, in float64 (`exact`).
+What is left is re-scored exactly, in float64 (`scan.score_exactly`).
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from polysem.search.engine import exact, native, scan
-from polysem.search.engine.native import Candidates, Native
-from polysem.search.engine.scan_data import Rows, ScanQueries, TopHits, run_in_parts, top_k, top_k_each
-from polysem.search.engine.sketch import PreparedQueries
+from polysem.search.engine import native, scan
+from polysem.search.engine.scan import NO_HITS, Rows, ScanQueries, TopHits, run_in_parts, top_k
+from polysem.search.engine.sketch import project_queries
 
 if TYPE_CHECKING:
     from polysem.search.engine.engine import Engine
@@ -36,6 +35,30 @@ _SINGLY = 3.0
 _ROTATING = 4.0
 # Bounds must promise this much of the time of scoring everything, or less.
 _WORTHWHILE = 0.7
+
+
+class PreparedQueries:
+    """Queries (Q, L, D) for one engine: in the form of its vectors (`forms[0]`) and, if `sketched`, of each sketch."""
+
+    def __init__(self, engine: Engine, vectors: NDArray[np.float32], norm_error: float, *, sketched: bool) -> None:
+        self.engine, self.vectors = engine, vectors
+        self._norm_error = max(norm_error, engine.norm_error)
+        self.forms = [ScanQueries(vectors)]
+        if sketched and engine.sketches:
+            widths = [sketch.width for sketch in engine.sketches]
+            self.forms += project_queries(vectors, engine.rotation, widths, engine.max_norm)
+
+    def slack(self, number: int | None, *, many: bool = False) -> float:
+        """How far scores (number 0) or a sketch's bounds, counted from 1, may be off; many: of `scan.scan_batch`.
+
+        None: scores from exact products, when those are rounded to float32.
+        """
+        K, L = self.engine.vectors.shape[1], self.vectors.shape[1]
+        if number is None:
+            return self.engine.scoring.slack(K, L, 0, self._norm_error)
+        items = self.engine.sketches[number - 1] if number else self.engine.full
+        fixed = scan.count_fixed_sides(items, many=many)
+        return self.engine.scoring.slack(K, L, items.width, self._norm_error, scan.rounding(), fixed)
 
 
 class PruningState:
@@ -71,12 +94,8 @@ class PruningState:
             left.setdefault(segment, []).append(rows[self.may_reach(scores, slack)])
         return {segment: np.concatenate(rows) for segment, rows in left.items()}
 
-    @property
-    def scored(self) -> int:
-        return sum(len(rows) for _, rows, _, _ in self._scored)
-
-    def scored_of(self, segment: int) -> int:
-        return sum(len(rows) for number, rows, _, _ in self._scored if number == segment)
+    def count_scored(self, segment: int | None = None) -> int:
+        return sum(len(rows) for number, rows, _, _ in self._scored if segment in (None, number))
 
 
 class EngineScan:
@@ -85,45 +104,38 @@ class EngineScan:
     Every engine runs `score_promising`, which raises the threshold, before any runs `score_remaining`.
     """
 
-    def __init__(self, segment: int, engine: Engine, queries: PreparedQueries, number: int, rows: Rows = None) -> None:
+    def __init__(self, segment: int, queries: PreparedQueries, number: int, rows: Rows = None) -> None:
         """segment: the engine's number; number: the query's among `queries`; rows: the items allowed."""
-        self.segment, self.engine, self.rows = segment, engine, rows
+        self.segment, self.engine, self.rows = segment, queries.engine, rows
         self._queries, self._number = queries, number
         self._bounds, self._sketch = np.empty(0, np.float32), 1
-
-    @property
-    def size(self) -> int:
-        return len(self.engine.vectors) if self.rows is None else len(self.rows)
+        self.size = len(self.engine.vectors) if rows is None else len(rows)
 
     def score_all(self, state: PruningState, scores: NDArray[np.float32] | None = None) -> None:
         """Without bounds; `scores` if they are known already."""
         rows = np.arange(self.size) if self.rows is None else self.rows
-        if scores is None:
-            scores = scan.scan_query(self.engine.full, self._query(0), self.engine.scoring, self.rows)
-        state.add(self.segment, rows, scores, self._slack(0))
+        scores = self._scan(0, self.rows) if scores is None else scores
+        state.add(self.segment, rows, scores, self._queries.slack(0))
 
     def score_promising(self, state: PruningState, bounds: NDArray[np.float32] | None = None, sketch: int = 1) -> None:
         """Bound all items by a sketch, counted from 1 (`bounds` if they are known already); score the highest."""
         self._sketch = sketch
-        first = self.engine.sketches[sketch - 1]
-        if bounds is None:
-            bounds = scan.scan_query(first, self._query(sketch), self.engine.scoring, self.rows)
-        self._bounds = bounds
+        self._bounds = self._scan(sketch, self.rows) if bounds is None else bounds
         promising = scan.select_largest(self._bounds, PROMISING + 2 * state.k)
         self._score(state, self._rows(promising))
         self._bounds[promising] = np.nan  # reaches no threshold, not even that of fewer than k items
 
     def score_remaining(self, state: PruningState) -> None:
         """Score all that may reach the threshold, the highest bounds first."""
-        slack = self._slack(self._sketch)
+        slack = self._queries.slack(self._sketch)
         left = np.flatnonzero(state.may_reach(self._bounds, slack))
         rows, bounds = self._rows(left), self._bounds[left]
-        others = self.engine.sketches[self._sketch :] if len(left) <= MAX_LEFT * self.size else ()
-        for number, sketch in enumerate(others, start=self._sketch + 1):
-            slack = self._slack(number)
-            bounds = scan.scan_query(sketch, self._query(number), self.engine.scoring, rows)
-            reaching = state.may_reach(bounds, slack)
-            rows, bounds = rows[reaching], bounds[reaching]
+        if len(left) <= MAX_LEFT * self.size:
+            for sketch in range(self._sketch + 1, len(self.engine.sketches) + 1):
+                slack = self._queries.slack(sketch)
+                bounds = self._scan(sketch, rows)
+                reaching = state.may_reach(bounds, slack)
+                rows, bounds = rows[reaching], bounds[reaching]
         order = np.argsort(-bounds)
         rows, bounds, step = rows[order], bounds[order], _FIRST_BLOCK
         while state.may_reach(bounds[:1], slack).any():
@@ -131,45 +143,39 @@ class EngineScan:
             rows, bounds, step = rows[step:], bounds[step:], 2 * step
 
     def _score(self, state: PruningState, rows: NDArray[np.int64]) -> None:
-        scores = scan.scan_query(self.engine.full, self._query(0), self.engine.scoring, rows)
-        state.add(self.segment, rows, scores, self._slack(0))
+        state.add(self.segment, rows, self._scan(0, rows), self._queries.slack(0))
 
     def _rows(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         return positions if self.rows is None else self.rows[positions]
 
-    def _query(self, sketch: int) -> ScanQueries:
-        return self._queries.forms[sketch].select(self._number)
-
-    def _slack(self, sketch: int) -> float:
-        return self._queries.slack(self.engine, sketch)
+    def _scan(self, sketch: int, rows: Rows) -> NDArray[np.float32]:
+        """Bounds by a sketch, counted from 1, or scores (0)."""
+        items = self.engine.sketches[sketch - 1] if sketch else self.engine.full
+        return scan.scan_query(items, self._queries.forms[sketch].select(self._number), self.engine.scoring, rows)
 
 
 def search_block(
     engine: Engine, vectors: NDArray[np.float32], norm_error: float, k: int, rows: Rows = None
 ) -> list[TopHits]:
     """All queries (Q, L, D) against all items, or against these rows. All scores must fit in memory."""
-    count, size = len(vectors), len(engine.vectors) if rows is None else len(rows)
-    k = min(k, size)
+    k = min(k, len(engine.vectors) if rows is None else len(rows))
     if not k:
-        return [TopHits(np.empty(0, np.int64), np.empty(0), 0)] * count
+        return [NO_HITS] * len(vectors)
     chosen = _choose_sketch(engine, k)
-    queries = engine.prepare(vectors, norm_error, sketched=chosen > 0)
+    queries = PreparedQueries(engine, vectors, norm_error, sketched=chosen > 0)
     items = engine.sketches[chosen - 1] if chosen else engine.full
     bounds = scan.scan_batch(items, queries.forms[chosen], engine.scoring)
     library = native.library()
     if library is not None:
-        return _rescore(engine, queries, bounds, k, rows, chosen, library)
-    pruned = [_prune(engine, queries, q, k, rows, bounds[q], chosen) for q in range(count)]
-    candidates, scored = [left for left, _ in pruned], [n for _, n in pruned]
-    scores = exact.scores(engine.full, queries.vectors, engine.scoring, candidates)
-    return top_k_each(candidates, scores, k, scored)
+        return _rescore(queries, bounds, k, rows, chosen, library)
+    return [_prune(queries, q, k, rows, bounds[q], chosen) for q in range(len(vectors))]
 
 
-def search_alone(engine: Engine, queries: PreparedQueries, k: int, library: ctypes.CDLL) -> TopHits:
+def search_alone(queries: PreparedQueries, k: int, library: ctypes.CDLL) -> TopHits:
     """One query against all items of one engine, bounded by the first sketch, in as few steps in Python as possible."""
-    k = min(k, len(engine.vectors))
+    engine = queries.engine
     bounds = scan.scan_query(engine.sketches[0], queries.forms[1], engine.scoring)
-    (hits,) = _rescore(engine, queries, bounds[None], k, None, 1, library)
+    (hits,) = _rescore(queries, bounds[None], min(k, len(engine.vectors)), None, 1, library)
     engine.record_pruning(hits.scored, len(engine.vectors))
     return hits
 
@@ -186,66 +192,54 @@ def _choose_sketch(engine: Engine, k: int) -> int:
 
 
 def _rescore(
-    engine: Engine,
-    queries: PreparedQueries,
-    bounds: NDArray[np.float32],
-    k: int,
-    rows: Rows,
-    chosen: int,
-    library: ctypes.CDLL,
+    queries: PreparedQueries, bounds: NDArray[np.float32], k: int, rows: Rows, chosen: int, library: ctypes.CDLL
 ) -> list[TopHits]:
-    """`_prune` natively, for every query, and the exact scores of the candidates that it leaves."""
-    count, size = bounds.shape
+    """`_prune` natively, for every query."""
+    engine, (count, size) = queries.engine, bounds.shape
     if rows is not None:
         size, excluded = len(rows), np.ones(size, bool)
         excluded[rows] = False
         bounds[:, excluded] = -np.inf
-    arrays, order = [engine.full, *engine.sketches], [0]
-    if chosen:
-        order = [*range(chosen + 1, len(arrays)), 0]
-    loops = [Native(library, arrays[i], queries.forms[i], engine.scoring) for i in order]
-    slacks = [queries.slack(engine, chosen, many=True), *(queries.slack(engine, number) for number in order)]
+    arrays = [engine.full, *engine.sketches]
+    order = [*range(chosen + 1, len(arrays)), 0] if chosen else [0]
+    loops = [native.Native(library, arrays[i], queries.forms[i], engine.scoring) for i in order]
+    slacks = [queries.slack(chosen, many=True), *map(queries.slack, [*order, None])]
     ranks = k, min(size, PROMISING + 2 * k) if chosen else 0, k + _ROOM
     positions, scores, scored = np.empty((count, k), np.int64), np.empty((count, k)), np.empty(count, np.int64)
     overfull: list[int] = []
 
     def rescore(first: int, last: int) -> None:
-        left = Candidates.find(
-            library, loops, bounds, [*slacks, queries.rounding(engine)], ranks, (first, last), scored
-        )
-        counts = np.diff(left.starts)
-        exactly = exact.scores_from_products(
-            engine.full, queries.vectors[first:last], engine.scoring, left.rows, counts, left.products
-        )
-        left.sort(library, exactly, positions[first:last], scores[first:last])
+        left, starts, products = native.find_candidates(library, loops, bounds, slacks, ranks, (first, last), scored)
+        counts, own = np.diff(starts), queries.vectors[first:last]
+        exact = scan.score_products(engine.full, own, engine.scoring, left, counts, products)
+        native.sort_candidates(library, (starts, left, exact), positions[first:last], scores[first:last])
         overfull.extend((first + np.flatnonzero(counts == 0)).tolist())
 
     pairs = engine.vectors.shape[1] * queries.vectors.shape[1]
-    run_in_parts(rescore, count, most=count, largest=max(1, _PRODUCTS // (ranks[2] * pairs)))
+    run_in_parts(rescore, count, count, largest=max(1, _PRODUCTS // (ranks[2] * pairs)))
     each = scored.tolist() if chosen else [size] * count
     hits = [TopHits(*those) for those in zip(positions, scores, each, strict=True)]
     for q in overfull:
-        left, full = _prune(engine, queries, q, k, rows)
-        exactly = exact.scores(engine.full, queries.vectors[q : q + 1], engine.scoring, [left])
-        hits[q] = top_k(left, exactly, k, full)
+        hits[q] = _prune(queries, q, k, rows)
     return hits
 
 
 def _prune(
-    engine: Engine,
     queries: PreparedQueries,
     number: int,
     k: int,
     rows: Rows,
     bounds: NDArray[np.float32] | None = None,
     chosen: int = 0,
-) -> tuple[NDArray[np.int64], int]:
-    """One query's candidates, and how many were scored to find them. bounds: of all items, by the sketch chosen."""
-    state, one = PruningState(k), EngineScan(0, engine, queries, number, rows)
+) -> TopHits:
+    """One query by pruning, then exact scores of the candidates left. bounds: of all items, by the sketch chosen."""
+    state, one, engine = PruningState(k), EngineScan(0, queries, number, rows), queries.engine
     known = bounds if bounds is None or rows is None else bounds[rows]
     if chosen and known is not None:
         one.score_promising(state, known, chosen)
         one.score_remaining(state)
     else:
         one.score_all(state, known)
-    return state.candidates()[0], state.scored
+    left = state.candidates()[0]
+    scores = scan.score_exactly(engine.full, queries.vectors[number : number + 1], engine.scoring, [left])
+    return top_k(left, scores, k, state.count_scored())

@@ -1,9 +1,16 @@
-"""Scans: every item against queries, in float32, on all of torch's threads; natively where that was built."""
+"""Scans of items against queries: float32 scores or upper bounds of every item, and exact float64 scores of a few.
+
+Scans run on all of torch's threads, natively where that was built. Exact scores are the same to the last bit on every
+path: a product of two float32 is exact in float64, so an inner product depends on nothing but the order of its sums,
+and that order is fixed here: eight partial sums, each over every eighth dimension, then halves added to halves. The
+native loop follows it; what comes after the products is `Scoring.exact` for both.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -11,46 +18,120 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from polysem import cpu_blocks
 from polysem.search.engine import native
 from polysem.search.engine.native import Native
-from polysem.search.engine.scan_data import Rows, ScanItems, ScanQueries, run_in_parts
 from polysem.search.engine.scoring import FLOAT32_ROUNDING, Scoring
 
+Rows = NDArray[np.int64] | None
+"""Which items, or None for all."""
+_CPU = torch.device("cpu")
 # Numbers of a block for torch: enough for the matrix product, few enough to stay in a core's cache.
 _BLOCK = 1 << 18
 # Fewer numbers than this are not worth a second thread.
-_SHARE = 1 << 20
+SHARE = 1 << 20
 # A multiple of the items that the native loops take at once; queries of the usual size that they do.
 _STEP, _GROUP = 128, 48
+# Partial sums of an exact inner product; numbers of a block of candidates, to bound the memory that ties can ask for.
+_LANES, _EXACT_BLOCK = 8, 1 << 20
+
+
+@dataclass(frozen=True)
+class ScanItems:
+    """Item vectors to scan: as stored (`norms` is None), or an int8 sketch with what bounds its inner products."""
+
+    values: NDArray[Any]
+    """(N, K, width) float32, float16 or int8."""
+    norms: NDArray[np.float32] | None = None
+    """(N, 3, K): of each sketched vector its scale, the norm of what rounding changed and of what was left out."""
+
+    @property
+    def width(self) -> int:
+        return int(self.values.shape[2])
+
+    @cached_property
+    def addresses(self) -> tuple[int | None, int | None]:
+        """Where values and norms lie in memory: the same for every search."""
+        return native.address(self.values), native.address(self.norms)
+
+
+@dataclass(frozen=True)
+class ScanQueries:
+    """Queries in the form of one `ScanItems`: rotated and cut to its width where that is a sketch."""
+
+    vectors: NDArray[np.float32]
+    """(Q, L, width)."""
+    within: NDArray[np.float32] | None = None
+    """(Q, L): the norm of each query vector within the sketched dimensions; `outside`: of the rest."""
+    outside: NDArray[np.float32] | None = None
+    cap: float = np.inf
+    """No inner product is larger."""
+
+    def select(self, query: int) -> ScanQueries:
+        """One of the queries."""
+        part = slice(query, query + 1)
+        within, outside = (None if x is None else x[part] for x in (self.within, self.outside))
+        return ScanQueries(self.vectors[part], within, outside, self.cap)
+
+
+@dataclass(frozen=True)
+class TopHits:
+    """The k best positions, best first; equal scores in ascending position. Fewer where there are fewer items."""
+
+    positions: NDArray[np.int64]
+    scores: NDArray[np.float64]
+    scored: int
+    """How many items were scored: all of them where nothing could be pruned."""
+
+
+NO_HITS = TopHits(np.empty(0, np.int64), np.empty(0), 0)
+
+
+def top_k(positions: NDArray[np.int64], scores: NDArray[np.float64], k: int, scored: int) -> TopHits:
+    """The k best of those whose exact scores are known."""
+    order = np.lexsort((positions, -scores))[:k]
+    return TopHits(positions[order], scores[order], scored)
+
+
+def run_in_parts(
+    run: Callable[[int, int], None], count: int, most: int, *, multiple: int = 1, largest: int | None = None
+) -> None:
+    """Call run(first, last) for parts of `count`, on at most `most` threads; all parts but the last are a `multiple`.
+
+    As many parts as threads, or more if none may be larger than `largest`. `run` must release the GIL for most of its
+    time, or nothing is won.
+    """
+    workers = max(1, min(most, cpu_blocks.count(_CPU)))
+    step = max(1, -(-count // (workers * multiple))) * multiple
+    step = step if largest is None else min(step, largest)
+    cpu_blocks.run([partial(run, first, min(first + step, count)) for first in range(0, count, step)], _CPU)
 
 
 def scan_query(items: ScanItems, queries: ScanQueries, scoring: Scoring, rows: Rows = None) -> NDArray[np.float32]:
     """(n,) scores of one query, or upper bounds where the items are a sketch."""
-    count = len(items.values) if rows is None else len(rows)
-    scores = np.empty((1, count), np.float32)
+    scores = np.empty(len(items.values) if rows is None else len(rows), np.float32)
     library = native.library()
     if library is not None:
-        loops = Native(library, items, queries, scoring)
-        _share(items, count, lambda first, last: loops.scan(rows, first, last, scores))
+        _share(items, len(scores), partial(Native(library, items, queries, scoring).scan, scores, rows))
     else:
-        _share(items, count, partial(_scan_with_torch, items, queries, scoring, rows, scores))
-    only: NDArray[np.float32] = scores[0]
-    return only
+        _share(items, len(scores), partial(_scan_with_torch, items, queries, scoring, rows, scores[None]))
+    return scores
 
 
 def scan_batch(items: ScanItems, queries: ScanQueries, scoring: Scoring) -> NDArray[np.float32]:
     """(Q, N) scores of many queries, or upper bounds."""
-    scores = np.empty((len(queries.vectors), len(items.values)), np.float32)
+    Q, N = len(queries.vectors), len(items.values)
+    scores = np.empty((Q, N), np.float32)
     library = native.library()
-    if library is not None:
-        loops, (Q, N) = Native(library, items, queries, scoring), scores.shape
-        if Q > N:  # the longer side can be shared out more evenly
-            parts = Q * queries.vectors.shape[1] * items.width // _SHARE
-            run_in_parts(lambda *part: loops.batch(part, (0, N), scores), Q, most=parts, multiple=_GROUP)
-        else:
-            _share(items, N, lambda *part: loops.batch((0, Q), part, scores))
+    if library is None:
+        _share(items, N, partial(_scan_with_torch, items, queries, scoring, None, scores))
+        return scores
+    loops = Native(library, items, queries, scoring)
+    if Q > N:  # the longer side can be shared out more evenly
+        parts = Q * queries.vectors.shape[1] * items.width // SHARE
+        run_in_parts(lambda *part: loops.batch(part, (0, N), scores), Q, parts, multiple=_GROUP)
     else:
-        _share(items, len(items.values), partial(_scan_with_torch, items, queries, scoring, None, scores))
+        _share(items, N, lambda *part: loops.batch((0, Q), part, scores))
     return scores
 
 
@@ -65,8 +146,9 @@ def select_largest(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
 
 
 def rounding() -> float:
-    """Of one step of the arithmetic in use."""
-    return FLOAT32_ROUNDING if native.library() is not None else _torch_rounding()
+    """Of one step of the arithmetic in use; torch may be told to multiply with fewer digits."""
+    full = native.library() is not None or torch.get_float32_matmul_precision() == "highest"
+    return FLOAT32_ROUNDING if full else 2.0**-8
 
 
 def count_fixed_sides(items: ScanItems, *, many: bool) -> int:
@@ -80,13 +162,7 @@ def count_fixed_sides(items: ScanItems, *, many: bool) -> int:
 
 def _share(items: ScanItems, count: int, fill: Callable[[int, int], None]) -> None:
     """Call fill(first, last) for parts of so many items."""
-    numbers = count * items.values.shape[1] * items.width
-    run_in_parts(fill, count, most=numbers // _SHARE, multiple=_STEP)
-
-
-def _torch_rounding() -> float:
-    """torch may be told to multiply with fewer digits."""
-    return FLOAT32_ROUNDING if torch.get_float32_matmul_precision() == "highest" else 2.0**-8
+    run_in_parts(fill, count, count * items.values.shape[1] * items.width // SHARE, multiple=_STEP)
 
 
 @torch.inference_mode()
@@ -99,10 +175,7 @@ def _scan_with_torch(
     first: int,
     last: int,
 ) -> None:
-    """Fill out[:, first:last], (Q, n): the scores, or upper bounds of them, of items first to last (of rows).
-
-    Block by block, where the native loops are missing.
-    """
+    """Fill out[:, first:last], (Q, n), block by block: scores, or upper bounds, of items first to last (of rows)."""
     Q, L, D = queries.vectors.shape
     K = items.values.shape[1]
     flat = _tensor(queries.vectors).flatten(0, 1)
@@ -114,21 +187,76 @@ def _scan_with_torch(
         # (K, D) of each item -> (Q, L, K, n): the items innermost, as `reduce` wants them.
         products = flat @ values.transpose(0, 1).flatten(0, 1).T
         products = products.view(Q, L, K, stop - start)
-        if items.norms is not None:
-            products = _add_error_bounds(products, _tensor(items.norms[part]), queries)
+        if items.norms is not None and queries.within is not None and queries.outside is not None:
+            # With sketched vectors -> upper bounds of those with the vectors themselves.
+            scale, error, residual = _tensor(items.norms[part]).permute(1, 2, 0)
+            within, outside = (torch.from_numpy(x)[:, :, None, None] for x in (queries.within, queries.outside))
+            products = (products * scale + within * error + outside * residual).clamp(max=queries.cap)
         out[:, start:stop] = scoring.part.reduce(products).numpy()
-
-
-def _add_error_bounds(products: Tensor, norms: Tensor, queries: ScanQueries) -> Tensor:
-    """Products with sketched vectors -> upper bounds of those with the vectors themselves."""
-    scale, error, residual = norms.permute(1, 2, 0)
-    within, outside = (
-        torch.from_numpy(x)[:, :, None, None] for x in (queries.within, queries.outside) if x is not None
-    )
-    bounds: Tensor = products * scale + within * error + outside * residual
-    return bounds.clamp(max=queries.cap)
 
 
 def _tensor(x: NDArray[Any]) -> Tensor:
     """torch warns of memory it might write to, such as a memory map's; nothing here writes."""
     return torch.from_numpy(x if x.flags.writeable else x.copy())
+
+
+def score_exactly(
+    items: ScanItems, queries: NDArray[np.float32], scoring: Scoring, rows: Sequence[NDArray[np.int64]]
+) -> NDArray[np.float64]:
+    """(n,) scores of each query (L, D) with its own rows of the items, one query after the other."""
+    counts = [len(those) for those in rows]
+    every = rows[0] if len(rows) == 1 else np.concatenate(rows)
+    library = native.library()
+    if library is not None:
+        products = np.empty((len(every), items.values.shape[1], queries.shape[1]))
+        starts = np.cumsum([0, *counts], dtype=np.int64)
+        loops = Native(library, items, ScanQueries(queries), scoring)
+        run_in_parts(partial(loops.products, every, starts, products), len(rows), len(rows))
+    else:
+        pairs = zip(queries, rows, strict=True)
+        products = np.concatenate([multiply_exactly(items.values[those], query) for query, those in pairs])
+    return score_products(items, queries, scoring, every, counts, products)
+
+
+def score_products(
+    items: ScanItems,
+    queries: NDArray[np.float32],
+    scoring: Scoring,
+    rows: NDArray[np.int64],
+    counts: Sequence[int] | NDArray[np.int64],
+    products: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """From exact inner products (n, K, L) with the rows, of which each query has its count. May overwrite them."""
+    if scoring.normalises:
+        norms = np.repeat(_norms(queries), counts, axis=0)
+        products /= _norms(items.values[rows])[:, :, None] * norms[:, None]
+    return scoring.exact(products)
+
+
+def multiply_exactly(items: NDArray[Any], query: NDArray[np.float32]) -> NDArray[np.float64]:
+    """(n, K, D), (L, D) -> (n, K, L) inner products, as the native loop makes them."""
+    n, K, _ = items.shape
+    step = max(1, _EXACT_BLOCK // (K * max(items.shape[2], _LANES * len(query))))
+    x = _lanes(query)
+    out = np.empty((n, K, len(query)))
+    for start in range(0, n, step):
+        y = _lanes(items[start : start + step])[:, :, None]
+        sums = np.zeros((*y.shape[:2], len(query), _LANES))
+        for part in range(x.shape[1]):
+            sums += y[..., part, :] * x[:, part]
+        halves = sums[..., :4] + sums[..., 4:]
+        quarters = halves[..., :2] + halves[..., 2:]
+        out[start : start + step] = quarters[..., 0] + quarters[..., 1]
+    return out
+
+
+def _lanes(x: NDArray[Any]) -> NDArray[np.float64]:
+    """(..., D) -> (..., D / 8, 8), with zeros after the last."""
+    padded = np.zeros((*x.shape[:-1], -(-x.shape[-1] // _LANES) * _LANES))
+    padded[..., : x.shape[-1]] = x
+    return padded.reshape(*x.shape[:-1], -1, _LANES)
+
+
+def _norms(x: NDArray[Any]) -> NDArray[np.float64]:
+    norms: NDArray[np.float64] = np.sqrt(np.square(x, dtype=np.float64).sum(-1))
+    return norms

@@ -12,21 +12,18 @@ and a similarity that is monotone in the inner products passes the bound on.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from polysem.search.engine import scan
-from polysem.search.engine.scan_data import ScanItems, ScanQueries
+from polysem.search.engine.scan import ScanItems, ScanQueries
 from polysem.search.engine.scoring import Scoring
-
-if TYPE_CHECKING:
-    from polysem.search.engine.engine import Engine
 
 # Vectors that the rotation is learned from, and vectors rotated at once.
 _ROTATION_SAMPLE, _BLOCK = 1 << 15, 1 << 14
@@ -109,43 +106,6 @@ def _norm_above(squared: NDArray[np.float64]) -> NDArray[np.float32]:
 
 
 @dataclass(frozen=True)
-class PreparedQueries:
-    """Queries in the form of an engine's vectors and of each of its sketches."""
-
-    vectors: NDArray[np.float32]
-    """(Q, L, D), norms within `norm_error` of 1."""
-    norm_error: float
-    forms: Sequence[ScanQueries]
-    """For the vectors themselves, then for each sketch."""
-
-    @classmethod
-    def prepare(
-        cls,
-        vectors: NDArray[np.float32],
-        norm_error: float,
-        sketches: Sequence[ScanItems],
-        rotation: NDArray[np.float64],
-        max_norm: float,
-    ) -> PreparedQueries:
-        sketched = (
-            project_queries(vectors, rotation, [sketch.width for sketch in sketches], max_norm) if sketches else []
-        )
-        return cls(vectors, norm_error, [ScanQueries(vectors), *sketched])
-
-    def slack(self, engine: Engine, number: int, *, many: bool = False) -> float:
-        """How far scores (number 0) or a sketch's bounds, counted from 1, may be off; many: of `scan.scan_batch`."""
-        K, L = engine.vectors.shape[1], self.vectors.shape[1]
-        items = engine.sketches[number - 1] if number else engine.full
-        norm_error, fixed = max(self.norm_error, engine.norm_error), scan.count_fixed_sides(items, many=many)
-        return engine.scoring.slack(K, L, items.width, norm_error, scan.rounding(), fixed)
-
-    def rounding(self, engine: Engine) -> float:
-        """How far scores from exact products may be off when those are rounded to float32."""
-        norm_error = max(self.norm_error, engine.norm_error)
-        return engine.scoring.slack(engine.vectors.shape[1], self.vectors.shape[1], 0, norm_error)
-
-
-@dataclass(frozen=True)
 class SketchPlan:
     """The widths of an engine's sketches, each for what the one before could not prune. Empty: scan everything."""
 
@@ -154,13 +114,6 @@ class SketchPlan:
     """What a search is expected to take, in full scans."""
     kept: tuple[float, ...] = ()
     """The share of all items that each sketch could not prune, where it was measured."""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, given: Mapping[str, Any]) -> Self:
-        return cls(tuple(given["prefixes"]), given["cost"], tuple(given["kept"]))
 
 
 def measure_plan(
@@ -182,7 +135,10 @@ def measure_plan(
         return SketchPlan()
     drawn = rng.permutation(N)[: min(N, _SAMPLE + 2 * _QUERIES)]
     sample = np.ascontiguousarray(vectors[np.sort(drawn[2 * _QUERIES :])])
-    kinds = [_mixtures(vectors[drawn[: 2 * _QUERIES]].astype(np.float32))]
+    # Items mixed with others: a query is seldom as close to its answers as items are to each other.
+    some = vectors[drawn[: 2 * _QUERIES]].astype(np.float32)
+    mixed = some[: len(some) // 2] + 0.8 * some[len(some) // 2 :]
+    kinds = [mixed / np.linalg.norm(mixed, axis=-1, keepdims=True)]
     if queries is not None and len(queries):
         kinds.append(np.ascontiguousarray(queries[:_QUERIES], dtype=np.float32))
     max_norm = 1.02
@@ -214,14 +170,6 @@ def measure_plan(
     if cost(*best) > _WORTHWHILE:
         return SketchPlan()
     return SketchPlan(best, cost(*best), tuple(kept[p] for p in best))
-
-
-def _mixtures(sets: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Sets mixed with others: a query is seldom as close to its answers as items are to each other."""
-    half = len(sets) // 2
-    mixed = sets[:half] + 0.8 * sets[half:]
-    unit: NDArray[np.float32] = mixed / np.linalg.norm(mixed, axis=-1, keepdims=True)
-    return unit
 
 
 def _seconds(run: Callable[[], object]) -> float:

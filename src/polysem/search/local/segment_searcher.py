@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polysem.progress import Progress
-from polysem.search.engine import Engine, SketchPlan, exact
+from polysem.search.engine import Engine, SketchPlan
+from polysem.search.engine.scan import score_exactly
 from polysem.search.engine.scoring import find_scoring, mean_vectors, similarity_scores
-from polysem.search.store import Damage, SearchError, Segment, SegmentView, Side, Snapshot, Store
+from polysem.search.store import Damage, SearchError, Segment, SegmentView, Snapshot, Store
 from polysem.search.store.entries import SIDES
 
 ENGINE, MEANS = "engine", "means"
@@ -94,7 +95,7 @@ class SegmentSearcher:
     def __init__(self, view: SegmentView, similarity: Mapping[str, Any], damaged: Iterable[range] = ()) -> None:
         """damaged: rows that are known to be."""
         self._view, self._similarity = view, similarity
-        self.is_complete = not missing_accelerators(view, similarity)
+        self.is_complete = not list_missing(view, similarity)
         """Whether all accelerators are attached: else it is worth looking again later."""
         self.damaged = np.zeros(view.rows, np.bool_)
         """Rows that must not be searched, because their checksum is wrong."""
@@ -146,11 +147,11 @@ class SegmentSearcher:
     def scores(self, query: NDArray[np.float32], rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Exact scores of one query (L, D) with these rows."""
         if self.engine is not None:
-            return exact.scores(self.engine.full, query[None], self.engine.scoring, [rows])
+            return score_exactly(self.engine.full, query[None], self.engine.scoring, [rows])
         return similarity_scores(self.vectors[rows], query, self._similarity)
 
 
-def missing_accelerators(view: SegmentView, similarity: Mapping[str, Any]) -> list[str]:
+def list_missing(view: SegmentView, similarity: Mapping[str, Any]) -> list[str]:
     """Names of the accelerators that should be attached to a segment and are not."""
     wanted = [ENGINE] if view.rows >= MIN_SKETCHED and find_scoring(similarity) is not None else []
     wanted += [MEANS] if view.rows >= MIN_ATTACHED else []
@@ -172,20 +173,19 @@ def is_attachment(damage: Damage) -> bool:
 
 
 def build_accelerators(store: Store, progress: Progress | None) -> list[int]:
-    """Build and attach the accelerators that are missing; the numbers of the segments that got some.
-
-    Later segments take over the plan of a large earlier one: adding costs what is added, not what is there.
-    """
+    """Build and attach the accelerators that are missing; the numbers of the segments that got some."""
     similarity = store.manifest.similarity
     with store.reading() as snapshot:
         views = [view for side in SIDES for view in snapshot.views(side)]
-        todo = [(view, names) for view in views if (names := missing_accelerators(view, similarity))]
+        todo = [(view, names) for view in views if (names := list_missing(view, similarity))]
         for done, (view, names) in enumerate(todo):
             if progress is not None:
                 progress("preparing", done, len(todo))
             if ENGINE in names:
-                like, queries = _similar_engine(snapshot, view), _example_queries(snapshot, view.side)
-                engine = Engine.build(view.vectors, similarity, like=like, queries=queries)
+                # A few sets of the other side: what this side will mostly be searched with.
+                others = [other.vectors for other in views if other.side != view.side and other.rows]
+                queries = others[0][:: max(1, len(others[0]) // _EXAMPLES)][:_EXAMPLES] if others else None
+                engine = Engine.build(view.vectors, similarity, like=_similar_engine(snapshot, view), queries=queries)
                 store.attach(view.number, ENGINE, *engine.state())
             if MEANS in names:
                 store.attach(view.number, MEANS, *MeanIndex.build(view.vectors).state())
@@ -195,18 +195,14 @@ def build_accelerators(store: Store, progress: Progress | None) -> list[int]:
     return [view.number for view, _ in todo]
 
 
-def _example_queries(snapshot: Snapshot, side: Side) -> NDArray[Any] | None:
-    """A few sets of the other side: what this side will mostly be searched with."""
-    other = next(each for each in SIDES if each != side)
-    views = [view for view in snapshot.views(other) if view.rows]
-    return views[0].vectors[:: max(1, views[0].rows // _EXAMPLES)][:_EXAMPLES] if views else None
-
-
 def _similar_engine(snapshot: Snapshot, new: SegmentView) -> Engine | None:
-    """An engine of the same side that was measured on at least a quarter as many items."""
+    """An engine of the same side that was measured on at least a quarter as many items.
+
+    Its plan is taken over: adding costs what is added, not what is there.
+    """
     similarity = snapshot.manifest.similarity
     for view in snapshot.views(new.side):
-        if 4 * view.rows >= new.rows and not missing_accelerators(view, similarity):
+        if 4 * view.rows >= new.rows and not list_missing(view, similarity):
             engine = SegmentSearcher(view, similarity).engine
             if engine is not None and engine.plan.kept:
                 return engine

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from cachetools import LRUCache
 from numpy.typing import NDArray
 
 from polysem.search.engine import TopHits, search_engines
-from polysem.search.engine.checks import validate_k, validate_queries
-from polysem.search.engine.scan_data import top_k
+from polysem.search.engine.engine import validate_k, validate_queries
+from polysem.search.engine.scan import NO_HITS, top_k
 from polysem.search.engine.scoring import find_scoring, mean_vectors
 from polysem.search.filters import Filter
 from polysem.search.local.segment_searcher import SegmentSearcher
-from polysem.search.store import Side, Snapshot
+from polysem.search.store import IndexedItem, Side, Snapshot
 
 KEPT_FILTERS = 16
 """Filters whose masks are cached."""
@@ -34,7 +34,7 @@ class FilterCache:
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._bits: OrderedDict[str, dict[int, NDArray[np.uint8]]] = OrderedDict()
+        self._bits: LRUCache[str, dict[int, NDArray[np.uint8]]] = LRUCache(KEPT_FILTERS)
 
     def mask(self, snapshot: Snapshot, side: Side, where: Filter) -> NDArray[np.bool_]:
         """(rows,) of a snapshot that is held: whether each passes. Rows with a tombstone may do so too."""
@@ -46,11 +46,8 @@ class FilterCache:
             known |= {number: np.packbits(rows) for number, rows in snapshot.filter_rows(side, where, new).items()}
         with self._guard:
             self._bits[key] = {view.number: known[view.number] for view in views}
-            self._bits.move_to_end(key)
-            while len(self._bits) > KEPT_FILTERS:
-                self._bits.popitem(last=False)
-        masks = [np.unpackbits(known[view.number], count=view.rows).view(np.bool_) for view in views]
-        return np.concatenate(masks or [np.empty(0, np.bool_)])
+        masks = (np.unpackbits(known[view.number], count=view.rows).view(np.bool_) for view in views)
+        return np.concatenate([np.empty(0, np.bool_), *masks])
 
 
 class SideSearcher:
@@ -59,27 +56,31 @@ class SideSearcher:
     def __init__(self, snapshot: Snapshot, side: Side, segments: list[SegmentSearcher], filters: FilterCache) -> None:
         """segments: one for each view of the side, in order. filters: shared with earlier snapshots."""
         self._snapshot, self._side, self.segments, self._filters = snapshot, side, segments, filters
-        self._starts = np.cumsum([0, *(len(segment.vectors) for segment in segments)])
+        starts = np.cumsum([0, *(len(segment.vectors) for segment in segments)]).tolist()
+        self._size, self._spans = starts[-1], list(zip(segments, starts, starts[1:], strict=False))
         self._guard = threading.Lock()
-        self._masks: OrderedDict[str, NDArray[np.bool_] | None] = OrderedDict()
+        self._masks: LRUCache[str, NDArray[np.bool_] | None] = LRUCache(KEPT_FILTERS)
 
     def mask(self, where: Filter | None) -> NDArray[np.bool_] | None:
         """Which positions can be searched and pass the filter; None for all."""
         key = repr(where)  # 1 and true are equal, and mean different things
-        try:
-            return self._masks[key]
-        except KeyError:  # one look-up, because other threads evict
-            alive = self._snapshot.mask(self._side)
-            if where is not None:
-                alive &= self._filters.mask(self._snapshot, self._side, where)
-            for segment, start, stop in self._spans():
-                alive[start:stop] &= ~segment.damaged
-            mask = None if alive.all() else alive
+        with self._guard:
+            if key in self._masks:
+                return self._masks[key]
+        alive = self._snapshot.mask(self._side)
+        if where is not None:
+            alive &= self._filters.mask(self._snapshot, self._side, where)
+        for segment, start, stop in self._spans:
+            alive[start:stop] &= ~segment.damaged
+        mask = None if alive.all() else alive
         with self._guard:
             self._masks[key] = mask
-            while len(self._masks) > KEPT_FILTERS:
-                self._masks.popitem(last=False)
         return mask
+
+    def drop_unreadable(self, items: Iterable[IndexedItem]) -> list[IndexedItem]:
+        """Those of these items whose vectors can be read."""
+        mask = self.mask(None)
+        return [item for item in items if item.position >= 0 and (mask is None or mask[item.position])]
 
     @property
     def unreadable(self) -> int:
@@ -87,7 +88,7 @@ class SideSearcher:
         if not any(segment.damaged.any() for segment in self.segments):
             return 0
         live = self._snapshot.mask(self._side)
-        return sum(int((live[start:stop] & segment.damaged).sum()) for segment, start, stop in self._spans())
+        return sum(int((live[start:stop] & segment.damaged).sum()) for segment, start, stop in self._spans)
 
     def check(self) -> bool:
         """Verify all segments; whether rows are damaged that were not known to be."""
@@ -99,25 +100,25 @@ class SideSearcher:
 
     def count(self, where: Filter | None) -> int:
         mask = self.mask(where)
-        return int(self._starts[-1] if mask is None else mask.sum())
+        return int(self._size if mask is None else mask.sum())
 
     def sample(self, count: int, where: Filter | None, seed: int) -> NDArray[np.int64]:
         """Up to `count` random positions that pass the filter, ascending."""
         mask = self.mask(where)
-        rows = np.arange(self._starts[-1]) if mask is None else np.flatnonzero(mask)
+        rows = np.arange(self._size) if mask is None else np.flatnonzero(mask)
         if count < len(rows):
             rows = np.sort(np.random.default_rng(seed).choice(rows, count, replace=False))
         return rows
 
     def search(self, query: NDArray[Any], k: int, where: Filter | None) -> TopHits:
         """The k best for a query (L, D), exactly."""
-        mask = self.mask(where)
+        mask, count = self.mask(where), validate_k(k)
         if not self.segments:
-            return top_k(np.empty(0, np.int64), np.empty(0), validate_k(k), 0)
+            return NO_HITS
         engines = [segment.engine for segment in self.segments if segment.engine is not None]
         if engines:
             return search_engines(engines, query, k, mask)
-        return self._rescore(self._validate(query), self.sample(int(self._starts[-1]), where, 0), validate_k(k))
+        return self._rescore(self._validate(query), self.sample(self._size, where, 0), count)
 
     def search_batch(self, queries: NDArray[Any], k: int, where: Filter | None) -> list[TopHits]:
         """`search` for many queries (Q, L, D): the same positions and scores, bit for bit.
@@ -126,11 +127,14 @@ class SideSearcher:
         """
         if not self.segments or find_scoring(self._snapshot.manifest.similarity) is None:
             return [self.search(query, k, where) for query in queries]
-        mask, merged = self.mask(where), [TopHits(np.empty(0, np.int64), np.empty(0), 0)] * len(queries)
-        for segment, start, stop in self._spans():
+        mask, merged = self.mask(where), [NO_HITS] * len(queries)
+        for segment, start, stop in self._spans:
             if segment.engine is not None:
                 own = segment.engine.search_batch(queries, k, None if mask is None else mask[start:stop])
-                merged = [_merge(one, other, start, k) for one, other in zip(merged, own, strict=True)]
+                for number, (one, other) in enumerate(zip(merged, own, strict=True)):
+                    positions = np.concatenate([one.positions, other.positions + start])
+                    scores = np.concatenate([one.scores, other.scores])
+                    merged[number] = top_k(positions, scores, k, one.scored + other.scored)
         return merged
 
     def search_fast(self, query: NDArray[Any], k: int, where: Filter | None, candidates: int) -> TopHits:
@@ -140,7 +144,7 @@ class SideSearcher:
             return self._rescore(vectors, np.flatnonzero(mask), k)
         mean = mean_vectors(vectors)
         rows, products = [np.empty(0, np.int64)], [np.empty(0, np.float32)]
-        for segment, start, stop in self._spans():
+        for segment, start, stop in self._spans:
             own, close = segment.means.search(mean, wanted, None if mask is None else mask[start:stop])
             rows.append(own + start)
             products.append(close)
@@ -149,36 +153,25 @@ class SideSearcher:
 
     def scores(self, query: NDArray[Any], positions: NDArray[np.int64]) -> NDArray[np.float64]:
         """Exact scores of a query (L, D) with the items at ascending positions."""
-        return self._scores(self._validate(query), positions)
+        return self._score(self._validate(query), positions)
 
     def _rescore(self, query: NDArray[np.float32], rows: NDArray[np.int64], k: int) -> TopHits:
         """The k best of these rows, all of which are scored."""
-        kept = top_k(np.empty(0, np.int64), np.empty(0), k, 0)
+        kept = NO_HITS
         for start in range(0, len(rows), _BLOCK):
             block = rows[start : start + _BLOCK]
             positions = np.concatenate([kept.positions, block])
-            kept = top_k(positions, np.concatenate([kept.scores, self._scores(query, block)]), k, len(rows))
+            kept = top_k(positions, np.concatenate([kept.scores, self._score(query, block)]), k, len(rows))
         return kept
 
-    def _scores(self, query: NDArray[np.float32], positions: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _score(self, query: NDArray[np.float32], positions: NDArray[np.int64]) -> NDArray[np.float64]:
         scores = np.empty(len(positions))
-        for segment, start, stop in self._spans():
+        for segment, start, stop in self._spans:
             here = slice(*np.searchsorted(positions, (start, stop)))
             if here.start < here.stop:
                 scores[here] = segment.scores(query, positions[here] - start)
         return scores
 
-    def _spans(self) -> Iterator[tuple[SegmentSearcher, int, int]]:
-        for number, segment in enumerate(self.segments):
-            yield segment, int(self._starts[number]), int(self._starts[number + 1])
-
     def _validate(self, query: NDArray[Any]) -> NDArray[np.float32]:
         vectors, _ = validate_queries(np.asarray(query)[None], self._snapshot.manifest.dim)
-        only: NDArray[np.float32] = vectors[0]
-        return only
-
-
-def _merge(one: TopHits, other: TopHits, start: int, k: int) -> TopHits:
-    """The k best of two, of which the positions of the second begin at `start`."""
-    positions = np.concatenate([one.positions, other.positions + start])
-    return top_k(positions, np.concatenate([one.scores, other.scores]), k, one.scored + other.scored)
+        return vectors.reshape(vectors.shape[1:])

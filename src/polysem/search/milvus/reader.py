@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from polysem.errors import InputError, unknown
 from polysem.search.backend import CANDIDATES, Mode, Ranking
-from polysem.search.engine import exact
-from polysem.search.engine.checks import validate_k, validate_queries
-from polysem.search.engine.scan_data import ScanItems
+from polysem.search.engine.engine import validate_k, validate_queries
+from polysem.search.engine.scan import ScanItems, score_exactly
 from polysem.search.engine.scoring import find_scoring, mean_vectors, similarity_scores
 from polysem.search.filters import Filter, matches
 from polysem.search.milvus import rows
@@ -51,7 +50,7 @@ class _Ranking:
             return np.empty(0)
         if self._scoring is not None:
             items = ScanItems(np.ascontiguousarray(sets))
-            return exact.scores(items, self.query[None], self._scoring, [np.arange(len(sets))])
+            return score_exactly(items, self.query[None], self._scoring, [np.arange(len(sets))])
         return similarity_scores(sets, self.query, self._similarity)
 
     def add(self, hits: Iterable[_Hit]) -> None:

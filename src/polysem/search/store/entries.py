@@ -19,7 +19,7 @@ Dtype = Literal["float16", "float32"]
 Side = Literal["image", "text"]
 SIDES: tuple[Side, ...] = get_args(Side)
 _BLOCK = 4096
-# Less than what a search accepts (`engine.checks`), so that rounding to half precision makes no vector unacceptable.
+# Less than what a search accepts (`engine.engine`), so that rounding to half precision makes no vector unacceptable.
 _NORM_ERROR = 0.009
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 

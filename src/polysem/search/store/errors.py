@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from polysem.errors import InputError
@@ -38,20 +40,28 @@ _BY_SQLITE = {
     sqlite3.SQLITE_IOERR: "The disk may be full or failing: look at its space and its health",
     sqlite3.SQLITE_BUSY: "Another process keeps it busy: wait for it or stop it",
     sqlite3.SQLITE_CORRUPT: "The file is damaged: restore it from a copy, or build the index again",
-    sqlite3.SQLITE_NOTADB: "The file is no database: restore it from a copy, or build the index again",
+    sqlite3.SQLITE_NOTADB: "The file is not a database: restore it from a copy, or build the index again",
 }
 
 
-def describe_failure(doing: str, path: Path, error: OSError | sqlite3.Error) -> SearchError:
-    """A `SearchError` for what the system or the database refused, with what to do about it."""
-    kind = SearchError
-    if isinstance(error, OSError):
-        why, remedy = error.strerror or str(error), _BY_ERRNO.get(error.errno or 0)
-    else:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        why, remedy = str(error), _BY_SQLITE.get(code)
-        kind = IndexBusyError if code == sqlite3.SQLITE_BUSY else SearchError
-    return kind(
-        f"Cannot {doing} {path}: {why}. {remedy or 'Repair the cause'} and run the same command again; "
-        "nothing of this operation was kept, and what was done before is safe."
-    )
+@contextmanager
+def explain_errors(doing: str, path: Path) -> Iterator[None]:
+    """Turn what the system or the database refuses into a `SearchError` with what to do about it."""
+    try:
+        yield
+    except (OSError, sqlite3.Error) as error:
+        kind, why = SearchError, str(error)
+        if isinstance(error, OSError):
+            why, remedy = error.strerror or why, _BY_ERRNO.get(error.errno or 0)
+        else:
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            remedy = _BY_SQLITE.get(code)
+            kind = IndexBusyError if code == sqlite3.SQLITE_BUSY else SearchError
+        raise kind(
+            f"Cannot {doing} {path}: {why}. {remedy or 'Repair the cause'} and run the same command again; "
+            "nothing of this operation was kept, and what was done before is safe."
+        ) from None
+
+
+def missing_index_error(folder: str | Path) -> SearchError:
+    return SearchError(f"{folder} holds no index. Make one with `polysem index COLLECTION --model M --out {folder}`.")

@@ -14,9 +14,10 @@ import json
 import math
 import mmap
 import os
+import re
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -26,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polysem.atomic_write import sync_folder, write_all
-from polysem.search.store.errors import SearchError, describe_failure
+from polysem.search.store.errors import SearchError, explain_errors
 
 _MAGIC, _VERSION = b"polysem\0", 1
 _HEAD = struct.Struct("<8sIIQQ")  # magic, version, checksum of the description, its place, its length
@@ -75,6 +76,12 @@ class Damage(NamedTuple):
     rows: range | None
     why: str
 
+    @property
+    def number(self) -> int | None:
+        """Of the segment; None where the damage concerns no vectors."""
+        name = re.fullmatch(r"segment-(\d+)\.seg", self.segment)
+        return None if name is None else int(name[1])
+
     def __str__(self) -> str:
         where = "" if self.rows is None else f", rows {self.rows.start} to {self.rows.stop - 1}"
         return f"{self.segment}{where}: {self.why}"
@@ -83,21 +90,20 @@ class Damage(NamedTuple):
 def write(path: Path, columns: Mapping[str, Column], about: Mapping[str, Any] | None = None) -> int:
     """Write a segment whole or not at all, and return its bytes. It is durable when this returns."""
     partial = path.with_name(path.name + _PARTIAL)
-    try:
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o666)
+    with explain_errors("write", path):
         try:
-            size = _write_into(descriptor, columns, about or {})
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        partial.replace(path)
-        sync_folder(path.parent)
-    except BaseException as error:
-        with suppress(OSError):  # what stopped the writing is the better message; the next writer removes the file
-            partial.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise describe_failure("write", path, error) from None
-        raise
+            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o666)
+            try:
+                size = _write_into(descriptor, columns, about or {})
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            partial.replace(path)
+            sync_folder(path.parent)
+        except BaseException:
+            with suppress(OSError):  # what stopped the writing is the better message; the next writer removes the file
+                partial.unlink(missing_ok=True)
+            raise
     return size
 
 
@@ -106,7 +112,8 @@ def _write_into(descriptor: int, columns: Mapping[str, Column], about: Mapping[s
     write_all(descriptor, bytes(_HEAD.size))
     end = _HEAD.size
     for name, column in columns.items():
-        end += _pad(descriptor, end)
+        write_all(descriptor, bytes(-end % _ALIGN))
+        end += -end % _ALIGN
         layout = _Layout(column.dtype.newbyteorder("<").str, 0, list(column.shape), end, [])
         layouts[name] = replace(layout, rows=_write_rows(descriptor, column, layout))
         end += layouts[name].rows * layout.row_bytes
@@ -119,35 +126,22 @@ def _write_into(descriptor: int, columns: Mapping[str, Column], about: Mapping[s
     return end + len(description)
 
 
-def _pad(descriptor: int, end: int) -> int:
-    padding = -end % _ALIGN
-    write_all(descriptor, bytes(padding))
-    return padding
-
-
 def _write_rows(descriptor: int, column: Column, layout: _Layout) -> int:
     """Write all blocks, and one checksum for each `layout.chunk` rows of them."""
     rows = 0
     for block in column.blocks:
         if block.shape[1:] != tuple(column.shape):
             raise SearchError(f"Rows of shape {tuple(column.shape)} were announced, got {block.shape[1:]}.")
-        for part in _split(block, rows % layout.chunk, layout.chunk):
+        while len(block):  # cut where chunks end
+            part = block[: layout.chunk - rows % layout.chunk]
             content = np.ascontiguousarray(part, np.dtype(layout.dtype)).view(np.uint8).data if part.size else b""
             if rows % layout.chunk == 0:
                 layout.crc32.append(0)
             layout.crc32[-1] = zlib.crc32(content, layout.crc32[-1])
             write_all(descriptor, content)
             rows += len(part)
+            block = block[len(part) :]
     return rows
-
-
-def _split(block: NDArray[Any], begun: int, chunk: int) -> Iterator[NDArray[Any]]:
-    """Cut a block where chunks end; `begun` rows of the first chunk are written already."""
-    start = 0
-    while start < len(block):
-        stop = min(len(block), start + chunk - (begun + start) % chunk)
-        yield block[start:stop]
-        start = stop
 
 
 class Segment:
@@ -159,12 +153,10 @@ class Segment:
     def __init__(self, path: Path, mapped: mmap.mmap, about: dict[str, Any], layouts: dict[str, _Layout]) -> None:
         self.path, self.about, self.bytes = path, about, len(mapped)
         self._mapped, self._layouts = mapped, layouts
-        self.arrays: dict[str, NDArray[Any]] = {
-            name: np.frombuffer(mapped, layout.dtype, layout.rows * math.prod(layout.shape), layout.start).reshape(
-                layout.rows, *layout.shape
-            )
-            for name, layout in layouts.items()
-        }
+        self.arrays: dict[str, NDArray[Any]] = {}
+        for name, layout in layouts.items():
+            values = np.frombuffer(mapped, layout.dtype, layout.rows * math.prod(layout.shape), layout.start)
+            self.arrays[name] = values.reshape(layout.rows, *layout.shape)
 
     @classmethod
     def open(cls, path: Path) -> Segment:
@@ -247,10 +239,8 @@ def attached_path(segment: Path, name: str) -> Path:
 
 def describe_unreadable(path: Path, error: Exception) -> Damage:
     """The damage of a segment that cannot be opened."""
-    if isinstance(error, OSError):
-        why = "the file is gone" if isinstance(error, FileNotFoundError) else f"it cannot be read ({error.strerror})"
-        return Damage(path.name, None, why)
-    return Damage(path.name, None, str(error))
+    why = f"it cannot be read ({error.strerror})" if isinstance(error, OSError) else str(error)
+    return Damage(path.name, None, "the file is gone" if isinstance(error, FileNotFoundError) else why)
 
 
 def live_rows(dead: bytes | None, rows: int) -> NDArray[np.bool_]:

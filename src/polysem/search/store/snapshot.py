@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sqlite3
 import threading
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -19,20 +18,12 @@ from numpy.typing import NDArray
 from polysem.errors import InputError
 from polysem.progress import Progress
 from polysem.search.filters import Filter, to_sql
-from polysem.search.store import item_tables, schema
+from polysem.search.store import schema
 from polysem.search.store.entries import IndexedItem, Manifest, Side
 from polysem.search.store.errors import SearchError
-from polysem.search.store.segments import (
-    Damage,
-    Segment,
-    attached_path,
-    describe_unreadable,
-    live_rows,
-    segment_path,
-)
+from polysem.search.store.segments import Damage, Segment, attached_path, describe_unreadable, live_rows, segment_path
 
 _MANY = 2**16
-_SEGMENT = re.compile(r"segment-(\d+)\.seg")
 _COLUMNS = "id, side, segment, row, path, caption, metadata, labels, hash, added"
 
 
@@ -98,7 +89,7 @@ class Snapshot:
         """Map and hold the segments that `connection`, in a read transaction, refers to; `known` are mapped already."""
         self.folder, self._connection = folder, connection
         self._guard = threading.Lock()
-        self._holders, self._version = 1, schema.data_version(connection)
+        self.holders, self._version = 1, schema.data_version(connection)
         self.manifest: Manifest = schema.read_manifest(connection, folder)
         self.damaged: list[Damage] = []
         self._views: dict[str, list[SegmentView]] = {"image": [], "text": []}
@@ -113,30 +104,25 @@ class Snapshot:
                 if live:  # else no item is lost with it
                     self.damaged.append(describe_unreadable(segment_path(folder, number), error))
                 continue
-            start = views[-1].start + views[-1].rows if views else 0
-            views.append(SegmentView(number, side, start, segment, dead))
-            self._by_number[number] = views[-1]
-
-    @property
-    def is_held(self) -> bool:
-        return self._holders > 0
+            self._by_number[number] = SegmentView(number, side, self.rows(side), segment, dead)
+            views.append(self._by_number[number])
 
     def hold(self) -> bool:
         """Hold it once more; False if it was released and something has been committed since."""
         with self._guard:
-            if not self._holders:
+            if not self.holders:
                 self._connection.execute("BEGIN")
                 if schema.data_version(self._connection) != self._version:
                     self._connection.execute("COMMIT")
                     return False
-            self._holders += 1
+            self.holders += 1
             return True
 
     def release(self) -> None:
         """Undo one `hold`. Until the next, only vectors may be read."""
         with self._guard:
-            self._holders -= 1
-            if not self._holders:
+            self.holders -= 1
+            if not self.holders:
                 self._connection.execute("COMMIT")
 
     @property
@@ -150,15 +136,13 @@ class Snapshot:
 
     def rows(self, side: Side) -> int:
         """How many positions a side has, dead ones too."""
-        views = self._views[side]
-        return views[-1].start + views[-1].rows if views else 0
+        return sum(view.rows for view in self._views[side])
 
     def mask(self, side: Side, where: Filter | str | None = None) -> NDArray[np.bool_]:
         """(rows,) whether the item at each position is live and, with `where`, passes the filter."""
-        if where is None:
-            return np.concatenate([view.live for view in self._views[side]] or [np.empty(0, np.bool_)])
-        passing = self.filter_rows(side, where)
-        return np.concatenate([passing[view.number] for view in self._views[side]] or [np.empty(0, np.bool_)])
+        views = self._views[side]
+        masks = [view.live for view in views] if where is None else list(self.filter_rows(side, where).values())
+        return np.concatenate([np.empty(0, np.bool_), *masks])
 
     def filter_rows(
         self, side: Side, where: Filter | str, among: Container[int] | None = None
@@ -174,7 +158,9 @@ class Snapshot:
         if len(views) < len(self._views[side]):
             query += " AND segment IN (SELECT value FROM json_each(?))"
             parameters = (*parameters, json.dumps(list(passing)))
-        for segments, rows in _arrays(self._connection.execute(query, (side, *parameters))):
+        cursor = self._connection.execute(query, (side, *parameters))
+        while block := list(islice(cursor, _MANY)):  # a million of them must not be a million objects at once
+            segments, rows = np.array(block, np.int64).T
             for number in np.unique(segments).tolist():
                 if number in passing:  # else it cannot be read
                     passing[number][rows[segments == number]] = True
@@ -209,9 +195,7 @@ class Snapshot:
         for number, row in zip(of_view.tolist(), rows.tolist(), strict=True):
             item = self._connection.execute(query, (views[number].number, row)).fetchone()
             if item is None:
-                raise InputError(
-                    f"Position {views[number].start + row} of the side {side!r} holds no item: it was removed."
-                )
+                raise InputError(f"The item at position {views[number].start + row} of {side!r} was removed.")
             items.append(self._item(item))
         return items
 
@@ -227,14 +211,9 @@ class Snapshot:
         sides = ("image", "text") if side is None else (side, side)
         return [self._item(row) for key in ids for row in self._connection.execute(query, (key, *sides))]
 
-    @property
-    def has_frames(self) -> bool:
-        """Whether any video was added."""
-        return item_tables.has_frames(self._connection)
-
     def frames(self, side: Side, ids: Sequence[str]) -> dict[str, NDArray[Any]]:
         """(frames, K, D) of each of these ids that has frames."""
-        return item_tables.read_frames(self._connection, side, ids, self.manifest)
+        return schema.read_frames(self._connection, side, ids, self.manifest)
 
     def caption_ids(self, ids: Iterable[str]) -> list[str]:
         """The ids, id#number, of the texts that name one of these images as their `metadata.item`."""
@@ -247,12 +226,14 @@ class Snapshot:
 
     def hashes(self, ids: Iterable[str], side: Side) -> dict[str, str | None]:
         """The content hash of each of these ids that is indexed: what has the same hash need not be encoded again."""
-        query = "SELECT id, hash FROM items WHERE side = ? AND id IN (SELECT value FROM json_each(?))"
-        return dict(self._connection.execute(query, (side, json.dumps(list(ids)))))
+        return self._read_column("hash", ids, side)
 
     def paths(self, ids: Iterable[str], side: Side) -> dict[str, str | None]:
         """The path of each of these ids that is indexed."""
-        query = "SELECT id, path FROM items WHERE side = ? AND id IN (SELECT value FROM json_each(?))"
+        return self._read_column("path", ids, side)
+
+    def _read_column(self, name: str, ids: Iterable[str], side: Side) -> dict[str, str | None]:
+        query = f"SELECT id, {name} FROM items WHERE side = ? AND id IN (SELECT value FROM json_each(?))"
         return dict(self._connection.execute(query, (side, json.dumps(list(ids)))))
 
     def every(self, side: Side | None = None, where: Filter | str | None = None) -> Iterator[IndexedItem]:
@@ -265,9 +246,8 @@ class Snapshot:
     def search_words(self, text: str, side: Side, k: int = 10, where: Filter | str | None = None) -> list[IndexedItem]:
         """The best `k` items whose caption or id holds a word of `text` and that pass the filter, by BM25."""
         condition = None if where is None else to_sql(where)
-        return [
-            self._item(row) for row in item_tables.search_words(self._connection, _COLUMNS, text, side, k, condition)
-        ]
+        rows = schema.search_words(self._connection, _COLUMNS, text, side, k, condition)
+        return [self._item(row) for row in rows]
 
     def has_items(self, side: Side) -> bool:
         """Whether there are items of a side, even if their vectors cannot be read."""
@@ -291,7 +271,7 @@ class Snapshot:
                 size += path.stat().st_size
         query = "SELECT ifnull(max(seq), 0) FROM sqlite_sequence WHERE name = 'segments'"
         (change,) = self._connection.execute(query).fetchone()
-        return Stats(sum(sides.values()), sides, dead, segments, size, item_tables.has_words(self._connection), change)
+        return Stats(sum(sides.values()), sides, dead, segments, size, schema.has_words(self._connection), change)
 
     def verify(self, progress: Progress | None = None) -> list[Damage]:
         """Verify all live rows; what is damaged, by segment and rows. The rest stays usable."""
@@ -308,25 +288,19 @@ class Snapshot:
                 except FileNotFoundError:
                     continue  # compacted away since
         try:
-            damage += item_tables.verify_frames(self._connection)
+            damage += schema.verify_frames(self._connection)
             checked = [why for (why,) in self._connection.execute("PRAGMA quick_check")]
         except sqlite3.DatabaseError as error:  # too damaged to be looked through
             checked = [str(error)]
         return damage + [Damage(schema.NAME, None, why) for why in checked if why != "ok"]
 
-    def segment_number(self, damage: Damage) -> int | None:
-        """Of the segment that a damage concerns; None where it concerns no vectors."""
-        name = _SEGMENT.fullmatch(damage.segment)
-        return None if name is None else int(name[1])
-
     def damaged_ids(self, damage: Damage) -> list[str]:
         """The ids of the items that a damage concerns."""
-        number = self.segment_number(damage)
-        if number is None:  # the database, or what was attached and can be made again
+        if damage.number is None:  # the database, or what was attached and can be made again
             return []
         rows = damage.rows or range(2**62)
         query = "SELECT id FROM items WHERE segment = ? AND row >= ? AND row < ? ORDER BY row"
-        return [key for (key,) in self._connection.execute(query, (number, rows.start, rows.stop))]
+        return [key for (key,) in self._connection.execute(query, (damage.number, rows.start, rows.stop))]
 
     def _locate(
         self, side: Side, positions: Sequence[int] | NDArray[np.integer[Any]]
@@ -353,10 +327,3 @@ class Snapshot:
 
     def __del__(self) -> None:
         self.close()
-
-
-def _arrays(cursor: sqlite3.Cursor) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Rows of two integers, in blocks: a million of them must not be a million objects at once."""
-    while block := list(islice(cursor, _MANY)):
-        pairs = np.array(block, np.int64)
-        yield pairs[:, 0], pairs[:, 1]

@@ -6,7 +6,6 @@ import json
 import os
 import sqlite3
 import threading
-import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from polysem.atomic_write import try_lock
 from polysem.search.store import schema
 from polysem.search.store.entries import Manifest, Side, VectorBatch
-from polysem.search.store.errors import IndexBusyError, SearchError
+from polysem.search.store.errors import IndexBusyError, SearchError, explain_errors, missing_index_error
 from polysem.search.store.segments import Damage, Segment
 from polysem.search.store.snapshot import Snapshot, Stats
 from polysem.search.store.writer import AddCounts, CompactReport, Writer
@@ -40,17 +39,16 @@ class Store:
         self._watch: sqlite3.Connection | None = None
         self._segments: dict[int, Segment] = {}
         self._snapshot: Snapshot | None = None
-        self._kept: weakref.ref[Snapshot] | None = None
-        self._seen = self._kept_seen = -1
-        with schema.explain_errors("open", folder):
+        self._seen = -1
+        with explain_errors("open", folder):
             if not self._path.exists():
-                raise schema.missing(folder)
+                raise missing_index_error(folder)
         try:
             if write:
                 self._lock = _acquire_lock(folder)
-                with schema.explain_errors("write to", folder):
+                with explain_errors("write to", folder):
                     self._writer = Writer(folder)
-            with schema.explain_errors("open", self._path):
+            with explain_errors("open", self._path):
                 self._watch = schema.connect(self._path, "ro")
                 self.manifest: Manifest = schema.read_manifest(self._watch, folder)
         except BaseException:
@@ -65,17 +63,16 @@ class Store:
     def create(cls, folder: str | Path, manifest: Manifest) -> Store:
         """Make an index in a folder that has none, and open it for writing."""
         folder = Path(folder)
-        with schema.explain_errors("create", folder):
+        with explain_errors("create", folder):
             folder.mkdir(parents=True, exist_ok=True)
         descriptor = _acquire_lock(folder)
         try:
-            with schema.explain_errors("create", folder / schema.NAME):
-                if _exists(folder):
+            with explain_errors("create", folder / schema.NAME):
+                if not schema.create(folder / schema.NAME, manifest):
                     raise SearchError(
                         f"{folder} holds an index already. Add to it with `polysem add`, choose another folder, or "
                         "delete it first."
                     )
-                schema.create(folder / schema.NAME, manifest)
         finally:
             os.close(descriptor)
         return cls(folder, write=True)
@@ -91,10 +88,10 @@ class Store:
 
         Between blocks nothing is held: a reader that is idle for days does not make the log of a writer grow.
         """
-        with self._guard, schema.explain_errors("read", self._path):
+        with self._guard, explain_errors("read", self._path):
             watch, held = self._connection(), self._snapshot
             # One that is held keeps its commit; else `hold` itself checks whether it is still the newest.
-            outdated = held is not None and held.is_held and schema.data_version(watch) != self._seen
+            outdated = held is not None and held.holders and schema.data_version(watch) != self._seen
             if held is None or outdated or not held.hold():
                 held, self._seen = self._newest()
                 self._snapshot = held
@@ -105,33 +102,26 @@ class Store:
 
     def snapshot(self) -> Snapshot:
         """A snapshot of the newest commit, held while it is referenced. Prefer `reading`: the log grows meanwhile."""
-        with self._guard, schema.explain_errors("read", self._path):
-            kept = None if self._kept is None else self._kept()
-            if kept is None or schema.data_version(self._connection()) != self._kept_seen:
-                kept, self._kept_seen = self._newest()
-                self._kept = weakref.ref(kept)
-            return kept
+        with self._guard, explain_errors("read", self._path):
+            return self._newest()[0]
 
     def _newest(self) -> tuple[Snapshot, int]:
         """A new snapshot, held, and the version of the data that it is of."""
         watch = self._connection()
         for _ in range(_TRIES):
             version = schema.data_version(watch)
-            newest = self._take(self._segments)
+            connection = schema.connect(self._path, "ro")
+            try:
+                connection.execute("BEGIN")  # the first SELECT fixes what it sees
+                newest = Snapshot(self.folder, connection, self._segments)
+            except BaseException:
+                connection.close()
+                raise
             # A file that is gone may have been compacted away meanwhile: then there is a newer commit.
             if not (newest.damaged and schema.data_version(watch) != version):
                 break
         self._segments = newest.segments
         return newest, version
-
-    def _take(self, known: Mapping[int, Segment]) -> Snapshot:
-        connection = schema.connect(self._path, "ro")
-        try:
-            connection.execute("BEGIN")  # the first SELECT fixes what it sees
-            return Snapshot(self.folder, connection, known)
-        except BaseException:
-            connection.close()
-            raise
 
     def _connection(self) -> sqlite3.Connection:
         if self._watch is None:
@@ -146,17 +136,17 @@ class Store:
 
     def add(self, *batches: VectorBatch) -> AddCounts:
         """Add items, all of them or, on any error, none. An id that is there on the same side is replaced."""
-        with self._guard, schema.explain_errors("add to", self.folder):
+        with self._guard, explain_errors("add to", self.folder):
             return self._writing().add(batches)
 
     def remove(self, ids: Iterable[str], side: Side | None = None, *, texts: Iterable[str] = ()) -> int:
         """Remove the items with these ids, on one side or both, and these texts, and say how many there were."""
-        with self._guard, schema.explain_errors("remove from", self.folder):
+        with self._guard, explain_errors("remove from", self.folder):
             return self._writing().remove(ids, side, texts)
 
     def compact(self) -> CompactReport:
         """Give back the space of removed items and merge small segments. Readers go on with what they have."""
-        with self._guard, schema.explain_errors("compact", self.folder):
+        with self._guard, explain_errors("compact", self.folder):
             self._snapshot, self._segments = None, {}  # files that are deleted take space while they are mapped
             return self._writing().compact()
 
@@ -165,22 +155,22 @@ class Store:
 
         Not part of any transaction: it can be built again.
         """
-        with self._guard, schema.explain_errors("write to", self.folder):
+        with self._guard, explain_errors("write to", self.folder):
             self._writing().attach(number, name, about, arrays)
 
     def write_value(self, name: str, value: Any) -> None:
         """Store a JSON value beside the index, e.g. a measured recall; `Snapshot.read_value` reads it."""
-        with self._guard, schema.explain_errors("write to", self.folder):
+        with self._guard, explain_errors("write to", self.folder):
             self._writing().write_value(name, json.dumps(value))
 
     def verify(self) -> list[Damage]:
         """Check every checksum. Names each damaged segment and its rows; the others stay usable."""
-        with schema.explain_errors("verify", self.folder), self.reading() as now:
+        with explain_errors("verify", self.folder), self.reading() as now:
             return now.verify()
 
     def stats(self) -> Stats:
         """How many items, and how large."""
-        with schema.explain_errors("read", self._path), self.reading() as now:
+        with explain_errors("read", self._path), self.reading() as now:
             return now.stats()
 
     def close(self) -> None:
@@ -211,7 +201,7 @@ class Store:
 
 def _acquire_lock(folder: Path) -> int:
     path = folder / _LOCK
-    with schema.explain_errors("write to", folder):
+    with explain_errors("write to", folder):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
     if not try_lock(descriptor):
         os.close(descriptor)
@@ -220,14 +210,3 @@ def _acquire_lock(folder: Path) -> int:
             "possible meanwhile."
         )
     return descriptor
-
-
-def _exists(folder: Path) -> bool:
-    """Whether the folder holds an index; a database whose creation was interrupted is none."""
-    if not (folder / schema.NAME).exists():
-        return False
-    connection = schema.connect(folder / schema.NAME, "rw")
-    try:
-        return schema.has_table(connection, "manifest")
-    finally:
-        connection.close()

@@ -7,18 +7,18 @@ import math
 import re
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polysem.errors import InputError
-from polysem.search.store import item_tables, schema, segments
+from polysem.search.store import schema, segments
 from polysem.search.store.entries import SIDES, Side, VectorBatch, as_rows, validate_batches
 from polysem.search.store.errors import SearchError
 from polysem.search.store.segments import (
@@ -31,7 +31,6 @@ from polysem.search.store.segments import (
     segment_path,
 )
 
-T = TypeVar("T")
 _MANY = 1000
 SEGMENT_BYTES = 2**30
 _BLOCK_BYTES = 2**24
@@ -81,24 +80,23 @@ class Writer:
 
     def _remove_leftovers(self) -> None:
         """Delete what a killed writer left: files that no committed operation refers to."""
-        named = {
-            segment_path(self.folder, number).stem for (number,) in self._db.execute("SELECT number FROM segments")
-        }
+        numbers = [number for (number,) in self._db.execute("SELECT number FROM segments")]
+        named = {segment_path(self.folder, number).stem for number in numbers}
         for path in self.folder.glob("segment-*"):
             # What is attached to a segment has its name and one of its own.
             if path.name.split(".")[0] not in named or path.suffix != ".seg":
                 with suppress(PermissionError):  # Windows keeps what a reader has mapped
                     path.unlink(missing_ok=True)
 
-    def _change(self, work: Callable[[list[Path]], T]) -> T:
-        """Run `work` in a transaction. It puts the files it makes into the list it is given."""
+    @contextmanager
+    def _change(self) -> Iterator[list[Path]]:
+        """Run the block in a transaction. It puts the files it makes into the list it is given."""
         made: list[Path] = []
         finished = False
         try:
             with schema.transaction(self._db):
-                result = work(made)
+                yield made
                 finished = True
-            return result
         except BaseException:
             # When COMMIT itself fails, a crash may yet complete it: then only the next opening knows what counts.
             if not finished:
@@ -108,14 +106,12 @@ class Writer:
             raise
 
     def add(self, batches: Sequence[VectorBatch]) -> AddCounts:
-        valid = validate_batches(batches, self.manifest)
-
-        def work(made: list[Path]) -> AddCounts:
-            replaced = 0
+        valid, replaced = validate_batches(batches, self.manifest), 0
+        with self._change() as made:
             for batch in valid:
                 rows = list(as_rows(batch.entries))
-                columns = {"vectors": Column.of(batch.vectors)}
-                columns |= {name: Column.of(np.asarray(array)) for name, array in batch.arrays.items()}
+                arrays = {"vectors": batch.vectors, **batch.arrays}
+                columns = {name: Column.of(np.asarray(array)) for name, array in arrays.items()}
                 number = self._write(batch.side, len(rows), columns, made)
                 replaced += self._delete((row[0] for row in rows), batch.side)
                 now = time.time()
@@ -124,23 +120,17 @@ class Writer:
                     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     ((number, position, batch.side, now, *row) for position, row in enumerate(rows)),
                 )
-                item_tables.add_items(self._db, number, batch.frames)
-            return AddCounts(sum(len(batch.entries) for batch in valid) - replaced, replaced)
-
-        added = self._change(work)
+                schema.add_items(self._db, number, batch.frames)
         self._merge_small()
-        return added
+        return AddCounts(sum(len(batch.entries) for batch in valid) - replaced, replaced)
 
     def remove(self, ids: Iterable[str], side: Side | None, texts: Iterable[str] = ()) -> int:
         if isinstance(ids, str):
             raise InputError(f"Give a list of ids, got the text {ids!r}.")
-        image_ids, text_ids = list(ids), list(texts)
-
-        def work(_: list[Path]) -> int:
+        image_ids = list(ids)
+        with self._change():
             removed = sum(self._delete(image_ids, each) for each in SIDES if side in (None, each))
-            return removed + self._delete(text_ids, "text")
-
-        return self._change(work)
+            return removed + self._delete(texts, "text")
 
     def attach(self, number: int, name: str, about: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         if not re.fullmatch(r"[a-z0-9_-]+", name):
@@ -151,7 +141,8 @@ class Writer:
         segments.write(path, {key: Column.of(np.asarray(array)) for key, array in arrays.items()}, about)
 
     def write_value(self, name: str, value: str) -> None:
-        self._change(lambda _: self._db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, value)))
+        with self._change():
+            self._db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, value))
 
     def _write(self, side: str, rows: int, columns: dict[str, Column], made: list[Path]) -> int:
         """Write a segment and return its number. It is durable before anything refers to it."""
@@ -178,57 +169,58 @@ class Writer:
             for _, segment, row in items:
                 dead.setdefault(segment, []).append(row)
             keys = json.dumps([key for key, _, _ in items])
-            item_tables.remove_items(self._db, keys)
+            schema.remove_items(self._db, keys)
             self._db.execute("DELETE FROM items WHERE key IN (SELECT value FROM json_each(?))", (keys,))
             count += len(items)
         for number, rows in dead.items():
-            self._mark_dead(number, rows)
+            total, bits = self._db.execute("SELECT rows, dead FROM segments WHERE number = ?", (number,)).fetchone()
+            live = live_rows(bits, total)
+            live[rows] = False
+            values = (np.packbits(~live).tobytes(), int(live.sum()), number)
+            self._db.execute("UPDATE segments SET dead = ?, live = ? WHERE number = ?", values)
         return count
-
-    def _mark_dead(self, number: int, rows: list[int]) -> None:
-        """Set the tombstones of rows of a segment."""
-        total, bits = self._db.execute("SELECT rows, dead FROM segments WHERE number = ?", (number,)).fetchone()
-        live = live_rows(bits, total)
-        live[rows] = False
-        self._db.execute(
-            "UPDATE segments SET dead = ?, live = ? WHERE number = ?",
-            (np.packbits(~live).tobytes(), int(live.sum()), number),
-        )
 
     def compact(self) -> CompactReport:
         before = self._bytes()
         done, damaged = self._rewrite(
             number for (number,) in self._db.execute("SELECT number FROM segments").fetchall()
         )
-        item_tables.optimize_words(self._db)
-        self._db.execute("VACUUM")
-        schema.shrink_log(self._db)
+        schema.shrink(self._db)
         dropped = sum(len(one.live) - one.count for one in done)
         return CompactReport(len(done), dropped, before - self._bytes(), damaged)
 
     def _merge_small(self) -> None:
-        """Merge segments of similar size when there are many: each is a file that every reader holds open."""
-        segments = self._db.execute("SELECT number, side, live, bytes FROM segments").fetchall()
-        for numbers in find_mergeable(segments):
-            # The items just added are committed: a failure here must not look as if they were not.
-            with suppress(OSError, sqlite3.Error, SearchError):
-                self._rewrite(numbers)
+        """Merge segments of one side and similar size when there are many: every reader holds each file open.
+
+        Tiers are a factor of `_MERGED` apart, so an item is copied about log(n) / log(`_MERGED`) times in its life.
+        """
+        query = "SELECT number, side, live FROM segments WHERE bytes < ?"
+        rows = self._db.execute(query, (_SMALL_BYTES,)).fetchall()
+        tiers = sorted((side, int(math.log(max(1, live), _MERGED)), number) for number, side, live in rows)
+        for _, same in groupby(tiers, key=lambda one: one[:2]):
+            numbers = [number for *_, number in same]
+            if len(numbers) >= _MERGED:
+                # The items just added are committed: a failure here must not look as if they were not.
+                with suppress(OSError, sqlite3.Error, SearchError):
+                    self._rewrite(numbers)
 
     def _rewrite(self, numbers: Iterable[int]) -> tuple[list[CompactionInput], list[Damage]]:
         """Copy the live rows of these segments into new ones and delete the files; what was done, what could not."""
         inputs, damaged = self._compaction_inputs(numbers)
-
-        def work(made: list[Path]) -> list[CompactionInput]:
-            done: list[CompactionInput] = []
+        done: list[CompactionInput] = []
+        with self._change() as made:
             for group in plan_compaction(inputs):
                 if rows := sum(one.count for one in group):
-                    number = self._write(group[0].side, rows, live_columns(group), made)
-                    self._move(group, number)
+                    number, start = self._write(group[0].side, rows, live_columns(group), made), 0
+                    for one in group:  # its items are in the new segment now
+                        moved = enumerate(np.flatnonzero(one.live).tolist(), start)
+                        self._db.executemany(
+                            "UPDATE items SET segment = ?, row = ? WHERE segment = ? AND row = ?",
+                            ((number, new, one.number, old) for new, old in moved),
+                        )
+                        start += one.count
                 self._db.executemany("DELETE FROM segments WHERE number = ?", ((one.number,) for one in group))
                 done += group
-            return done
-
-        done = self._change(work)
         for one in done:
             for path in self.folder.glob(f"{segment_path(self.folder, one.number).stem}.*"):
                 with suppress(OSError):  # the next writer deletes it
@@ -238,10 +230,9 @@ class Writer:
     def _compaction_inputs(self, numbers: Iterable[int]) -> tuple[list[CompactionInput], list[Damage]]:
         """The segments worth rewriting, and those that must not be: a new checksum would hide their damage."""
         inputs, damaged = [], []
+        query = "SELECT side, rows, dead FROM segments WHERE number = ?"
         for number in numbers:
-            side, rows, bits = self._db.execute(
-                "SELECT side, rows, dead FROM segments WHERE number = ?", (number,)
-            ).fetchone()
+            side, rows, bits = self._db.execute(query, (number,)).fetchone()
             path, live = segment_path(self.folder, number), live_rows(bits, rows)
             try:
                 one = CompactionInput(number, side, live, Segment.open(path) if live.any() else None)
@@ -250,22 +241,11 @@ class Writer:
             except (SearchError, FileNotFoundError, PermissionError) as error:
                 damaged.append(describe_unreadable(path, error))
                 continue
-            wrong = one.segment.verify(live) if one.segment and one.worth_rewriting else []
-            damaged += wrong
-            if one.worth_rewriting and not wrong:
-                inputs.append(one)
+            if one.count < rows or one.bytes < SEGMENT_BYTES // 2:  # worth rewriting
+                wrong = one.segment.verify(live) if one.segment else []
+                damaged += wrong
+                inputs += [] if wrong else [one]
         return inputs, damaged
-
-    def _move(self, group: list[CompactionInput], number: int) -> None:
-        """Point the items of a group to their rows in the new segment."""
-        start = 0
-        for one in group:
-            rows: NDArray[np.int64] = np.flatnonzero(one.live)
-            self._db.executemany(
-                "UPDATE items SET segment = ?, row = ? WHERE segment = ? AND row = ?",
-                ((number, start + offset, one.number, row) for offset, row in enumerate(rows.tolist())),
-            )
-            start += len(rows)
 
     def _bytes(self) -> int:
         return sum(path.stat().st_size for path in self.folder.glob("segment-*"))
@@ -293,61 +273,33 @@ class CompactionInput:
         return 0 if self.segment is None else self.segment.bytes * self.count // len(self.live)
 
     @property
-    def worth_rewriting(self) -> bool:
-        return self.count < len(self.live) or self.bytes < SEGMENT_BYTES // 2
-
-    @property
     def kind(self) -> tuple[Any, ...]:
         """Equal for segments that may share a file."""
         return (self.side, () if self.segment is None else self.segment.signature)
 
 
-def find_mergeable(segments: Iterable[tuple[int, str, int, int]]) -> Iterator[list[int]]:
-    """Numbers of segments (number, side, live, bytes) of one side and similar size that are worth merging.
-
-    Size tiers are a factor of `_MERGED` apart, so an item is copied about log(n) / log(`_MERGED`) times in its life.
-    """
-    small = [
-        (side, int(math.log(max(1, live), _MERGED)), number)
-        for number, side, live, size in segments
-        if size < _SMALL_BYTES
-    ]
-    for _, same in groupby(sorted(small), key=lambda one: one[:2]):
-        numbers = [number for *_, number in same]
-        if len(numbers) >= _MERGED:
-            yield numbers
-
-
 def plan_compaction(inputs: Iterable[CompactionInput]) -> Iterator[list[CompactionInput]]:
     """Groups of segments to rewrite into one each: those with tombstones, and several small ones."""
+    groups: list[list[CompactionInput]] = []
     for _, same in groupby(sorted(inputs, key=lambda one: (one.kind, one.number)), key=lambda one: one.kind):
-        group: list[CompactionInput] = []
+        groups.append([])
         for one in same:
-            if group and sum(each.bytes for each in group) + one.bytes > SEGMENT_BYTES:
-                if _is_useful(group):
-                    yield group
-                group = []
-            group.append(one)
-        if _is_useful(group):
-            yield group
-
-
-def _is_useful(group: list[CompactionInput]) -> bool:
-    return len(group) > 1 or not all(one.live.all() for one in group)
+            if sum(each.bytes for each in groups[-1]) + one.bytes > SEGMENT_BYTES:
+                groups.append([])
+            groups[-1].append(one)
+    return (group for group in groups if len(group) > 1 or not all(one.live.all() for one in group))
 
 
 def live_columns(group: list[CompactionInput]) -> dict[str, Column]:
     """The live rows of all arrays of a group, in the order of the group, read a block at a time."""
-    first = next(one.segment for one in group if one.segment is not None)
-    return {name: Column(array.dtype, array.shape[1:], _live_rows(group, name)) for name, array in first.arrays.items()}
+    used = [(one.live, one.segment) for one in group if one.segment is not None]
 
+    def read(name: str) -> Iterator[NDArray[Any]]:
+        for live, segment in used:
+            step = max(1, _BLOCK_BYTES // max(1, segment.arrays[name][:1].nbytes))
+            for start in range(0, len(live), step):
+                rows = live[start : start + step]
+                if rows.any():
+                    yield segment.read(name, range(start, start + len(rows)))[rows]
 
-def _live_rows(group: list[CompactionInput], name: str) -> Iterator[NDArray[Any]]:
-    for one in group:
-        if one.segment is None:
-            continue
-        step = max(1, _BLOCK_BYTES // max(1, one.segment.arrays[name][:1].nbytes))
-        for start in range(0, len(one.live), step):
-            live = one.live[start : start + step]
-            if live.any():
-                yield one.segment.read(name, range(start, start + len(live)))[live]
+    return {name: Column(array.dtype, array.shape[1:], read(name)) for name, array in used[0][1].arrays.items()}

@@ -6,17 +6,17 @@ import ctypes
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polysem.search.engine.scan_data import Rows, ScanItems, ScanQueries, address
-from polysem.search.engine.scoring import Scoring
+if TYPE_CHECKING:
+    from polysem.search.engine.scan import Rows, ScanItems, ScanQueries
+    from polysem.search.engine.scoring import Scoring
 
 _SOFT_BOTH_WAYS, _BOTH_WAYS, _LARGEST = 0, 1, 2  # what kernels.c makes of inner products
 _TYPES = {np.dtype("float32"): 0, np.dtype("float16"): 1, np.dtype("int8"): 2}
@@ -89,7 +89,8 @@ class Native:
             *(*items.addresses, address(query), address(norms)),
         )
 
-    def scan(self, rows: Rows, first: int, last: int, scores: NDArray[np.float32]) -> None:
+    def scan(self, scores: NDArray[np.float32], rows: Rows, first: int, last: int) -> None:
+        """Fill scores (n,) of the first to the last item (of the rows)."""
         _check(self._library.polysem_scan(self._at(), _pointer(rows), _int(first), _int(last), _pointer(scores)))
 
     def batch(self, queries: tuple[int, int], items: tuple[int, int], scores: NDArray[np.float32]) -> None:
@@ -98,7 +99,7 @@ class Native:
         _check(self._library.polysem_batch(self._at(), *numbers, _pointer(scores)))
 
     def products(
-        self, rows: NDArray[np.int64], starts: NDArray[np.int64], first: int, last: int, out: NDArray[np.float64]
+        self, rows: NDArray[np.int64], starts: NDArray[np.int64], out: NDArray[np.float64], first: int, last: int
     ) -> None:
         """Fill out (n, K, L), inner products in float64, for queries first to last: of query q with the rows from
         starts[q] to starts[q + 1]."""
@@ -109,58 +110,50 @@ class Native:
         return ctypes.byref(self._task)
 
 
-@dataclass(frozen=True)
-class Candidates:
-    """Items that may be among the k best of each of some queries, one query after the other, with exact products."""
+def find_candidates(
+    library: ctypes.CDLL,
+    arrays: Sequence[Native],
+    bounds: NDArray[np.float32],
+    slacks: Sequence[float],
+    ranks: tuple[int, int, int],
+    queries: tuple[int, int],
+    scored: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Items that may be among the k best of queries first to last: their rows, where each query's start, and exact
+    products (n, K, L). A query has no rows where there was no room for all.
 
-    rows: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    """The rows of query q are those from starts[q] to starts[q + 1]; none where there was no room for all."""
-    products: NDArray[np.float64]
-    """(n, K, L): exact."""
+    Args:
+        library: the kernels.
+        arrays: the sketches that follow the bounds, and last the vectors.
+        bounds: (Q, N); overwritten.
+        slacks: of the bounds, of each array, and of scores from exact products.
+        ranks: k; how many are scored to set the threshold, 0 where the bounds are scores; the room for each query.
+        queries: first and last.
+        scored: (Q,), filled with how many items of each query were scored.
+    """
+    (first, last), task = queries, arrays[-1]._task
+    room = (last - first) * ranks[2]
+    rows, products = np.empty(room, np.int64), np.empty((room, task.K, task.L))
+    starts = np.empty(last - first + 1, np.int64)
+    tasks = (_Task * len(arrays))(*(array._task for array in arrays))
+    status = library.polysem_decide(
+        *(tasks, _int(len(arrays)), _int(first), _int(last), _pointer(bounds), _int(bounds.shape[1])),
+        *((ctypes.c_float * len(slacks))(*slacks), *(_int(rank) for rank in ranks)),
+        *(_pointer(array) for array in (rows, products, starts, scored)),
+    )
+    _check(status)
+    return rows[: starts[-1]], starts, products[: starts[-1]]
 
-    @classmethod
-    def find(
-        cls,
-        library: ctypes.CDLL,
-        arrays: Sequence[Native],
-        bounds: NDArray[np.float32],
-        slacks: Sequence[float],
-        ranks: tuple[int, int, int],
-        queries: tuple[int, int],
-        scored: NDArray[np.int64],
-    ) -> Self:
-        """For queries first to last: bounds (Q, N), then the sketches of `arrays`, then the vectors, its last.
 
-        The bounds are overwritten. slacks: of the bounds, of each array, and of scores from exact products. ranks: k;
-        how many are scored to set the threshold, 0 where the bounds are scores themselves; the room for each query.
-        scored (Q,): filled with how many items of each query were scored.
-        """
-        (first, last), task = queries, arrays[-1]._task
-        room = (last - first) * ranks[2]
-        rows, products = np.empty(room, np.int64), np.empty((room, task.K, task.L))
-        starts = np.empty(last - first + 1, np.int64)
-        tasks = (_Task * len(arrays))(*(array._task for array in arrays))
-        status = library.polysem_decide(
-            *(tasks, _int(len(arrays)), _int(first), _int(last), _pointer(bounds), _int(bounds.shape[1])),
-            *((ctypes.c_float * len(slacks))(*slacks), *(_int(rank) for rank in ranks)),
-            *(_pointer(array) for array in (rows, products, starts, scored)),
-        )
-        _check(status)
-        count = starts[-1]
-        return cls(rows[:count], starts, products[:count])
-
-    def sort(
-        self,
-        library: ctypes.CDLL,
-        scores: NDArray[np.float64],
-        positions: NDArray[np.int64],
-        best: NDArray[np.float64],
-    ) -> None:
-        """Fill (queries, k) positions and scores with the best of each, best first."""
-        own = (self.starts, self.rows, scores)
-        queries, k = (_int(size) for size in positions.shape)
-        _check(library.polysem_order(queries, *map(_pointer, own), k, _pointer(positions), _pointer(best)))
+def sort_candidates(
+    library: ctypes.CDLL,
+    candidates: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]],
+    positions: NDArray[np.int64],
+    best: NDArray[np.float64],
+) -> None:
+    """Fill (queries, k) positions and scores with the best of each query's (starts, rows, scores), best first."""
+    queries, k = (_int(size) for size in positions.shape)
+    _check(library.polysem_order(queries, *map(_pointer, candidates), k, _pointer(positions), _pointer(best)))
 
 
 def norms(library: ctypes.CDLL, vectors: NDArray[Any], first: int, last: int) -> tuple[float, float]:
@@ -181,6 +174,11 @@ def largest(library: ctypes.CDLL, scores: NDArray[np.float32], k: int) -> NDArra
 def _check(status: int) -> None:
     if status:
         raise MemoryError("No memory for the scan. Search fewer queries at once.")
+
+
+def address(array: NDArray[Any] | None) -> int | None:
+    # Not array.ctypes.data, which is an object of its own and ten times as slow.
+    return None if array is None else int(array.__array_interface__["data"][0])
 
 
 def _pointer(array: NDArray[Any] | None) -> ctypes.c_void_p:

@@ -134,8 +134,8 @@ def test_what_is_no_list_of_queries_is_refused(index):
 class FixedTexts:
     """An encoder that gives every text the same set."""
 
-    def text(self, _: str) -> np.ndarray:
-        return vectors(1, seed=42)[0]
+    def encode_texts(self, texts: list[str]) -> np.ndarray:
+        return np.repeat(vectors(1, seed=42), len(texts), axis=0)
 
 
 @pytest.fixture

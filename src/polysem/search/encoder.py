@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from polysem.encoders.base import Encoder
 from polysem.errors import InputError, PolysemError, kind
 from polysem.models import Model, load
 from polysem.search.store import Manifest, SearchError
@@ -23,45 +22,22 @@ _ROUNDING = 1e-5
 
 def make_manifest(model: Model, source: str = "", dtype: Dtype = "float32") -> Manifest:
     """The manifest of an index of this model's vectors. source: where the model can be loaded from."""
-    images, texts = model.set_sizes
-    return Manifest(
-        fingerprint=model.fingerprint(),
-        sets={"image": images, "text": texts},
-        dim=model.dim,
-        similarity=_similarity_config(model),
-        preprocessing={"image": _preprocessing(model.image.encoder), "text": _preprocessing(model.text.encoder)},
-        model=source,
-        dtype=dtype,
-    )
-
-
-def _preprocessing(encoder: Encoder) -> dict[str, Any]:
-    """An encoder's config, for people to read; the fingerprint covers all of it."""
-    unimportant = {*encoder.without_effect, "backbone_config"}
-    return {name: value for name, value in encoder.config.items() if name not in unimportant}
-
-
-def _similarity_config(model: Model) -> dict[str, Any]:
-    """The similarity's config, with the learned values of those it trains."""
-    knobs = dict(model.similarity.config)
-    state = model.similarity.state_dict()
-    return knobs | {name: float(value) for name, value in state.items() if name in knobs and value.numel() == 1}
-
-
-def _load_features(path: Path) -> NDArray[Any]:
-    try:
-        with path.open("rb") as file:
-            features: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
-        return features
-    except Exception as error:  # a damaged header raises almost anything
-        raise InputError(f"{path}: not a readable .npy array of features ({error}).") from None
+    similarity, preprocessing = dict(model.similarity.config), {}
+    for name, value in model.similarity.state_dict().items():  # the values it has learned
+        if name in similarity and value.numel() == 1:
+            similarity[name] = float(value)
+    for side, encoder in (("image", model.image.encoder), ("text", model.text.encoder)):
+        # For people to read: the fingerprint covers all of it.
+        unimportant = {*encoder.without_effect, "backbone_config"}
+        preprocessing[side] = {name: value for name, value in encoder.config.items() if name not in unimportant}
+    sets = dict(zip(("image", "text"), model.set_sizes, strict=True))
+    return Manifest(model.fingerprint(), sets, model.dim, similarity, preprocessing, source, dtype)
 
 
 def normalise_sets(vectors: NDArray[np.float32], similarity: Mapping[str, Any]) -> NDArray[np.float32]:
     """A model's vectors as an index stores them: normalised where the similarity is the cosine, which ignores length.
 
-    Label-wise models as released do not normalise, and the engine needs unit vectors. For other similarities length
-    matters, and is left.
+    Label-wise models as released do not normalise, and the engine needs unit vectors. Other similarities read length.
     """
     if not registry.find(similarity["name"]).normalises:
         return vectors
@@ -88,35 +64,25 @@ class QueryEncoder:
 
     def _load(self) -> Model:
         source = self._given or self._manifest.model
-        if isinstance(source, Model):
-            model = source.eval()
-        elif not source:
+        if not source:
+            raise SearchError("The index does not say where its model is. Give its folder with --model or model=.")
+        wanted = self._manifest.fingerprint
+        try:
+            model = source.eval() if isinstance(source, Model) else load(source)
+        except PolysemError as error:
             raise SearchError(
-                "The index does not say where its model is. Give it: `--model FOLDER`, or `Index.open(…, model=…)`."
-            )
-        else:
-            try:
-                model = load(source)
-            except PolysemError as error:
-                raise SearchError(
-                    f"The model of this index cannot be loaded from {source}: {error} If it was moved, give its folder "
-                    f"with --model; its fingerprint is {self._manifest.fingerprint[:12]}."
-                ) from None
-        if model.fingerprint() != self._manifest.fingerprint:
+                f"The model of this index cannot be loaded from {source}: {error} If it was moved, give its folder "
+                f"with --model; its fingerprint is {wanted[:12]}."
+            ) from None
+        if model.fingerprint() != wanted:
             raise SearchError(
-                f"The index was made with another model: {self._manifest.model or 'unnamed'}, fingerprint "
-                f"{self._manifest.fingerprint[:12]}; this one has {model.fingerprint()[:12]}, and their vectors cannot "
-                "be compared. Use the index's own model, or make a new index with this one: `polysem index COLLECTION "
-                "--model THIS --out NEW`."
+                f"The index was made with another model: {self._manifest.model or 'unnamed'}, fingerprint {wanted[:12]};"
+                f" this has {model.fingerprint()[:12]}. Use the index's own model, or make another index: "
+                "`polysem index COLLECTION --model THIS --out NEW`."
             )
         return model
 
-    def text(self, text: str) -> NDArray[np.float32]:
-        """(L, D)."""
-        only: NDArray[np.float32] = self.texts([text])[0]
-        return only
-
-    def texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
+    def encode_texts(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """(Q, L, D)."""
         for text in texts:
             if not isinstance(text, str):
@@ -126,7 +92,7 @@ class QueryEncoder:
         vectors: NDArray[np.float32] = self.model.encode_texts(list(texts)).numpy()
         return normalise_sets(vectors, self._manifest.similarity)
 
-    def image(self, image: str | Path | Image.Image | NDArray[Any]) -> NDArray[np.float32]:
+    def encode_image(self, image: str | Path | Image.Image | NDArray[Any]) -> NDArray[np.float32]:
         """(K, D). A picture, or its features where the model reads those."""
         model = self.model
         if model.image.encoder.takes == "features" and isinstance(image, (str, Path)):
@@ -135,5 +101,9 @@ class QueryEncoder:
                     f"This model reads features of width {model.image.encoder.config.get('input_dim')}, not pictures: "
                     "give a .npy file of them, or search from an item of the index by its id (--item)."
                 )
-            image = _load_features(Path(image))
+            try:
+                with open(image, "rb") as file:
+                    image = np.lib.format.read_array(file, allow_pickle=False)
+            except Exception as error:  # a damaged header raises almost anything
+                raise InputError(f"{image}: not a readable .npy array of features ({error}).") from None
         return normalise_sets(model.encode_images([image])[0].numpy(), self._manifest.similarity)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,19 +16,22 @@ from PIL import Image
 from polysem._deprecated import renamed_attribute
 from polysem.data.collection import Collection
 from polysem.data.readers import open_collection
-from polysem.errors import InputError, PolysemError, kind
+from polysem.errors import InputError, kind
 from polysem.models import Model, load
 from polysem.models.video import has_frames
 from polysem.progress import Progress
-from polysem.search import audit, duplicates, id_conflicts, open_index
-from polysem.search.backend import CANDIDATES, Backend, IndexReader, Mode
+from polysem.search import duplicates, id_conflicts, open_index
+from polysem.search import query as query_steps
+from polysem.search.backend import CANDIDATES, Backend, Mode
 from polysem.search.encoder import QueryEncoder, make_manifest
 from polysem.search.filters import Filter, parse
 from polysem.search.ingest import CollectionEncoder
-from polysem.search.query import QueryOptions, first_depth, run, target_side
+from polysem.search.query import QueryOptions
 from polysem.search.results import AddReport, IndexStats, SearchResults, VerifyReport
 from polysem.search.store import CompactReport, IndexedItem, Manifest, Side, VectorBatch
 from polysem.search.store.entries import SIDES, Dtype, is_unicode
+from polysem.search.verify import NAME as AUDIT
+from polysem.search.verify import SAMPLE, verify_index
 
 _CREDITS = "credits"
 """The name of the stored value that says whom to name where items are shown."""
@@ -86,7 +89,8 @@ class Index:
         loaded = load(model) if isinstance(model, (str, Path)) else model
         if not isinstance(loaded, Model):
             raise InputError(f"Index.create() takes a model, its folder or a Manifest, got {kind(model)}.")
-        source = _absolute(model) if isinstance(model, (str, Path)) else ""
+        source = str(model) if isinstance(model, (str, Path)) else ""
+        source = str(Path(source).absolute()) if source and Path(source).exists() else source
         return cls(place, open_index.create(place, make_manifest(loaded, source, dtype), store), loaded)
 
     @classmethod
@@ -107,7 +111,7 @@ class Index:
             >>> Index.open(folder).manifest.dim
             8
         """
-        return cls(place, open_index.open_(place, write), model)
+        return cls(place, open_index.open_backend(place, write), model)
 
     @property
     def model(self) -> Model:
@@ -149,9 +153,10 @@ class Index:
             >>> index.add(batch).new, index.add(batch).replaced
             (1, 1)
         """
+        backend = self._backend
         if isinstance(source, VectorBatch):
-            added = self._backend.add(source)
-            self._backend.optimize(progress)
+            added = backend.add(source)
+            backend.optimize(progress)
             return AddReport(added.new, added.replaced, 0, 0)
         collection = source if isinstance(source, Collection) else open_collection(source)
         if prefix:
@@ -161,24 +166,23 @@ class Index:
         conflicts = list(self.find_conflicts(collection))
         if not replacing:
             id_conflicts.refuse_conflicts(conflicts)
-        reader = CollectionEncoder(self.model, features, text_features, frames=self._backend.keeps_frames)
-        new = replaced = unchanged = removed = reused = done = 0
-        skipped = list(collection.skipped)
-        credited = self._backend.read_value(_CREDITS) or []
+        encoder = CollectionEncoder(self.model, features, text_features, frames=backend.keeps_frames)
+        counts: Counter[str] = Counter()
+        skipped, credited = list(collection.skipped), backend.read_value(_CREDITS) or []
         if collection.credit and collection.credit not in credited:
-            self._backend.write_value(_CREDITS, [*credited, collection.credit])
-        for chunk in reader.read(collection, self._backend, captions):
-            added = self._backend.add(*chunk.batches)
-            stale = set(self._backend.caption_ids(chunk.captions)) - set().union(*chunk.captions.values())
-            removed += self._backend.remove(stale, "text") if stale else 0
-            new, replaced = new + added.new, replaced + added.replaced
-            unchanged, reused, done = unchanged + chunk.unchanged, reused + chunk.reused, done + chunk.items
+            backend.write_value(_CREDITS, [*credited, collection.credit])
+        for chunk in encoder.read(collection, backend, captions):
+            counts.update(backend.add(*chunk.batches)._asdict())
+            stale = set(backend.caption_ids(chunk.captions)) - set().union(*chunk.captions.values())
+            counts["removed"] += backend.remove(stale, "text") if stale else 0
+            counts.update(chunk.counts)
             skipped += chunk.skipped
             if progress is not None:
-                progress("indexing", done, len(collection))
-        self._backend.optimize(progress)
-        remark = _NO_FRAMES if has_frames(self.model.image) and not self._backend.keeps_frames else ""
-        return AddReport(new, replaced, unchanged, removed, skipped, remark, reused, conflicts)
+                progress("indexing", counts["read"], len(collection))
+        backend.optimize(progress)
+        remark = _NO_FRAMES if has_frames(self.model.image) and not backend.keeps_frames else ""
+        new, replaced, unchanged, removed = (counts[name] for name in ("new", "replaced", "unchanged", "removed"))
+        return AddReport(new, replaced, unchanged, removed, skipped, remark, counts["reused"], conflicts)
 
     def find_conflicts(self, *collections: Collection) -> Iterator[id_conflicts.IdConflict]:
         """Items that would take the id of a different file, of the index or of an earlier collection."""
@@ -254,19 +258,20 @@ class Index:
             raise InputError(f"Search for one thing: a text, an image, an item or vectors; got {len(given)} of these.")
         if hybrid and query is None:
             raise InputError("Hybrid search compares words: give a text as the query, or leave out hybrid.")
-        given_options = {"k": k, "find": find, "mode": mode, "candidates": candidates, "relevant": relevant}
-        options = self._options(where, dedupe, words=query if hybrid else None, **given_options)
+        words = query if hybrid else None
+        options = self._options(find, k, where, mode, candidates, relevant, dedupe, words)
         if query is not None:
-            encoded = self._encoder.text(query)
-        elif image is not None:
-            encoded = self._encoder.image(image)
+            encoded = self._encoder.encode_texts([query])[0]
         else:
-            encoded = np.asarray(vectors)
-        with self._backend.snapshot() as now:
+            encoded = np.asarray(vectors) if image is None else self._encoder.encode_image(image)
+        with self._backend.snapshot() as reader:
             if item is not None:
-                side = _side_of(now, item)
-                options, encoded = replace(options, item=(side, item)), now.vectors(side, [item])[0]
-            return run(now, encoded, options)
+                known = reader.find([item]) if not isinstance(item, str) or is_unicode(item) else []
+                if not known:
+                    raise InputError(f"The index holds no item {item!r}. Ids are the ones it was added with.")
+                side = known[0].side  # the image where both sides hold it
+                options, encoded = replace(options, item=(side, item)), reader.vectors(side, [item])[0]
+            return query_steps.search(reader, encoded, options)
 
     def search_many(
         self,
@@ -298,27 +303,29 @@ class Index:
         """
         if isinstance(queries, str):
             raise InputError(f"search_many() takes a list of texts or an array (Q, L, D), got the text {queries!r}.")
-        given_options = {"k": k, "find": find, "mode": mode, "candidates": candidates, "relevant": relevant}
-        options = self._options(where, dedupe, **given_options)
-        encoded = queries if isinstance(queries, np.ndarray) else self._encoder.texts(queries)
+        options = self._options(find, k, where, mode, candidates, relevant, dedupe)
+        encoded = queries if isinstance(queries, np.ndarray) else self._encoder.encode_texts(queries)
         if not len(encoded):
             return []
-        with self._backend.snapshot() as now:
-            if (options.mode or now.modes[0]) != "exact":
-                return [run(now, each, options) for each in encoded]
-            start, side = time.perf_counter(), target_side(now, find)
-            depth = first_depth(options, now.count(side, options.where))
-            ranked = now.search_batch(side, encoded, depth, where=options.where)
-            seconds = (time.perf_counter() - start) / len(ranked)
-            results = [run(now, each, options, first) for each, first in zip(encoded, ranked, strict=True)]
-            return [replace(each, seconds=each.seconds + seconds) for each in results]
+        with self._backend.snapshot() as reader:
+            return query_steps.search_many(reader, encoded, options)
 
-    def _options(self, where: str | Filter | None, dedupe: bool | float, **options: Any) -> QueryOptions:
+    def _options(
+        self,
+        find: Side | None,
+        k: int,
+        where: str | Filter | None,
+        mode: Mode | None,
+        candidates: int,
+        relevant: bool | Literal["mark"],
+        dedupe: bool | float,
+        words: str | None = None,
+    ) -> QueryOptions:
         condition = parse(where) if isinstance(where, str) else where
         threshold = duplicates.THRESHOLD if dedupe is True else dedupe or None
-        checked = QueryOptions(where=condition, dedupe=threshold, **options)
-        checked.check(tuple(self._backend.modes))
-        return checked
+        options = QueryOptions(k, find, condition, mode, candidates, relevant, threshold, words)
+        options.check(tuple(self._backend.modes))
+        return options
 
     def pictures(self, paths: Iterable[str | Path]) -> Collection:
         """These files as a collection, each once.
@@ -334,13 +341,13 @@ class Index:
 
     def sample(self, side: Side, count: int, *, seed: int = 0) -> list[IndexedItem]:
         """Up to `count` random items of a side; the same ones for the same seed."""
-        with self._backend.snapshot() as now:
-            return now.find(now.sample(side, count, seed=seed), side)
+        with self._backend.snapshot() as reader:
+            return reader.find(reader.sample(side, count, seed=seed), side)
 
     def captions(self, image: str) -> list[IndexedItem]:
         """The texts that were added as captions of the image with this id."""
-        with self._backend.snapshot() as now:
-            return now.find(now.caption_ids([image]), "text")
+        with self._backend.snapshot() as reader:
+            return reader.find(reader.caption_ids([image]), "text")
 
     def vectors(self, side: Side, ids: Sequence[str]) -> NDArray[Any]:
         """(n, K, D) sets of these ids, all of which must be indexed."""
@@ -348,36 +355,18 @@ class Index:
 
     def stats(self) -> IndexStats:
         """How large the index is, what made it, and the recall of the fast mode as last measured by `verify`."""
-        with self._backend.snapshot() as now:
-            stats, measured, credited = now.stats(), now.read_value(audit.NAME), now.read_value(_CREDITS) or []
-        changed = measured is not None and audit.state_of(stats) != (measured["items"], measured.get("change"))
+        with self._backend.snapshot() as reader:
+            stats, measured, credited = reader.stats(), reader.read_value(AUDIT), reader.read_value(_CREDITS) or []
+        changed = measured is not None and (stats.by_side, stats.change) != (measured["items"], measured.get("change"))
         size, modes = stats.bytes_per_item, self._backend.modes
         return IndexStats(*stats[:5], size, self.manifest, measured, modes, changed, stats.change, credited)
 
-    def verify(self, *, sample: int = audit.SAMPLE, progress: Progress | None = None) -> VerifyReport:
+    def verify(self, *, sample: int = SAMPLE, progress: Progress | None = None) -> VerifyReport:
         """Check every checksum, and measure recall@10 of the fast mode against the exact one on a sample.
 
         The figure is stored beside the index where it was opened for writing.
         """
-        before = self._backend.verify(progress)
-        damage = self._backend.repair(before)
-        lost: dict[str, list[str]] = {}
-        for each in damage:
-            lost.setdefault(each.segment, []).extend(self._backend.damaged_ids(each))
-        repaired = sorted({each.segment for each in before} - {each.segment for each in damage})
-        try:
-            measured = audit.measure(self._backend, sample, progress)
-        except PolysemError as error:
-            if not damage:
-                raise
-            return VerifyReport(damage, lost, None, repaired, f"The fast mode could not be measured: {error}")
-        remark = ""
-        if measured is not None and self._backend.writable:
-            try:
-                self._backend.write_value(audit.NAME, measured)
-            except PolysemError as error:  # the report matters more than storing it
-                remark = f"The figures could not be stored: {error}"
-        return VerifyReport(damage, lost, measured, repaired, remark)
+        return verify_index(self._backend, sample, progress)
 
     def close(self) -> None:
         """Close the files. Safe to call twice."""
@@ -388,16 +377,3 @@ class Index:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self.close()
-
-
-def _side_of(now: IndexReader, item: str) -> Side:
-    """The side that holds an item; the image where both do."""
-    known = now.find([item]) if not isinstance(item, str) or is_unicode(item) else []
-    if not known:
-        raise InputError(f"The index holds no item {item!r}. Ids are the ones it was added with.")
-    return known[0].side
-
-
-def _absolute(model: str | Path) -> str:
-    """The absolute path of a folder, or a name as it is."""
-    return str(Path(model).absolute()) if Path(model).exists() else str(model)

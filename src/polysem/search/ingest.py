@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from polysem.models.embedding import embed, vectors
 from polysem.models.items import FeatureItems, ImageItems, Items, StoredItems, open_store
 from polysem.models.tower import Inputs, Tower
 from polysem.models.video import embed_with_frames, has_frames
+from polysem.search.backend import IndexReader
 from polysem.search.encoder import normalise_sets
 from polysem.search.store import Entry, Side, VectorBatch
 from polysem.search.store.entries import as_rows
@@ -39,32 +41,20 @@ _BLOCK = 4
 """Images that one thread encodes together: few, so that a network's activations stay in the processor's cache."""
 
 
-class IndexedItems(Protocol):
-    """What ingesting needs to know of the index: part of a `Backend`."""
-
-    def hashes(self, ids: Iterable[str], side: Side) -> dict[str, str | None]: ...
-
-    def intact_vectors(self, side: Side, ids: Iterable[str]) -> dict[str, NDArray[Any]]: ...
-
-    def frames(self, side: Side, ids: Sequence[str]) -> dict[str, NDArray[Any]]: ...
-
-
 @dataclass(frozen=True)
 class Chunk:
-    """A part of a collection, ready to be committed: its batches, the captions of its images, and counts."""
+    """A part of a collection, ready to be committed."""
 
-    batches: list[VectorBatch]
-    captions: dict[str, set[str]]
+    batches: list[VectorBatch] = field(default_factory=list)
+    captions: dict[str, set[str]] = field(default_factory=dict)
     """For each image that came with captions, their ids: others are stale. Without any, those indexed are kept."""
-    unchanged: int
-    skipped: list[Skipped]
-    items: int
-    reused: int
-    """Items of the batches that keep their vectors, because their content is the same."""
+    skipped: list[Skipped] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    """Items read; unchanged; reused: in a batch with the vectors they have, because their content is the same."""
 
 
 class CollectionEncoder:
-    """Reads collections with one model.
+    """Encodes collections with one model.
 
     Args:
         model: encodes what has no features.
@@ -81,16 +71,13 @@ class CollectionEncoder:
         self._store = open_store(features, model.image)
         self._text_store = open_store(text_features, model.text)
 
-    def read(self, collection: Collection, index: IndexedItems, captions: bool = True) -> Iterator[Chunk]:
+    def read(self, collection: Collection, index: IndexReader, captions: bool = True) -> Iterator[Chunk]:
         """Chunk by chunk. What cannot be read or stored is skipped and named; what has not changed is not encoded."""
         self._check_content(collection)
-        with (
-            keep_freed_memory(),
-            ThreadPoolExecutor(max(2, torch.get_num_threads()), thread_name_prefix="pictures") as readers,
-        ):
-            chunk = _VIDEOS if self._frames else CHUNK
-            for start in range(0, len(collection), chunk):
-                items = [collection[i] for i in range(start, min(start + chunk, len(collection)))]
+        workers, step = max(2, torch.get_num_threads()), _VIDEOS if self._frames else CHUNK
+        with keep_freed_memory(), ThreadPoolExecutor(workers, thread_name_prefix="pictures") as readers:
+            for start in range(0, len(collection), step):
+                items = [collection[i] for i in range(start, min(start + step, len(collection)))]
                 yield self._read_chunk(items, index, readers, captions)
 
     def _check_content(self, collection: Collection) -> None:
@@ -108,77 +95,88 @@ class CollectionEncoder:
                 "`polysem train small-vse-infty-video`, or index images."
             )
 
-    def _read_chunk(self, items: list[Item], index: IndexedItems, readers: ThreadPoolExecutor, captions: bool) -> Chunk:
-        valid: list[tuple[Item, Entry]] = []
-        skipped: list[Skipped] = []
-        for item, entry in zip(items, readers.map(self._make_entry, items), strict=True):
-            if isinstance(entry, Entry):
-                valid.append((item, entry))
-            else:
-                skipped.append(Skipped(item.id, str(entry)))
-        hashes = index.hashes([item.id for item, _ in valid], "image")
-        changed = [(item, entry) for item, entry in valid if hashes.get(item.id) != entry.hash]
-        images = _reuse_vectors("image", [entry for _, entry in changed], hashes, index, self._frames)
-        reused = {entry.id for entry in images.entries}
-        count = len(reused)
-        fresh = [(item, entry) for item, entry in changed if item.id not in reused]
-        images = _concatenate(images, self._encode_images(fresh, skipped))
-        unreadable = {each.what for each in skipped}
-        caption_ids: dict[str, set[str]] = {}
-        texts: list[Entry] = []
-        for item, entry in valid:
-            if item.captions and captions and item.id not in unreadable:
-                own = _make_captions(item, entry)
-                caption_ids[item.id] = {each.id for each in own}
-                problems = [_find_problem(each) for each in own]
-                texts += [each for each, why in zip(own, problems, strict=True) if why is None]
-                skipped += [
-                    Skipped(each.id, str(why)) for each, why in zip(own, problems, strict=True) if why is not None
-                ]
-        hashes = index.hashes([each.id for each in texts], "text")
-        new = [each for each in texts if hashes.get(each.id) != each.hash]
-        captions_batch = _reuse_vectors("text", new, hashes, index, frames=False)
-        reused = {each.id for each in captions_batch.entries}
-        count += len(reused)
-        if unencoded := [each for each in new if each.id not in reused]:
-            encoded = VectorBatch("text", unencoded, self._as_units(self._encode_texts(unencoded)))
-            captions_batch = _concatenate(captions_batch, encoded)
-        unchanged = len(valid) - len(changed) + len(texts) - len(new)
-        batches = [batch for batch in (images, captions_batch) if batch.entries]
-        return Chunk(batches, caption_ids, unchanged, skipped, len(items), count)
+    def _read_chunk(self, items: list[Item], index: IndexReader, readers: ThreadPoolExecutor, captions: bool) -> Chunk:
+        chunk, by_id = Chunk(), {item.id: item for item in items}
+        chunk.counts["read"] = len(items)
 
-    def _make_entry(self, item: Item) -> Entry | InputError:
-        """An item without its vectors, or why it cannot be stored."""
+        def encode_images(entries: list[Entry]) -> VectorBatch:
+            return self._encode_images(entries, [by_id[entry.id] for entry in entries], chunk.skipped)
+
+        images = _keep_valid(readers.map(self._make_entry, items), chunk.skipped)
+        self._add_batch(chunk, "image", images, index, encode_images)
+        unreadable = {each.what for each in chunk.skipped}
+        texts: list[Entry] = []
+        for image in images:
+            item = by_id[image.id]
+            if item.captions and captions and item.id not in unreadable:
+                own = [_make_caption(item, image, number) for number in range(len(item.captions))]
+                chunk.captions[item.id] = {each.id for each in own}
+                texts += _keep_valid(((each, _find_problem(each)) for each in own), chunk.skipped)
+        self._add_batch(chunk, "text", texts, index, self._encode_texts)
+        return chunk
+
+    def _add_batch(
+        self,
+        chunk: Chunk,
+        side: Side,
+        entries: list[Entry],
+        index: IndexReader,
+        encode: Callable[[list[Entry]], VectorBatch],
+    ) -> None:
+        """Put those of these entries that are new or changed into the chunk, as one batch, which becomes one segment.
+
+        An entry whose content is indexed already keeps the vectors it has there; of a video the frames too.
+        """
+        hashes = index.hashes([entry.id for entry in entries], side)
+        changed = [entry for entry in entries if hashes.get(entry.id) != entry.hash]
+        same = [entry for entry in changed if _has_same_content(entry.hash, hashes.get(entry.id))]
+        sets = index.intact_vectors(side, [entry.id for entry in same]) if same else {}
+        frames: dict[str, Any] = {}
+        if side == "image" and self._frames:
+            frames = index.frames(side, list(sets))
+            sets = {key: sets[key] for key in sets if key in frames}
+        fresh = [entry for entry in changed if entry.id not in sets]
+        chunk.counts.update(unchanged=len(entries) - len(changed), reused=len(sets))
+        batch = encode(fresh) if fresh else None
+        if sets:
+            reused = [entry for entry in changed if entry.id in sets]
+            arrays, kept = [sets[entry.id] for entry in reused], [frames.get(entry.id) for entry in reused]
+            if batch is not None:
+                reused, arrays, kept = [*reused, *batch.entries], [*arrays, *batch.vectors], [*kept, *batch.frames]
+            batch = VectorBatch(side, reused, np.array(arrays), frames=kept if frames else ())
+        if batch is not None and batch.entries:
+            chunk.batches.append(batch)
+
+    def _make_entry(self, item: Item) -> tuple[Entry, InputError | None]:
+        """An item without its vectors, and why it cannot be stored, if so."""
         path = item.media.path
         exif = {} if item.media.is_features or is_video(path) else read_exif(path)
         metadata = {**exif, **item.metadata, **({"split": item.split} if item.split else {})}
         caption = item.captions[0] if item.captions else None
         entry = Entry(item.id, str(path.absolute()), caption, metadata, item.labels)
-        return _find_problem(entry) or replace(entry, hash=hash_entry(entry, self._hash_content(item)))
+        problem = _find_problem(entry)
+        return (entry, problem) if problem else (replace(entry, hash=hash_entry(entry, self._hash_content(item))), None)
 
     def _hash_content(self, item: Item) -> bytes:
         """sha256 of what is encoded; empty if it cannot be read."""
         try:
             if self._store is not None:
-                return _sha256(bytes(self._store[item.id].tobytes()))
+                return hashlib.sha256(self._store[item.id].tobytes()).digest()
             if item.media.is_features:
-                return _sha256(np.ascontiguousarray(load_features(item.media)).tobytes())
+                return hashlib.sha256(np.ascontiguousarray(load_features(item.media)).tobytes()).digest()
             with item.media.path.open("rb") as file:  # a video may be larger than the memory
                 return hashlib.file_digest(file, "sha256").digest()
         except (OSError, PolysemError):  # reading it to encode it says what is wrong
             return b""
 
-    def _encode_images(self, changed: list[tuple[Item, Entry]], skipped: list[Skipped]) -> VectorBatch:
-        nothing = np.empty((0, self._model.set_sizes[0], self._model.dim), np.float32)
-        if not changed:
-            return VectorBatch("image", [], nothing, frames=[])
+    def _encode_images(self, entries: list[Entry], given: list[Item], skipped: list[Skipped]) -> VectorBatch:
         unreadable: set[int] = set()
 
         def skip(row: int, error: InputError) -> None:
             unreadable.add(row)
-            skipped.append(Skipped(changed[row][0].id, str(error)))
+            skipped.append(Skipped(entries[row].id, str(error)))
 
-        items = self._items([item for item, _ in changed])
+        items = self._items(given)
         columns = embed(
             self._model.image,
             items,
@@ -187,9 +185,9 @@ class CollectionEncoder:
             block=None if self._frames else _BLOCK,
             on_skip=skip,
         )
-        entries = [entry for row, (_, entry) in enumerate(changed) if row not in unreadable]
-        sets = self._as_units(columns[0].numpy() if columns else nothing)
-        return VectorBatch("image", entries, sets, frames=columns[1] if len(columns) > 1 else [])
+        readable = [entry for row, entry in enumerate(entries) if row not in unreadable]
+        sets = self._normalise(columns[0].numpy() if columns else np.empty((0, 1, 1), np.float32))
+        return VectorBatch("image", readable, sets, frames=columns[1] if len(columns) > 1 else [])
 
     def _items(self, items: list[Item]) -> Items[Any]:
         if self._store is not None:
@@ -198,25 +196,23 @@ class CollectionEncoder:
             return FeatureItems([item.media for item in items])
         return ImageItems(self._model.image.encoder, [item.media.path for item in items])
 
-    def _as_units(self, sets: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _normalise(self, sets: NDArray[np.float32]) -> NDArray[np.float32]:
         return normalise_sets(sets, self._model.similarity.config)
 
-    def _encode_texts(self, entries: list[Entry]) -> NDArray[np.float32]:
+    def _encode_texts(self, entries: list[Entry]) -> VectorBatch:
         if self._text_store is None:
-            sets: NDArray[np.float32] = self._model.encode_texts([str(each.caption) for each in entries]).numpy()
+            sets = self._model.encode_texts([str(each.caption) for each in entries])
         else:
             stored = StoredItems(self._text_store, [each.id for each in entries])
-            sets = embed(self._model.text, stored, 4 * _BATCH)[0].numpy()
-        return sets
+            sets = embed(self._model.text, stored, 4 * _BATCH)[0]
+        return VectorBatch("text", entries, self._normalise(sets.numpy()))
 
 
-def _make_captions(item: Item, image: Entry) -> list[Entry]:
-    """Captions as items, called id#number, as in stores of caption features."""
-    captions = []
-    for number, text in enumerate(item.captions):
-        entry = Entry(caption_id(item.id, number), image.path, text, {**image.metadata, "item": item.id}, item.labels)
-        captions.append(replace(entry, hash=hash_entry(entry, _sha256(text.encode(errors="surrogatepass")))))
-    return captions
+def _make_caption(item: Item, image: Entry, number: int) -> Entry:
+    """A caption as an item, called id#number, as in stores of caption features."""
+    text, metadata = item.captions[number], {**image.metadata, "item": item.id}
+    entry = Entry(caption_id(item.id, number), image.path, text, metadata, item.labels)
+    return replace(entry, hash=hash_entry(entry, hashlib.sha256(text.encode(errors="surrogatepass")).digest()))
 
 
 def _find_problem(entry: Entry) -> InputError | None:
@@ -228,8 +224,11 @@ def _find_problem(entry: Entry) -> InputError | None:
     return None
 
 
-def _sha256(content: bytes) -> bytes:
-    return hashlib.sha256(content).digest()
+def _keep_valid(entries: Iterable[tuple[Entry, InputError | None]], skipped: list[Skipped]) -> list[Entry]:
+    """Those without a problem; the others are put among the skipped."""
+    pairs = list(entries)
+    skipped += [Skipped(entry.id, str(problem)) for entry, problem in pairs if problem is not None]
+    return [entry for entry, problem in pairs if problem is None]
 
 
 def _embed_with_frames(tower: Tower, inputs: Inputs) -> tuple[Tensor, list[NDArray[np.float16] | None]]:
@@ -239,10 +238,7 @@ def _embed_with_frames(tower: Tower, inputs: Inputs) -> tuple[Tensor, list[NDArr
 
 
 def hash_entry(entry: Entry, content: bytes) -> str:
-    """The hash of an item: of its content, and of its path, caption, metadata and labels.
-
-    content: sha256 of what is encoded, empty where it cannot be read.
-    """
+    """The hash of an item: of its content (sha256, empty where it cannot be read), and of all else known of it."""
     rest = repr((entry.path, entry.caption, sorted(entry.metadata.items(), key=str), tuple(entry.labels)))
     digest = hashlib.sha256(rest.encode(errors="surrogatepass")).hexdigest()
     return f"{content.hex()[:_CONTENT]}.{digest[:_REST]}"
@@ -252,26 +248,3 @@ def _has_same_content(one: str | None, other: str | None) -> bool:
     """Whether two hashes are of the same content."""
     content = (one or "").partition(".")[0]
     return len(content) == _CONTENT and content == (other or "").partition(".")[0]
-
-
-def _reuse_vectors(
-    side: Side, entries: Iterable[Entry], hashes: Mapping[str, str | None], index: IndexedItems, frames: bool
-) -> VectorBatch:
-    """Those of these entries whose content is indexed already, with the vectors it has there.
-
-    hashes: of the indexed items by id. frames: whether the items are videos, whose frames are needed too.
-    """
-    same = [entry for entry in entries if _has_same_content(entry.hash, hashes.get(entry.id))]
-    sets = index.intact_vectors(side, [entry.id for entry in same]) if same else {}
-    own = index.frames(side, list(sets)) if frames else {}
-    reusable = [entry for entry in same if entry.id in sets and (not frames or entry.id in own)]
-    vectors = np.array([sets[entry.id] for entry in reusable])
-    return VectorBatch(side, reusable, vectors, frames=[own[entry.id] for entry in reusable] if frames else ())
-
-
-def _concatenate(one: VectorBatch, other: VectorBatch) -> VectorBatch:
-    """Two batches of one side as one, which becomes one segment."""
-    if not one.entries or not other.entries:
-        return one if one.entries else other
-    vectors = np.concatenate([one.vectors, other.vectors])
-    return VectorBatch(one.side, [*one.entries, *other.entries], vectors, frames=[*one.frames, *other.frames])

@@ -39,14 +39,12 @@ def create(place: str | Path, manifest: Manifest, store: str | None = None) -> B
         write_text(folder / POINTER, json.dumps({"store": backend.address}, indent=2) + "\n")
     except OSError as error:
         backend.close()
-        raise SearchError(
-            f"The index was made at {backend.address}, but {folder / POINTER} cannot be written "
-            f"({error.strerror or error}). Use the address in place of the folder."
-        ) from None
+        why = f"{folder / POINTER} cannot be written ({error.strerror or error})"
+        raise SearchError(f"The index was made at {backend.address}, but {why}. Use the address instead.") from None
     return backend
 
 
-def open_(place: str | Path, write: bool = False) -> Backend:
+def open_backend(place: str | Path, write: bool = False) -> Backend:
     """Open an index, wherever it is."""
     address = _read_address(place)
     if address is None:
@@ -84,6 +82,4 @@ def _read_address(place: str | Path) -> str | None:
 
 def _check_address(address: str) -> None:
     if not address.startswith(SCHEME):
-        raise InputError(
-            f"A store is given as milvus+ and an address, e.g. milvus+http://localhost:19530/photos; got {address!r}."
-        )
+        raise InputError(f"A store is an address such as milvus+http://localhost:19530/photos, got {address!r}.")

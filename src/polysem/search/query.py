@@ -18,7 +18,7 @@ from polysem.search.engine.scoring import similarity_scores
 from polysem.search.filters import Filter, matches
 from polysem.search.relevance import Cut, find_cut
 from polysem.search.results import SearchResult, SearchResults
-from polysem.search.store import IndexedItem, Side
+from polysem.search.store import Side
 from polysem.search.store.entries import SIDES
 
 BACKGROUND = 2000
@@ -61,56 +61,68 @@ class QueryOptions:
             raise InputError("A relevance cut reads similarity scores, hybrid search gives ranks: choose one of them.")
 
 
-def target_side(now: IndexReader, find: Side | None) -> Side:
+def choose_side(reader: IndexReader, find: Side | None) -> Side:
     """The side to search: the one asked for, else the first that has items."""
     if find is not None:
         return find
-    sides = [side for side in SIDES if side in now.manifest.sets]
-    return next((side for side in sides if now.has_items(side)), sides[0])
+    sides = [side for side in SIDES if side in reader.manifest.sets]
+    return next((side for side in sides if reader.has_items(side)), sides[0])
 
 
-def first_depth(options: QueryOptions, total: int, inside: int = 0) -> int:
+def search_many(reader: IndexReader, queries: NDArray[Any], options: QueryOptions) -> list[SearchResults]:
+    """`search` for query sets (Q, L, D); in exact mode they share the work of the first ranking."""
+    if (options.mode or reader.modes[0]) != "exact":
+        return [search(reader, each, options) for each in queries]
+    start, side = time.perf_counter(), choose_side(reader, options.find)
+    depth = _first_depth(options, reader.count(side, options.where))
+    ranked = reader.search_batch(side, queries, depth, where=options.where)
+    seconds = (time.perf_counter() - start) / len(ranked)
+    results = [search(reader, each, options, first) for each, first in zip(queries, ranked, strict=True)]
+    return [replace(each, seconds=each.seconds + seconds) for each in results]
+
+
+def _first_depth(options: QueryOptions, total: int, inside: int = 0) -> int:
     """How many items the first ranking of a search holds. inside: 1 if the query's own item is among them."""
     wanted = options.k if options.dedupe is None else min(PER_RESULT * options.k, max(MOST, options.k))
     return min(wanted + inside, max(total, 1))
 
 
-def run(now: IndexReader, query: NDArray[Any], options: QueryOptions, first: Ranking | None = None) -> SearchResults:
-    """Search one snapshot for a query set (L, D).
+def search(
+    reader: IndexReader, query: NDArray[Any], options: QueryOptions, first: Ranking | None = None
+) -> SearchResults:
+    """Search one snapshot for a query set (L, D) of unit vectors; every step reads it, so they agree.
 
-    Args:
-        now: the snapshot; every step reads it, so they agree whatever is committed meanwhile.
-        query: the query's unit vectors.
-        options: the options.
-        first: the ranking of `first_depth` items, where it is known already.
+    first: the ranking of `_first_depth` items, where it is known already.
     """
     start = time.perf_counter()
-    side, where = target_side(now, options.find), options.where
-    total = now.count(side, where)
-    inside = _is_searched(now, options.item, side, where)
+    side, where = choose_side(reader, options.find), options.where
+    total, inside = reader.count(side, where), 0
+    if options.item is not None and options.item[0] == side:  # the query's own item may be one of those searched
+        for item in reader.find([options.item[1]], side):
+            inside += where is None or matches(where, {**item._asdict(), "label": list(item.labels)})
 
     def rank(depth: int) -> Ranking:
         if options.words is not None:
-            return _rank_hybrid(now, side, query, depth, options)
-        return now.search(side, query, depth, where=where, mode=options.mode, candidates=options.candidates)
+            return _rank_hybrid(reader, side, query, depth, options)
+        return reader.search(side, query, depth, where=where, mode=options.mode, candidates=options.candidates)
 
-    ranked = rank(first_depth(options, total, inside)) if first is None else first
+    ranked = rank(_first_depth(options, total, inside)) if first is None else first
     if options.dedupe is None:
-        results, stopped = _leave_out(ranked, options.item)[0], None
+        results, stopped = _make_results(ranked, options.item)[0], None
     else:
         results, ranked, stopped = _rank_distinct(rank, ranked, options, options.dedupe, total, inside)
     results = [replace(result, rank=rank) for rank, result in enumerate(results[: options.k], start=1)]
     cut: Cut | None = None
     if options.relevant:
-        background = now.sample_scores(side, query, BACKGROUND, where=where)
+        background = reader.sample_scores(side, query, BACKGROUND, where=where)
         cut = find_cut(np.array([result.score for result in results]), background, total)
         results = [replace(result, relevant=result.rank <= cut.count) for result in results]
         results = results if options.relevant == "mark" else results[: cut.count]
-    results = _add_moments(now, side, results, query)
+    results = _add_moments(reader, side, results, query)
     own = sum((each.side, each.id) == options.item for each in ranked.items)
     return SearchResults(
         results,
-        options.mode or now.modes[0],
+        options.mode or reader.modes[0],
         side,
         scored=min(ranked.scored - own, total - inside),
         of=total - inside,
@@ -122,39 +134,31 @@ def run(now: IndexReader, query: NDArray[Any], options: QueryOptions, first: Ran
     )
 
 
-def _is_searched(now: IndexReader, item: tuple[Side, str] | None, side: Side, where: Filter | None) -> int:
-    """1 if the query's own item is one of those searched, else 0."""
-    if item is None or item[0] != side:
-        return 0
-    return sum(where is None or matches(where, _as_filtered(each)) for each in now.find([item[1]], side))
-
-
-def _as_filtered(item: IndexedItem) -> dict[str, Any]:
-    return {**item._asdict(), "label": list(item.labels)}
-
-
-def _leave_out(ranked: Ranking, item: tuple[Side, str] | None) -> tuple[list[SearchResult], list[int]]:
-    """The ranking as results without ranks, but for one item; and their positions in the ranking."""
+def _make_results(ranked: Ranking, item: tuple[Side, str] | None) -> tuple[list[SearchResult], NDArray[Any]]:
+    """The ranking as results without ranks, but for one item; and their sets."""
     others = [number for number, each in enumerate(ranked.items) if (each.side, each.id) != item]
-    return [_as_result(ranked.items[number], float(ranked.scores[number])) for number in others], others
-
-
-def _as_result(item: IndexedItem, score: float) -> SearchResult:
-    return SearchResult(0, item.id, item.side, score, item.path, item.caption, item.labels, item.metadata)
+    results = []
+    for number in others:
+        of, score = ranked.items[number], float(ranked.scores[number])
+        results.append(SearchResult(0, of.id, of.side, score, of.path, of.caption, of.labels, of.metadata))
+    return results, ranked.sets[others]
 
 
 def _rank_distinct(
     rank: Callable[[int], Ranking], ranked: Ranking, options: QueryOptions, threshold: float, total: int, inside: int
 ) -> tuple[list[SearchResult], Ranking, int | None]:
-    """Results without near-duplicates, the ranking they come from and, if it ended before k, how deep it was.
+    """The best of each group of near-duplicates, the ranking they come from and, if it ended before k, how deep it was.
 
     The ranking is made twice as deep until k different results are left, or `MOST` items were looked at.
     """
     most = max(MOST, options.k) + inside
     wanted = min(PER_RESULT * options.k + inside, most)
     while True:
-        results, others = _leave_out(ranked, options.item)
-        results = _fold(results, ranked.sets[others], threshold)
+        results, sets = _make_results(ranked, options.item)
+        copies: dict[int, list[str]] = {}
+        for position, leader in enumerate(group_duplicates(sets, threshold)):
+            copies.setdefault(leader, []).extend([results[position].id] if position != leader else [])
+        results = [replace(results[leader], duplicates=tuple(own)) for leader, own in copies.items()]
         depth = min(wanted, max(total, 1))
         enough = len(results) >= options.k or depth >= total or len(ranked.items) < depth
         if enough or wanted == most:
@@ -163,25 +167,15 @@ def _rank_distinct(
         ranked = rank(min(wanted, max(total, 1)))
 
 
-def _fold(results: list[SearchResult], sets: NDArray[Any], threshold: float) -> list[SearchResult]:
-    """The best of each group of near-duplicates, with the others' ids."""
-    copies: dict[int, list[str]] = {}
-    for position, (result, leader) in enumerate(zip(results, group_duplicates(sets, threshold), strict=True)):
-        own = copies.setdefault(leader, [])
-        if position != leader:
-            own.append(result.id)
-    return [replace(results[leader], duplicates=tuple(own)) for leader, own in copies.items()]
-
-
-def _rank_hybrid(now: IndexReader, side: Side, query: NDArray[Any], count: int, options: QueryOptions) -> Ranking:
+def _rank_hybrid(reader: IndexReader, side: Side, query: NDArray[Any], count: int, options: QueryOptions) -> Ranking:
     """Reciprocal-rank fusion of the vector ranking and the word ranking: score = sum of 1 / (60 + rank).
 
     Each ranking contributes its best `FUSION_DEPTH` items (or `count`); an item that only one of them holds has the
     other's term as 0. Equal sums are in the order of the vector ranking, then of the words.
     """
     depth, where = max(count, FUSION_DEPTH), options.where
-    ranked = now.search(side, query, depth, where=where, mode=options.mode, candidates=options.candidates)
-    by_words = now.search_words(side, str(options.words), depth, where=where)
+    ranked = reader.search(side, query, depth, where=where, mode=options.mode, candidates=options.candidates)
+    by_words = reader.search_words(side, str(options.words), depth, where=where)
     items = {item.id: item for item in (*ranked.items, *by_words)}
     fused = dict.fromkeys(items, 0.0)
     for ranking in (ranked.items, by_words):
@@ -189,27 +183,26 @@ def _rank_hybrid(now: IndexReader, side: Side, query: NDArray[Any], count: int, 
             fused[item.id] += 1 / (FUSION_K + rank)
     best = sorted(fused, key=lambda key: -fused[key])[:count]
     sets = dict(zip([item.id for item in ranked.items], ranked.sets, strict=True))
-    missing = [key for key in best if key not in sets]
-    sets |= dict(zip(missing, now.vectors(side, missing), strict=True)) if missing else {}
+    others = [key for key in best if key not in sets]
+    sets |= dict(zip(others, reader.vectors(side, others), strict=True)) if others else {}
     arrays = np.stack([sets[key] for key in best]) if best else ranked.sets[:0]
     scores = np.array([fused[key] for key in best], np.float64)
     return Ranking([items[key] for key in best], scores, arrays, ranked.scored, ranked.unreadable)
 
 
-def _add_moments(now: IndexReader, side: Side, results: list[SearchResult], query: NDArray[Any]) -> list[SearchResult]:
+def _add_moments(
+    reader: IndexReader, side: Side, results: list[SearchResult], query: NDArray[Any]
+) -> list[SearchResult]:
     """The same results; those that are videos with the moment whose frames score best against the query set."""
-    frames = now.frames(side, [result.id for result in results])
+    frames = reader.frames(side, [result.id for result in results])
     if not frames:
         return results
-    # All in one go: a call for each would cost more than its scores.
-    videos = [result.id for result in results if result.id in frames]
-    sets = np.concatenate([frames[key] for key in videos])
-    scores = similarity_scores(sets, np.asarray(query, np.float32), now.manifest.similarity)
-    ends = np.cumsum([len(frames[key]) for key in videos])[:-1]
-    curves = dict(zip(videos, np.split(scores, ends), strict=True))
-    return [
-        replace(result, moment=find_moment(curves[result.id], result.metadata.get("duration")))
-        if result.id in curves
-        else result
-        for result in results
-    ]
+    videos = [result for result in results if result.id in frames]
+    sets = np.concatenate([frames[video.id] for video in videos])  # in one go: a call costs more than its scores
+    scores = similarity_scores(sets, np.asarray(query, np.float32), reader.manifest.similarity)
+    curves = np.split(scores, np.cumsum([len(frames[video.id]) for video in videos])[:-1])
+    moments = {
+        video.id: find_moment(curve, video.metadata.get("duration"))
+        for video, curve in zip(videos, curves, strict=True)
+    }
+    return [replace(result, moment=moments.get(result.id)) for result in results]

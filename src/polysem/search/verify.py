@@ -1,4 +1,4 @@
-"""The recall of the fast mode against the exact one, measured on the index itself."""
+"""Verifying an index: all checksums, and the recall of the fast mode against the exact one on the index itself."""
 
 from __future__ import annotations
 
@@ -7,19 +7,41 @@ from typing import Any
 
 import numpy as np
 
+from polysem.errors import PolysemError
 from polysem.progress import Progress
 from polysem.search.backend import CANDIDATES, Backend, Mode
-from polysem.search.store import Stats
+from polysem.search.results import VerifyReport
 from polysem.search.store.entries import SIDES
 
 NAME = "audit"
 """The name under which the figures are stored beside the index."""
-SAMPLE = 100
-K = 10
+SAMPLE, K = 100, 10
 MODES: tuple[Mode, ...] = ("exact", "fast")
 
 
-def measure(backend: Backend, sample: int = SAMPLE, progress: Progress | None = None) -> dict[str, Any] | None:
+def verify_index(backend: Backend, sample: int, progress: Progress | None = None) -> VerifyReport:
+    """Check and repair what can be; measure the fast mode, and store the figures where this may write."""
+    before = backend.verify(progress)
+    damage = backend.repair(before)
+    lost: dict[str, list[str]] = {}
+    for each in damage:
+        lost.setdefault(each.segment, []).extend(backend.damaged_ids(each))
+    repaired = sorted({each.segment for each in before} - {each.segment for each in damage})
+    try:
+        measured, remark = measure_recall(backend, sample, progress), ""
+    except PolysemError as error:
+        if not damage:
+            raise
+        return VerifyReport(damage, lost, None, repaired, f"The fast mode could not be measured: {error}")
+    if measured is not None and backend.writable:
+        try:
+            backend.write_value(NAME, measured)
+        except PolysemError as error:  # the report matters more than storing it
+            remark = f"The figures could not be stored: {error}"
+    return VerifyReport(damage, lost, measured, repaired, remark)
+
+
+def measure_recall(backend: Backend, sample: int, progress: Progress | None = None) -> dict[str, Any] | None:
     """recall@10 of fast against exact for every pair of sides that have items, with items as queries.
 
     A query that is itself among those searched is left out of both rankings. None where there is nothing to search.
@@ -53,10 +75,6 @@ def measure(backend: Backend, sample: int = SAMPLE, progress: Progress | None = 
             }
     if not recall:
         return None
-    items, change = state_of(backend.stats())
-    return {"recall": recall, "candidates": CANDIDATES, "items": items, "change": change, "measured": time.time()}
-
-
-def state_of(stats: Stats) -> tuple[dict[str, int], int]:
-    """What an audit measured: a changed index wants another audit."""
-    return stats.by_side, stats.change
+    stats = backend.stats()
+    state = {"candidates": CANDIDATES, "items": stats.by_side, "change": stats.change, "measured": time.time()}
+    return {"recall": recall, **state}

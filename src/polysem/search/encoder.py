@@ -76,8 +76,8 @@ class QueryEncoder:
             ) from None
         if model.fingerprint() != wanted:
             raise SearchError(
-                f"The index was made with another model: {self._manifest.model or 'unnamed'}, fingerprint {wanted[:12]};"
-                f" this has {model.fingerprint()[:12]}. Use the index's own model, or make another index: "
+                f"The index was made with another model, {self._manifest.model or 'unnamed'} ({wanted[:12]}); "
+                f"this has {model.fingerprint()[:12]}. Use the index's own model, or make another index: "
                 "`polysem index COLLECTION --model THIS --out NEW`."
             )
         return model

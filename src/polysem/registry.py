@@ -19,20 +19,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from pkgutil import iter_modules
 from types import UnionType
-from typing import (
-    Annotated,
-    Any,
-    ClassVar,
-    Generic,
-    Literal,
-    NoReturn,
-    Self,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, ClassVar, Generic, Literal, NoReturn, Self, TypeVar, Union, get_args, get_origin
 
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
@@ -45,8 +32,7 @@ PartT = TypeVar("PartT", bound="Part")
 P = TypeVar("P", bound="Part")
 
 ENTRY_POINTS = "polysem.parts"
-"""The entry-point group of other packages' parts. An entry point names a module, or a function without arguments; the
-parts are registered when it is imported or called."""
+"""Group of entry points that register other packages' parts: each names a module, or a function without arguments."""
 
 
 def _raise_frozen(*_: object, **__: object) -> NoReturn:
@@ -61,9 +47,6 @@ class FrozenList(list[Any]):
 
     def __reduce__(self) -> tuple[type[FrozenList], tuple[list[Any]]]:
         return FrozenList, (list(self),)
-
-    def __deepcopy__(self, _: object) -> FrozenList:
-        return self
 
 
 class Config(dict[str, Any]):
@@ -80,9 +63,6 @@ class Config(dict[str, Any]):
 
     def __reduce__(self) -> tuple[type[Config], tuple[dict[str, Any]]]:
         return Config, (dict(self),)
-
-    def __deepcopy__(self, _: object) -> Config:
-        return self
 
 
 def _freeze(value: Any) -> Any:
@@ -134,23 +114,23 @@ class Part(nn.Module, ABC):
 
     def load_official(self, state: Mapping[str, Tensor]) -> Self:
         """Take the tensors of the authors' released code under its own names; returns the part itself."""
-        own = self.translate_official(state)
-        expected = self.state_dict()
-        for name in sorted(own.keys() - expected.keys()):
-            raise InputError(
-                f"{type(self).__name__}.load_official() was given a tensor for {name!r}: it was built without it. "
-                f"It has: {', '.join(sorted(expected))}. Build it with the checkpoint's settings."
-            )
-        for name in sorted(expected.keys() - own.keys()):
-            raise InputError(
-                f"{type(self).__name__}.load_official() found no tensor for {name!r}. "
-                f"Given: {', '.join(sorted(state))}. Expected the names of the released code."
-            )
-        for name, tensor in own.items():
-            if tensor.shape != expected[name].shape:
+        own, expected = self.translate_official(state), self.state_dict()
+        call = f"{type(self).__name__}.load_official()"
+        for name in sorted(own.keys() | expected.keys()):
+            if name not in expected:
                 raise InputError(
-                    f"{type(self).__name__}.load_official(): the tensor for {name!r} has shape {tuple(tensor.shape)}, "
-                    f"this part was built for {tuple(expected[name].shape)}. Build it with the checkpoint's sizes."
+                    f"{call} was given a tensor for {name!r}: it was built without it. It has: "
+                    f"{', '.join(sorted(expected))}. Build it with the checkpoint's settings."
+                )
+            if name not in own:
+                raise InputError(
+                    f"{call} found no tensor for {name!r}. Given: {', '.join(sorted(state))}. "
+                    "Expected the names of the released code."
+                )
+            if own[name].shape != expected[name].shape:
+                raise InputError(
+                    f"{call}: the tensor for {name!r} has shape {tuple(own[name].shape)}, this part was built for "
+                    f"{tuple(expected[name].shape)}. Build it with the checkpoint's sizes."
                 )
         self.load_state_dict(own)
         return self
@@ -228,14 +208,8 @@ class Registry(Generic[PartT]):
     def check(self, name: str, **knobs: Any) -> None:
         """Raise as `build` would for the knobs given, without building: those left out may still come."""
         cls = self.find(name)
-        schema = _schema(cls, partial=True)
         knobs = {_knob_name(parameter): value for parameter, value in knobs.items()}
-        for knob in knobs.keys() - schema.model_fields.keys():
-            raise unknown(f"knob of {name!r}", knob, schema.model_fields)
-        try:
-            schema(**knobs)
-        except ValidationError as error:
-            raise ConfigError(_explain(name, error)) from None
+        _validate(name, _schema(cls, partial=True), knobs)
         cls.check_knobs(knobs)
 
     def names(self) -> tuple[str, ...]:
@@ -246,17 +220,11 @@ class Registry(Generic[PartT]):
     def describe(self, name: str) -> PartInfo:
         """A part's one-line summary and its knobs."""
         cls = self.find(name)
-        summary = (inspect.getdoc(cls) or "").split("\n", 1)[0]
-        hints = get_type_hints(cls.__init__, include_extras=True)
         knobs = tuple(
-            Knob(
-                _knob_name(parameter.name),
-                type_name(hints[parameter.name]),
-                "required" if parameter.default is parameter.empty else repr(parameter.default),
-            )
-            for parameter in _parameters(cls)
+            Knob(knob, type_name(hint), "required" if default is ... else repr(default))
+            for knob, (hint, default) in _fields(cls).items()
         )
-        return PartInfo(self.current_name(name), summary, knobs)
+        return PartInfo(self.current_name(name), (inspect.getdoc(cls) or "").split("\n", 1)[0], knobs)
 
     def find(self, name: str) -> type[PartT]:
         """The class behind a name, be it a former one."""
@@ -269,7 +237,7 @@ class Registry(Generic[PartT]):
         return self._parts[current]
 
     def current_name(self, name: str) -> str:
-        """The name a part goes by now; any other name unchanged."""
+        """The present name of a part, given a former one; any other name unchanged."""
         return self._aliases.get(name, name)
 
 
@@ -332,8 +300,13 @@ def _bounds(constraints: tuple[Any, ...]) -> Iterator[str]:
                 yield f" {sign} {bound}"
 
 
-def _parameters(cls: type[Part]) -> list[inspect.Parameter]:
-    return list(inspect.signature(cls.__init__).parameters.values())[1:]
+def _fields(cls: type[Part]) -> dict[str, tuple[Any, Any]]:
+    """Type and default of each knob, from the constructor's signature; ... for no default."""
+    parameters = list(inspect.signature(cls.__init__, eval_str=True).parameters.values())[1:]
+    return {
+        _knob_name(each.name): (each.annotation, ... if each.default is each.empty else each.default)
+        for each in parameters
+    }
 
 
 def _knob_name(parameter: str) -> str:
@@ -348,16 +321,25 @@ def _parameter_name(knob: str) -> str:
 @cache
 def _schema(cls: type[Part], partial: bool = False) -> type[BaseModel]:
     """A pydantic model of the constructor: its types are the knobs' types. partial: no knob is required."""
-    hints = get_type_hints(cls.__init__, include_extras=True)
-    required = None if partial else ...
     fields: dict[str, Any] = {
-        _knob_name(parameter.name): (
-            hints[parameter.name],
-            required if parameter.default is parameter.empty else parameter.default,
-        )
-        for parameter in _parameters(cls)
+        name: (hint, None if partial and default is ... else default) for name, (hint, default) in _fields(cls).items()
     }
     return create_model(cls.__name__, __config__=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False), **fields)
+
+
+def _validate(name: str, schema: type[BaseModel], knobs: Mapping[str, Any]) -> BaseModel:
+    """The knobs of the part `name`, checked; each error in one line: the knob, what was given, what was expected."""
+    for knob in knobs.keys() - schema.model_fields.keys():
+        raise unknown(f"knob of {name!r}", knob, schema.model_fields)
+    try:
+        return schema(**knobs)
+    except ValidationError as error:
+        problems = []
+        for detail in error.errors():
+            knob = ".".join(str(step) for step in detail["loc"]) or "knobs"
+            value = "" if detail["type"] == "missing" else f" (given: {detail['input']!r})"
+            problems.append(f"{knob}: {detail['msg']}{value}")
+    raise ConfigError(f"Cannot build {name!r}: {'; '.join(problems)}.")
 
 
 def _validate_knobs_on_construction(cls: type[Part], name: str, stored_name: str) -> None:
@@ -365,29 +347,16 @@ def _validate_knobs_on_construction(cls: type[Part], name: str, stored_name: str
     signature = inspect.signature(construct)
 
     @wraps(construct)
-    def validated(self: Part, *args: Any, **knobs: Any) -> None:
-        for knob in {_knob_name(knob) for knob in knobs} - schema.model_fields.keys():
-            raise unknown(f"knob of {name!r}", knob, schema.model_fields)
+    def construct_validated(self: Part, *args: Any, **knobs: Any) -> None:
+        given = {_parameter_name(knob): value for knob, value in knobs.items()}
         try:
-            named = {_parameter_name(knob): value for knob, value in knobs.items()}
-            bound = dict(signature.bind_partial(self, *args, **named).arguments)
-            inputs = {_knob_name(parameter): value for parameter, value in bound.items() if value is not self}
-            values = schema(**inputs).model_dump(mode="json")
-        except ValidationError as error:
-            raise ConfigError(_explain(name, error)) from None
+            bound = signature.bind_partial(self, *args, **{k: v for k, v in given.items() if k in signature.parameters})
+            inputs = {**dict(list(bound.arguments.items())[1:]), **given}
+            checked = _validate(name, schema, {_knob_name(parameter): value for parameter, value in inputs.items()})
+            values = checked.model_dump(mode="json")
         except (TypeError, PydanticSerializationError) as error:
             raise ConfigError(f"Cannot build {name!r}: {error}.") from None
         construct(self, **{_parameter_name(knob): value for knob, value in values.items()})
         self.config = Config({"name": stored_name, **values})
 
-    cls.__init__ = validated  # type: ignore[method-assign]
-
-
-def _explain(name: str, error: ValidationError) -> str:
-    """pydantic's errors in one line each: the knob, what was given, what was expected."""
-    problems = []
-    for detail in error.errors():
-        knob = ".".join(str(step) for step in detail["loc"]) or "knobs"
-        value = "" if detail["type"] == "missing" else f" (given: {detail['input']!r})"
-        problems.append(f"{knob}: {detail['msg']}{value}")
-    return f"Cannot build {name!r}: " + "; ".join(problems) + "."
+    cls.__init__ = construct_validated  # type: ignore[method-assign]

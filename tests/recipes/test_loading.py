@@ -133,8 +133,8 @@ def test_the_name_itself_can_be_overridden() -> None:
         ("=5", "--set takes path.to.key=value"),
         ("training..epochs=5", "--set takes path.to.key=value"),
         ("training.epochs=[1", "not readable YAML"),
-        ("regularisers.5.weight=1", "'5' is no place in a list of 2"),
-        ("regularisers.first.weight=1", "'first' is no place in a list of 2"),
+        ("regularisers.5.weight=1", "'5' is not a position in a list of 2"),
+        ("regularisers.first.weight=1", "'first' is not a position in a list of 2"),
     ],
 )
 def test_an_override_that_makes_no_sense_is_refused(override: str, message: str) -> None:
@@ -164,7 +164,7 @@ def test_on_is_a_key_and_no_truth_value() -> None:
         ("extends: dive\nimage:\n  pool: null\n  pool: null\n", "the key 'pool' stands twice (line 3)"),
         ("dim: [1\n", "not readable YAML"),
         ("dim: 64\n\tx: 1\n", "(line 2)"),
-        ("- dim\n", "no mapping of keys"),
+        ("- dim\n", "not a mapping"),
         ("", "is empty"),
         ("dim: !!python/object:os.system {}\n", "not readable YAML"),
     ],

@@ -7,8 +7,7 @@ from types import ModuleType
 from polysem import encoders, objectives, pooling, sets, similarity
 from polysem.encoders.base import registry as encoder_registry
 from polysem.errors import ConfigError, PolysemError, unknown
-from polysem.objectives.base import LabelObjective, Objective
-from polysem.objectives.base import Regulariser as RegulariserPart
+from polysem.objectives.base import LabelObjective, Regulariser
 from polysem.objectives.base import registry as objective_registry
 from polysem.recipes.schema import SHARED, PartConfig, Recipe, Side
 from polysem.sets.base import SetPredictor
@@ -16,6 +15,9 @@ from polysem.sets.base import registry as set_registry
 from polysem.similarity.base import registry as similarity_registry
 
 PLACES = ("encoder", "project", "pool", "sets")
+
+Predictors = list[tuple[str, type[SetPredictor], PartConfig]]
+"""Side, class and config of both set predictors; a shared one is both."""
 
 
 def check(recipe: Recipe) -> None:
@@ -29,8 +31,11 @@ def check(recipe: Recipe) -> None:
     _check_part("similarity", similarity, recipe.similarity, complete=True)
     _check_part("objective", objectives, recipe.objective, complete=True)
     _check_roles(recipe)
-    _check_labels(recipe)
-    _check_sets(recipe)
+    image = recipe.image.sets
+    text = image if recipe.text.sets["name"] == SHARED else recipe.text.sets
+    predictors = [(side, set_registry.find(part["name"]), part) for side, part in (("image", image), ("text", text))]
+    _check_labels(recipe, predictors)
+    _check_sets(recipe, predictors)
     _check_training(recipe)
 
 
@@ -65,29 +70,20 @@ def _check_side(name: str, side: Side, recipe: Recipe) -> None:
         _check_part(f"{name}.sets", sets, side.sets)
     elif own := [knob for knob in side.sets if knob != "name"]:
         raise ConfigError(
-            f"{name}.sets is shared: it is image.sets itself and has no {', '.join(own)} of its own. "
-            f"Set image.sets.{own[0]} instead."
+            f"{name}.sets is shared: it takes its {', '.join(own)} from image.sets. Set image.sets.{own[0]}."
         )
     if side.local == "encoded" and side.project is None:
         raise ConfigError(f"{name}.local=encoded means the features before {name}.project, and there is no project.")
     if (encoder.kind == "text") != (name == "text"):
-        raise ConfigError(
-            f"{name}.encoder {encoder_name!r} encodes {encoder.kind}s. `polysem parts encoders` lists all."
-        )
-    if side.augment.pixels and encoder.takes != "pixels":
-        raise ConfigError(f"{name}.augment.pixels: the encoder {encoder_name!r} takes {encoder.takes}, no pixels.")
-    if side.augment.words and encoder.takes != "tokens":
-        raise ConfigError(f"{name}.augment.words: the encoder {encoder_name!r} takes {encoder.takes}, no words.")
+        raise ConfigError(f"{name}.encoder {encoder_name!r} encodes {encoder.kind}s. See `polysem parts encoders`.")
+    for what, read in (("pixels", "pixels"), ("words", "tokens")):
+        if getattr(side.augment, what) and encoder.takes != read:
+            raise ConfigError(f"{name}.augment.{what}: the encoder {encoder_name!r} takes {encoder.takes}, no {what}.")
+    frozen, epochs = f"{name}.frozen_epochs={side.frozen_epochs}", recipe.training.epochs
     if side.frozen_epochs and _trainable(side) == "none":
-        raise ConfigError(
-            f"{name}.frozen_epochs={side.frozen_epochs} freezes the encoder for a while, but {name}.encoder.trainable "
-            "is none: it never trains. Leave one of them out."
-        )
-    if side.frozen_epochs >= recipe.training.epochs:
-        raise ConfigError(
-            f"{name}.frozen_epochs={side.frozen_epochs} outlasts training.epochs={recipe.training.epochs}: "
-            f"the encoder would never train. Say {name}.encoder.trainable=none if that is meant."
-        )
+        raise ConfigError(f"{frozen}, but {name}.encoder.trainable=none: it never trains. Leave one of them out.")
+    if side.frozen_epochs >= epochs:
+        raise ConfigError(f"{frozen} outlasts training.epochs={epochs}. To freeze it: {name}.encoder.trainable=none.")
 
 
 def _trainable(side: Side) -> object:
@@ -96,46 +92,33 @@ def _trainable(side: Side) -> object:
 
 
 def _check_roles(recipe: Recipe) -> None:
-    if not issubclass(objective_registry.find(recipe.objective["name"]), (Objective, LabelObjective)):
-        raise ConfigError(
-            f"objective: {recipe.objective['name']!r} is a regulariser; it goes with a weight into `regularisers`."
-        )
+    if issubclass(objective_registry.find(name := recipe.objective["name"]), Regulariser):
+        raise ConfigError(f"objective: {name!r} is a regulariser; it goes with a weight into `regularisers`.")
     for number, entry in enumerate(recipe.regularisers):
         _check_part(f"regularisers.{number}", objectives, {"name": entry.name, **entry.knobs}, complete=True)
-        if not issubclass(objective_registry.find(entry.name), RegulariserPart):
+        if not issubclass(objective_registry.find(entry.name), Regulariser):
             raise ConfigError(f"regularisers.{number}: {entry.name!r} is an objective, not a regulariser.")
 
 
-def _predictors(recipe: Recipe) -> list[tuple[str, type[SetPredictor], PartConfig]]:
-    """Side, class and config of both set predictors; a shared one is both."""
-    image = recipe.image.sets
-    text = image if recipe.text.sets["name"] == SHARED else recipe.text.sets
-    return [(side, set_registry.find(config["name"]), config) for side, config in (("image", image), ("text", text))]
-
-
-def _check_labels(recipe: Recipe) -> None:
+def _check_labels(recipe: Recipe, predictors: Predictors) -> None:
     """What learns labels has to predict them; masked modelling needs the tokens and what they were."""
-    (_, predictor, image), _ = predictors = _predictors(recipe)
+    _, predictor, image = predictors[0]
     if recipe.dim == "labels" and not predictor.dimensions_are_labels(image):
         embed = f" with embed={image['embed']}" if "embed" in image else ""
         raise ConfigError(
-            f"dim=labels is for vectors of class probabilities, one number for each label, as semantic_sharing makes "
-            f"them; image.sets is {image['name']!r}{embed}: give dim a number, --set dim={image.get('input_dim', 256)}."
+            f"dim=labels is for vectors with a number for each label, as semantic_sharing makes them; image.sets is "
+            f"{image['name']!r}{embed}: give dim a number, --set dim={image.get('input_dim', 256)}."
         )
     part, name = objectives.build(**recipe.objective), recipe.objective["name"]
     if not isinstance(part, LabelObjective):
         return
     if recipe.teacher is not None:
-        raise ConfigError(
-            f"teacher: a teacher's knowledge is scores of pairs, and objective {name} learns labels. Leave it out."
-        )
+        raise ConfigError(f"teacher: it teaches scores of pairs, and objective {name} learns labels. Leave it out.")
     for side, cls, config in predictors:
         if not cls.classifies:
             fitting = [known for known in sets.names() if set_registry.find(known).classifies]
-            raise ConfigError(
-                f"objective {name} learns labels, and {side}.sets {config['name']!r} predicts none. "
-                f"Take {' or '.join(fitting)}."
-            )
+            wrong = f"{side}.sets {config['name']!r} predicts none"
+            raise ConfigError(f"objective {name} learns labels, and {wrong}. Take {' or '.join(fitting)}.")
         if part.masked_weight and not cls.predicts_tokens:
             raise ConfigError(
                 f"objective.lambda={part.masked_weight} masks tokens to be predicted, and {side}.sets "
@@ -147,17 +130,15 @@ def _check_labels(recipe: Recipe) -> None:
     # Without a projection behind it the encoder gets one of its own, to the width of what follows, and that learns.
     learns = _trainable(recipe.image) != "none" or recipe.image.project is None or recipe.image.encoder.get("dim")
     if part.masked_weight and not fixed and (learns or recipe.image.augment.pixels):
-        width = image.get("input_dim", recipe.dim)
         raise ConfigError(
             f"objective.lambda={part.masked_weight} has masked regions predicted, and this image encoder's change as "
             "it trains. Freeze it (--set image.encoder.trainable=none, without image.encoder.dim and augment.pixels) "
             f"and project behind it (--set image.project.name=region --set image.project.form=linear --set "
-            f"image.project.dim={width}), or set objective.lambda=0."
+            f"image.project.dim={image.get('input_dim', recipe.dim)}), or set objective.lambda=0."
         )
 
 
-def _check_sets(recipe: Recipe) -> None:
-    predictors = _predictors(recipe)
+def _check_sets(recipe: Recipe, predictors: Predictors) -> None:
     image, text = (cls.set_size(config) for _, cls, config in predictors)
     if similarity_registry.find(recipe.similarity["name"]).single_vectors and (image, text) != (1, 1):
         fitting = [name for name in similarity.names() if not similarity_registry.find(name).single_vectors]
@@ -167,10 +148,8 @@ def _check_sets(recipe: Recipe) -> None:
         )
     for entry in recipe.regularisers:
         part = objective_registry.find(entry.name)
-        if (image, text) == (1, 1) and issubclass(part, RegulariserPart) and part.needs_sets:
-            raise ConfigError(
-                f"The regulariser {entry.name} acts between the elements of a set; here every set has one. Remove it."
-            )
+        if (image, text) == (1, 1) and issubclass(part, Regulariser) and part.needs_sets:
+            raise ConfigError(f"The regulariser {entry.name} spreads the elements of a set; here every set has one.")
     for (name, side), (_, cls, config) in zip(recipe.sides(), predictors, strict=True):
         encoder = encoder_registry.find(side.encoder["name"])
         if cls.adds_global(config) and side.pool is None and not encoder.makes_summary:
@@ -188,22 +167,19 @@ def _check_training(recipe: Recipe) -> None:
     for place in recipe.optimiser.lr_scales:
         if place not in known:
             raise unknown("place in optimiser.lr_scales", place, known)
-    schedule = recipe.schedule
-    if schedule.name == "step" and bool(schedule.milestones) == (schedule.every is not None):
+    schedule, every = recipe.schedule, recipe.schedule.every is not None
+    if schedule.name == "step" and bool(schedule.milestones) == every:
         raise ConfigError("schedule step takes either `milestones` or `every`: give one of them.")
-    if schedule.name not in ("step", "compounding") and (schedule.milestones or schedule.every is not None):
-        raise ConfigError(
-            f"schedule {schedule.name} has no use for `milestones` or `every`: leave them out, or choose step."
-        )
-    if schedule.name == "compounding" and schedule.every is None:
+    if schedule.name not in ("step", "compounding") and (schedule.milestones or every):
+        raise ConfigError(f"schedule {schedule.name} takes neither `milestones` nor `every`: leave them out.")
+    if schedule.name == "compounding" and not every:
         raise ConfigError("schedule compounding needs `every`.")
     if recipe.data.val in recipe.data.train:
         raise ConfigError(f"data.val={recipe.data.val} is also in data.train: validation would measure memory.")
     encoder = recipe.text.encoder["name"]
     if recipe.data.glove is not None and not encoder_registry.find(encoder).learns_vocabulary:
         raise ConfigError(
-            f"data.glove starts the words of a text encoder with a vocabulary of its own; text.encoder is {encoder!r}. "
-            "Leave it out."
+            f"data.glove is for encoders that learn a vocabulary; text.encoder is {encoder!r}. Leave it out."
         )
     if recipe.training.batch < 2:
         raise ConfigError("training.batch=1 leaves an image without negatives. Give at least 2.")

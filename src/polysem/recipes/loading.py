@@ -31,7 +31,7 @@ FAMILIES = {
 
 SUFFIX = ".yaml"
 HIDDEN = "_"
-"""Begins the name of a file that is no recipe by itself: what several recipes extend."""
+"""Begins the name of a file that several recipes extend and that is not one by itself."""
 
 
 def names() -> tuple[str, ...]:
@@ -123,9 +123,6 @@ def as_yaml(recipe: Recipe) -> str:
     return str(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, default_flow_style=None, width=120))
 
 
-# ------------------------------------------------------------------------------------------------------- inheritance
-
-
 def _expand(recipe: str, chain: tuple[str, ...]) -> dict[str, Any]:
     """The recipe's content merged over that of the recipe it extends."""
     if recipe in chain:
@@ -172,36 +169,21 @@ def _parse_override(override: str, content: Mapping[str, Any]) -> dict[str, Any]
     keys = path.strip().split(".")
     if not equals or not all(keys):
         raise ConfigError(f"--set takes path.to.key=value, got {override!r}. Example: --set training.epochs=5")
-    value: Any = read_value(text, override)
-    node: Any = content
-    containers: list[Any] = []
-    for key in keys:
-        containers.append(node)
-        if _is_list(node):
-            if not key.isdecimal() or int(key) >= len(node):
-                raise ConfigError(
-                    f"--set {override}: {key!r} is no place in a list of {len(node)}. Count from 0 to {len(node) - 1}."
-                )
-            node = node[int(key)]
-        else:
-            node = node.get(key, {}) if isinstance(node, Mapping) else {}
-    for key, container in zip(reversed(keys), reversed(containers), strict=True):
-        if _is_list(container):
-            entries = list(container)
-            old = entries[int(key)]
-            both = isinstance(old, dict) and isinstance(value, Mapping)
-            entries[int(key)] = _merge(old, value, f"entry {key}") if both else value
-            value = entries
-        else:
-            value = {key: value}
-    return dict(value)
+    value = read_value(text, override)
 
+    def nest(node: Any, keys: list[str]) -> Any:
+        if not keys:
+            return value
+        key, *rest = keys
+        if isinstance(node, str) or not isinstance(node, Sequence):
+            return {key: nest(node.get(key, {}) if isinstance(node, Mapping) else {}, rest)}
+        if not key.isdecimal() or int(key) >= len(node):
+            raise ConfigError(f"--set {override}: {key!r} is not a position in a list of {len(node)}, counted from 0.")
+        old, new = node[int(key)], nest(node[int(key)], rest)
+        both = isinstance(old, dict) and isinstance(new, Mapping)
+        return [*node[: int(key)], _merge(old, new, f"entry {key}") if both else new, *node[int(key) + 1 :]]
 
-def _is_list(node: Any) -> bool:
-    return isinstance(node, Sequence) and not isinstance(node, str)
-
-
-# -------------------------------------------------------------------------------------------------------------- YAML
+    return dict(nest(content, keys))
 
 
 class _Loader(yaml.SafeLoader):
@@ -214,11 +196,8 @@ _Loader.yaml_implicit_resolvers = {
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver(_BOOL, re.compile(r"^(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
-    list("-+0123456789."),
-)
+_FLOAT = re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
 
 
 def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -237,19 +216,12 @@ def read_yaml(text: str, origin: str) -> dict[str, Any]:
     try:
         content = yaml.load(text, Loader=_Loader)  # a SafeLoader: plain data only
     except yaml.YAMLError as error:
-        raise ConfigError(f"The recipe {origin} is not readable YAML: {_locate(error)}.") from None
+        problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
+        where = f"{problem} (line {mark.line + 1})" if problem and mark else str(error).splitlines()[0]
+        raise ConfigError(f"The recipe {origin} is not readable YAML: {where}.") from None
     if not isinstance(content, dict):
-        raise ConfigError(
-            f"The recipe {origin} is empty or no mapping of keys. `polysem recipes show vse-infty` is one."
-        )
+        raise ConfigError(f"The recipe {origin} is empty or not a mapping: see `polysem recipes show vse-infty`.")
     return content
-
-
-def _locate(error: yaml.YAMLError) -> str:
-    problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
-    if problem is None or mark is None:
-        return str(error).splitlines()[0]
-    return f"{problem} (line {mark.line + 1})"
 
 
 def read_value(text: str, override: str) -> Any:
@@ -260,13 +232,11 @@ def read_value(text: str, override: str) -> Any:
         raise ConfigError(f"--set {override}: the value is not readable YAML. Quote it.") from None
 
 
-# ------------------------------------------------------------------------------------------------------------ errors
-
-
 def _explain(error: ValidationError) -> ConfigError:
     problems = []
     for detail in error.errors():
-        path = ".".join(str(step) for step in detail["loc"] if not _is_tag(step))
+        # pydantic names the branch of a union in the path, such as "constrained-int" or "literal['one','all']".
+        path = ".".join(str(step) for step in detail["loc"] if not re.search(r"\[|constrained|^(int|str)$", str(step)))
         if detail["type"] == "extra_forbidden":
             key = str(detail["loc"][-1])
             problems.append(str(unknown(f"key {path!r} in a recipe:", key, _siblings(detail["loc"][:-1]))))
@@ -275,11 +245,6 @@ def _explain(error: ValidationError) -> ConfigError:
         else:
             problems.append(f"{path}: {detail['msg']} (given: {detail['input']!r}).")
     return ConfigError(" ".join(dict.fromkeys(problems)))
-
-
-def _is_tag(step: int | str) -> bool:
-    """pydantic names the branch of a union in the path, such as "constrained-int" or "literal['one','all']"."""
-    return isinstance(step, str) and ("[" in step or "constrained" in step or step in ("int", "str"))
 
 
 def _siblings(path: tuple[int | str, ...]) -> list[str]:

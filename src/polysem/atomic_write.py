@@ -18,14 +18,9 @@ except ImportError:  # Windows: nothing keeps two writers of one file apart ther
 
 @contextmanager
 def replace_file(path: Path, durable: bool = False) -> Iterator[Path]:
-    """Replace `path` atomically by what the block writes to the path it is given.
+    """Replace `path` atomically by what the block writes to the temporary path beside it, which has the same ending.
 
-    Args:
-        path: the file to create or replace.
-        durable: flush the file and its folder entry to disk before returning.
-
-    Returns:
-        A context with a temporary path beside `path`, with the same ending. A block that fails leaves `path` alone.
+    A block that fails leaves `path` alone. durable: flush the file and its folder entry to disk before returning.
     """
     partial = path.with_name(f".{path.stem}.partial{path.suffix}")
     try:
@@ -105,9 +100,7 @@ def try_lock(descriptor: int) -> bool:
 def hold_lock(path: Path, busy: Exception) -> Iterator[None]:
     """Hold the exclusive lock of a folder, or of a file that is created if missing, within the block.
 
-    Args:
-        path: what to lock.
-        busy: raised if another process holds the lock.
+    busy: raised if another process holds the lock.
     """
     if fcntl is None:
         yield

@@ -37,36 +37,28 @@ class LocalFeatures:
         if is_tracing():  # a graph cannot refuse its input
             return
         values, mask = self.values, self.mask
-        _check_values(values)
+        require_float(values, "LocalFeatures.values", "(items, tokens, dim)", "Convert arrays with torch.from_numpy().")
         if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != values.shape[:2]:
             raise InputError(
                 f"LocalFeatures.mask must be a bool tensor of shape {tuple(values.shape[:2])} (True = real token), "
                 f"got {kind(mask)}. From lengths: LocalFeatures.from_lengths()."
             )
         if mask.device != values.device:
-            raise InputError(
-                f"LocalFeatures.values are on {values.device} but the mask is on {mask.device}. "
-                "Move one of them with .to()."
-            )
-
+            raise InputError(f"LocalFeatures.values are on {values.device}, the mask on {mask.device}: use .to().")
         if self.summary is not None and (self.summary.ndim != 2 or len(self.summary) != len(values)):
-            raise InputError(
-                f"LocalFeatures.summary must be ({len(values)}, dim), one vector per item, "
-                f"got shape {tuple(self.summary.shape)}."
-            )
+            got = f"got shape {tuple(self.summary.shape)}"
+            raise InputError(f"LocalFeatures.summary must be ({len(values)}, dim), one vector per item, {got}.")
 
     @classmethod
     def from_lengths(cls, values: Tensor, lengths: Tensor | Sequence[int]) -> LocalFeatures:
         """Features whose first `lengths[b]` tokens are real."""
-        _check_values(values)
+        require_float(values, "LocalFeatures.values", "(items, tokens, dim)", "Convert arrays with torch.from_numpy().")
         lengths = torch.as_tensor(lengths, device=values.device)
         if lengths.shape != values.shape[:1]:
             raise InputError(f"Expected {values.shape[0]} lengths, one per item, got {lengths.numel()}.")
         if lengths.is_floating_point() or bool((lengths < 0).any()) or bool((lengths > values.shape[1]).any()):
-            raise InputError(
-                f"Lengths must be whole numbers from 0 to {values.shape[1]} (the padded length), "
-                f"got {lengths.tolist()}."
-            )
+            most = f"{values.shape[1]} (the padded length)"
+            raise InputError(f"Lengths must be whole numbers from 0 to {most}, got {lengths.tolist()}.")
         return cls(values, torch.arange(values.shape[1], device=values.device) < lengths[:, None])
 
     @classmethod
@@ -74,14 +66,9 @@ class LocalFeatures:
         """Pad a list of (n_i, D) tensors with zeros into one batch."""
         if not items:
             raise InputError("LocalFeatures.from_list() got an empty list; give at least one (tokens, dim) tensor.")
-        for item in items:
-            if not isinstance(item, Tensor):
-                raise InputError(
-                    f"Every item must be a (tokens, dim) tensor, got {kind(item)}; use torch.from_numpy()."
-                )
-        shapes = [tuple(item.shape) for item in items]
+        shapes = [tuple(item.shape) if isinstance(item, Tensor) else (kind(item),) for item in items]
         if any(len(shape) != 2 or shape[1] != shapes[0][1] for shape in shapes):
-            raise InputError(f"Every item must be (tokens, dim) with one common dim, got shapes {shapes}.")
+            raise InputError(f"Every item must be a (tokens, dim) tensor with one common dim, got {shapes}.")
         values = torch.nn.utils.rnn.pad_sequence(list(items), batch_first=True)
         return cls.from_lengths(values, [shape[0] for shape in shapes])
 
@@ -108,9 +95,7 @@ class LocalFeatures:
         if is_tracing():
             return
         if dim is not None and dim != self.dim:
-            raise InputError(
-                f"This part was built for features of width {dim}, got {self.dim}. Rebuild it or project them."
-            )
+            raise InputError(f"This part takes features of width {dim}, got {self.dim}. Rebuild it or project them.")
         if len(self) == 0:
             raise InputError("Got a batch without items; give at least one.")
         empty = ~self.mask.any(1)
@@ -130,12 +115,10 @@ class LocalFeatures:
                 )
 
 
-def _check_values(values: object) -> None:
-    if not isinstance(values, Tensor) or values.ndim != 3 or not values.is_floating_point():
-        raise InputError(
-            f"LocalFeatures.values must be a floating-point (items, tokens, dim) tensor, got {kind(values)}. "
-            "Convert arrays with torch.from_numpy()."
-        )
+def require_float(x: object, what: str, axes: str, remedy: str = "") -> None:
+    """Raise unless x is a floating-point tensor with as many axes as `axes` names, such as "(items, tokens, dim)"."""
+    if not isinstance(x, Tensor) or x.ndim != axes.count(",") + 1 or not x.is_floating_point():
+        raise InputError(f"{what} must be a floating-point {axes} tensor, got {kind(x)}. {remedy}".rstrip())
 
 
 def require_features(features: object, part: object) -> LocalFeatures:

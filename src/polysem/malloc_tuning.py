@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 # Of malloc.h, where they are macros.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -3, -4, -8
-_MB = 2**20
+_KEEP = ((_ARENA_MAX, 1), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**30))
+_RESTORE = ((_ARENA_MAX, 0), (_MMAP_MAX, 65536), (_MMAP_THRESHOLD, 2**25), (_TRIM_THRESHOLD, 2**26))
 
 
 @contextmanager
@@ -29,16 +30,11 @@ def keep_freed_memory() -> Iterator[None]:
     except (AttributeError, OSError, TypeError):  # not glibc
         yield
         return
-    for option, value in ((_ARENA_MAX, 1), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, 1024 * _MB)):
+    for option, value in _KEEP:
         change(option, value)
     try:
         yield
     finally:
-        for option, value in (
-            (_ARENA_MAX, 0),
-            (_MMAP_MAX, 65536),
-            (_MMAP_THRESHOLD, 32 * _MB),
-            (_TRIM_THRESHOLD, 64 * _MB),
-        ):
+        for option, value in _RESTORE:
             change(option, value)
         give_back(ctypes.c_size_t(0))

@@ -149,21 +149,17 @@ def _self_attention(attention: nn.MultiheadAttention, x: Tensor, mask: Tensor) -
     projected = F.linear(x, attention.in_proj_weight, attention.in_proj_bias)
     query, key, value = projected.view(items, tokens, 3, attention.num_heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
     weights = softmax(query @ key.transpose(-1, -2) / attention.head_dim**0.5, mask[:, None, None], dim=-1)
-    mixed: Tensor = attention.out_proj((weights @ value).transpose(1, 2).flatten(2))
-    return mixed
+    return torch.as_tensor(attention.out_proj((weights @ value).transpose(1, 2).flatten(2)))
 
 
 def _feed_forward(layer: nn.TransformerEncoderLayer, x: Tensor) -> Tensor:
-    hidden: Tensor = layer.linear2(layer.activation(layer.linear1(x)))
-    return hidden
+    return torch.as_tensor(layer.linear2(layer.activation(layer.linear1(x))))
 
 
 def batch_norm(norm: nn.BatchNorm1d, rows: Tensor) -> Tensor:
     """Batch norm of real tokens (M, D). A single one has no variance, so in training too it meets the running ones."""
     if norm.training and len(rows) == 1 and distributed.world_size() == 1:
-        return F.batch_norm(
-            rows, norm.running_mean, norm.running_var, norm.weight, norm.bias, training=False, eps=norm.eps
-        )
+        return F.batch_norm(rows, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
     if norm.training and distributed.world_size() > 1:
         return _batch_norm_of_all(norm, rows)
     normed: Tensor = norm(rows)

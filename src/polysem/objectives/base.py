@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from polysem.errors import InputError, NonFiniteError, kind
+from polysem.features import require_float
 from polysem.registry import Part, Registry
 
 registry: Registry[Part] = Registry("objective")
@@ -50,8 +51,7 @@ class Objective(Part):
         self.epoch = epoch
 
     def forward(self, scores: Tensor, positives: Tensor) -> Loss:
-        if not isinstance(scores, Tensor) or scores.ndim != 2 or not scores.is_floating_point():
-            raise InputError(f"Scores must be a floating-point (images, texts) tensor, got {kind(scores)}.")
+        require_float(scores, "Scores", "(images, texts)")
         if not isinstance(positives, Tensor) or positives.dtype != torch.bool or positives.shape != scores.shape:
             raise InputError(
                 f"Positives must be a bool mask of the scores' shape {tuple(scores.shape)}, got {kind(positives)}. "
@@ -80,10 +80,9 @@ class Regulariser(Part):
 
     def forward(self, images: Tensor, texts: Tensor) -> Loss:
         for side, x in (("images", images), ("texts", texts)):
-            if not isinstance(x, Tensor) or x.ndim != 3 or not x.is_floating_point() or x.numel() == 0:
-                raise InputError(
-                    f"{type(self).__name__} takes floating-point {side} of (items, set size, dim), got {kind(x)}."
-                )
+            require_float(x, f"{type(self).__name__}: {side}", "(items, set size, dim)")
+            if x.numel() == 0:
+                raise InputError(f"{type(self).__name__}: {side} are empty, {kind(x)}. Give at least one set.")
             if not bool(x.detach().isfinite().all()):
                 raise NonFiniteError(f"{type(self).__name__}: {side} hold NaN or infinity. Check the learning rate.")
         if images.shape[2] != texts.shape[2]:

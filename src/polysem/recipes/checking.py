@@ -69,9 +69,7 @@ def _check_side(name: str, side: Side, recipe: Recipe) -> None:
     if name == "image" or side.sets.get("name") != SHARED:
         _check_part(f"{name}.sets", sets, side.sets)
     elif own := [knob for knob in side.sets if knob != "name"]:
-        raise ConfigError(
-            f"{name}.sets is shared: it takes its {', '.join(own)} from image.sets. Set image.sets.{own[0]}."
-        )
+        raise ConfigError(f"{name}.sets is shared: it takes no {', '.join(own)}. Set image.sets.{own[0]} instead.")
     if side.local == "encoded" and side.project is None:
         raise ConfigError(f"{name}.local=encoded means the features before {name}.project, and there is no project.")
     if (encoder.kind == "text") != (name == "text"):
@@ -178,8 +176,6 @@ def _check_training(recipe: Recipe) -> None:
         raise ConfigError(f"data.val={recipe.data.val} is also in data.train: validation would measure memory.")
     encoder = recipe.text.encoder["name"]
     if recipe.data.glove is not None and not encoder_registry.find(encoder).learns_vocabulary:
-        raise ConfigError(
-            f"data.glove is for encoders that learn a vocabulary; text.encoder is {encoder!r}. Leave it out."
-        )
+        raise ConfigError(f"data.glove is for an encoder that learns its words, not {encoder!r}. Leave it out.")
     if recipe.training.batch < 2:
         raise ConfigError("training.batch=1 leaves an image without negatives. Give at least 2.")

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from polysem import cpu_blocks
 from polysem.errors import ConfigError, InputError, kind, unknown
+from polysem.features import require_float
 from polysem.registry import Part, Registry
 
 registry: Registry[Similarity] = Registry("similarity")
@@ -206,11 +207,10 @@ def _block_size(a: Tensor, b: Tensor, values: int, copies: int, most_pairs: floa
 
 def _check_sides(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     for side, x in (("first", a), ("second", b)):
-        if not isinstance(x, Tensor) or x.ndim != 3 or not x.is_floating_point() or x.shape[1] == 0:
-            raise InputError(
-                f"The {side} argument of scores() must be a floating-point (items, set size, dim) tensor, "
-                f"got {kind(x)}. The set of one item: x[None]; single vectors are sets of one: x[:, None]."
-            )
+        remedy = "The set of one item: x[None]; single vectors are sets of one: x[:, None]."
+        require_float(x, f"The {side} argument of scores()", "(items, set size, dim)", remedy)
+        if x.shape[1] == 0:
+            raise InputError(f"The {side} argument of scores() holds empty sets, {kind(x)}.")
     if a.shape[2] != b.shape[2] or a.device != b.device:
         raise InputError(
             f"Both sides need one width and device, got {a.shape[2]} on {a.device} and {b.shape[2]} on {b.device}. "

@@ -45,7 +45,8 @@ class _AllReduce(torch.autograd.Function):
         dist.all_reduce(summed)
         return summed
 
-    backward = forward  # the sum is in the loss of every process: each gets the gradients of all
+    # The sum is in the loss of every process: each gets the gradients of all.
+    backward = forward  # type: ignore[assignment]
 
 
 def all_reduce(own: Tensor) -> Tensor:

@@ -61,19 +61,17 @@ def embed(
     path = None if cache is None else Path(cache)
     if path is not None and path.exists():
         return _read(path, key)
-    total = len(collection) + len(collection.captions)
+    counts, total = (len(collection), len(collection.captions)), len(collection) + len(collection.captions)
+    report, text_store = progress or ignore, open_store(text_features, model.text)
     images = collection_images(model.image.encoder, collection, open_store(features, model.image))
-    text_store = open_store(text_features, model.text)
     texts = collection_texts(model.text.encoder, collection, text_store, by_length=True)
     text_batch = SENTENCE_BATCH if text_store is None else FEATURE_BATCH
-    report = progress or ignore
-    image_columns = _embed(model.image, images, FEATURE_BATCH, section(report, 0, len(collection), total))
-    text_columns = _embed(
-        model.text, texts, text_batch, section(report, len(collection), len(collection.captions), total)
-    )
-    columns = {"image": image_columns, "text": text_columns}
+    columns = {
+        "image": _embed(model.image, images, FEATURE_BATCH, section(report, 0, counts[0], total)),
+        "text": _embed(model.text, texts, text_batch, section(report, *counts, total)),
+    }
     predictions = {side: parts[1] for side, parts in columns.items() if len(parts) > 1}
-    embeddings = Embeddings(image_columns[0], text_columns[0], predictions)
+    embeddings = Embeddings(columns["image"][0], columns["text"][0], predictions)
     if path is not None:
         _write(path, embeddings, key)
     return embeddings
@@ -106,23 +104,22 @@ def _read(path: Path, key: dict[str, str]) -> Embeddings:
     try:
         with safe_open(path, framework="pt") as file:
             known = file.metadata() or {}
+            maker = known.get("fingerprint", "unknown")[:12]
             differences = {
-                "fingerprint": f"were made by another model (fingerprint {known.get('fingerprint', 'unknown')[:12]}) "
-                f"than this one ({key['fingerprint'][:12]}). Delete the file to make them again, or give another "
-                "--embeddings.",
-                "items": "are of other items or captions than these. Check --data and --split, or give another "
-                "--embeddings.",
-                "features": "were made of other pictures or features: files have changed, or a feature store is given "
-                "now and was not then. Delete the file to make them again.",
+                "fingerprint": f"were made by another model (fingerprint {maker}) than this one "
+                f"({key['fingerprint'][:12]})",
+                "items": "are of other items or captions than these: check --data and --split",
+                "features": "were made of other pictures or features, or without the feature store that is given now",
             }
             for name, difference in differences.items():
                 if known.get(name) != key[name]:
-                    raise InputError(f"The embeddings in {path} {difference}")
+                    remedy = "Delete the file to make them again, or give another --embeddings."
+                    raise InputError(f"The embeddings in {path} {difference}. {remedy}")
             held = set(file.keys())
             predictions = {side: file.get_tensor(f"{side}_classes") for side in SIDES if f"{side}_classes" in held}
             return Embeddings(file.get_tensor("images"), file.get_tensor("texts"), predictions)
     except (OSError, SafetensorError) as error:
-        raise InputError(f"{path} is no file of embeddings ({error}). Give another --embeddings.") from None
+        raise InputError(f"{path} does not hold embeddings ({error}). Give another --embeddings.") from None
 
 
 def _write(path: Path, embeddings: Embeddings, key: dict[str, str]) -> None:

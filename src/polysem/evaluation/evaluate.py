@@ -16,7 +16,7 @@ from polysem.data.readers import open_collection
 from polysem.errors import InputError, kind
 from polysem.evaluation import protocols
 from polysem.evaluation.embeddings import embed
-from polysem.evaluation.protocols import ModelScores, Protocol, ProtocolResult
+from polysem.evaluation.protocols import ModelScores, Protocol
 from polysem.evaluation.reports import significance, trec
 from polysem.evaluation.rescoring import Rescoring
 from polysem.evaluation.result import Evaluation
@@ -83,41 +83,30 @@ def evaluate(
     items, split_name = select_split(collection, split, models, default)
     gallery = chosen.gallery(items)
     names = [Path(m).name or str(m) if isinstance(m, (str, Path)) else type(m).__name__ for m in members]
-    image_stores = _one_each(features, len(members), "features")
-    text_stores = _one_each(text_features, len(members), "text")
+    stores = [_one_each(each, len(members), of) for each, of in ((features, "features"), (text_features, "text"))]
     report = progress or ignore
     scored = [
-        _score(*member, gallery, embeddings, report)
-        for member in zip(sources, names, image_stores, text_stores, strict=True)
+        _score(source, name, gallery, report, features=images, text_features=texts, cache=embeddings)
+        for source, name, images, texts in zip(sources, names, *stores, strict=True)
     ]
-    result = chosen.measure(
-        _ensemble(scored),
-        gallery,
-        split_name,
-        rescoring=rescoring,
-        keep=trec.DEPTH if trec_folder is not None else 0,
-        progress=report,
-    )
+    keep = trec.DEPTH if trec_folder is not None else 0
+    how = {"rescoring": rescoring, "keep": keep, "progress": report}
+    result = chosen.measure(_ensemble(scored), gallery, split_name, **how)
     if trec_folder is not None:
-        trec.export_trec(result.rankings, gallery, Path(trec_folder), tag=scored[0].name)
+        trec.export_trec(result.rankings, gallery, Path(trec_folder), tag=names[0])
     trained = max((_trained_share(model, gallery) for model in models), default=0.0)
-    evaluation = _evaluation(result, scored, trained)
-    return replace(evaluation, intervals=significance.intervals(evaluation)) if intervals else evaluation
-
-
-def _evaluation(result: ProtocolResult, members: list[ModelScores], trained: float) -> Evaluation:
-    """trained: the share of the gallery that a model was trained on."""
-    stamp = replace(result.stamp, members=len(members))
+    remarks = result.stamp.remarks
     if trained > 0:
         much = "THIS SPLIT" if trained > 0.95 else f"{max(1, round(100 * trained))} % OF THIS SPLIT"
-        stamp = stamp.with_remark(f"TRAINED ON {much}")
-    return Evaluation(
-        " + ".join(each.name for each in members),
-        stamp,
+        remarks = (*remarks, f"TRAINED ON {much}")
+    evaluation = Evaluation(
+        " + ".join(names),
+        replace(result.stamp, members=len(members), remarks=remarks),
         result.metrics,
         result.per_query,
-        facts=members[0].facts if len(members) == 1 else {"members": [dict(each.facts) for each in members]},
+        facts=scored[0].facts if len(scored) == 1 else {"members": [dict(each.facts) for each in scored]},
     )
+    return replace(evaluation, intervals=significance.intervals(evaluation)) if intervals else evaluation
 
 
 def _open(member: Any) -> Model | Scores:
@@ -145,8 +134,7 @@ def select_split(
                 f"{collection.name} has no splits, so no {wanted!r}. Take --split all, or --split val for the tenth "
                 "that training holds out by id."
             )
-        trained_here = any(_trained_share(model, collection) > 0 for model in models)
-        if wanted == "val" or (wanted is None and trained_here):
+        if wanted == "val" or (wanted is None and any(_trained_share(model, collection) > 0 for model in models)):
             return collection.hold_out()[0], HELD_OUT_NAME
         return collection, "all"
     if wanted is None:
@@ -161,43 +149,25 @@ def _trained_share(model: Model, items: Collection) -> float:
 
 def _one_each(stores: Store | Sequence[Store], count: int, option: str) -> list[Store]:
     each = [stores] if stores is None or isinstance(stores, (str, Path)) else list(stores)
-    if len(each) == 1 and count > 1:
-        each = each * count
+    each = each * count if len(each) == 1 else each
     if len(each) != count:
         raise InputError(f"{len(each)} stores of {option} for {count} models: give one for all, or one for each.")
     return each
 
 
-def _score(
-    source: Model | Scores,
-    name: str,
-    features: Store,
-    text_features: Store,
-    gallery: Collection,
-    cache: str | Path | None,
-    progress: Progress,
-) -> ModelScores:
+def _score(source: Model | Scores, name: str, gallery: Collection, progress: Progress, **stores: Any) -> ModelScores:
+    """stores: features, text_features and cache of `embed`."""
     if isinstance(source, Scores):
         return ModelScores(name, source)
-    embeddings = embed(
-        source,
-        gallery,
-        features=features,
-        text_features=text_features,
-        cache=cache,
-        progress=lambda _, done, total: progress(f"encoding with {name}", done, total),
+    vectors = embed(
+        source, gallery, progress=lambda _, done, total: progress(f"encoding with {name}", done, total), **stores
     )
-    similarity, images, texts = source.similarity, embeddings.images, embeddings.texts
+    similarity, sides = source.similarity, {"image": vectors.images, "text": vectors.texts}
     return ModelScores(
         name,
-        EmbeddingScores(images, texts, similarity),
-        within={
-            "image": EmbeddingScores(images, images, similarity),
-            "text": EmbeddingScores(texts, texts, similarity),
-        },
-        predictions={**embeddings.predictions, "classes": source.labels}
-        if source.labels and embeddings.predictions
-        else {},
+        EmbeddingScores(vectors.images, vectors.texts, similarity),
+        within={side: EmbeddingScores(own, own, similarity) for side, own in sides.items()},
+        predictions={**vectors.predictions, "classes": source.labels} if source.labels and vectors.predictions else {},
         facts={
             "set_sizes": list(source.set_sizes),
             "dim": source.dim,

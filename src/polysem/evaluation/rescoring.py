@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from polysem.evaluation.score_matrix import Floats, Rows, Scores
 from polysem.evaluation.top_k import TopK
 
 Method = Literal["dual-softmax", "query-bank", "csls"]
-METHODS = ("dual-softmax", "query-bank", "csls")
+METHODS = get_args(Method)
 _ROWS = 256
 
 
@@ -59,10 +59,10 @@ class Rescoring:
         """Re-score a matrix whose rows are the queries."""
         if self.method == "csls":
             return _BiasedScores(scores, 2.0, _highest_mean(scores, self.neighbours))
-        spread = _log_sum_exp(scores, self.temperature)
-        if self.method == "dual-softmax":
-            return _BiasedScores(scores, 2.0, self.temperature * spread)
-        return _BiasedScores(scores, 1.0, self.temperature * spread)
+        spread = np.full(scores.shape[1], -np.inf)  # log-sum-exp over the queries
+        for block in _blocks(scores):
+            spread = np.logaddexp(spread, logsumexp(block.astype(np.float64) / self.temperature))
+        return _BiasedScores(scores, 2.0 if self.method == "dual-softmax" else 1.0, self.temperature * spread)
 
 
 class _BiasedScores(Scores):
@@ -83,14 +83,6 @@ def _blocks(scores: Scores) -> Iterator[Floats]:
         if np.isposinf(block.max()):
             raise InputError("A score is infinite: re-scoring compares how far scores are apart. Leave --rescore out.")
         yield block
-
-
-def _log_sum_exp(scores: Scores, temperature: float) -> npt.NDArray[np.float64]:
-    """(G,) over the queries."""
-    total = np.full(scores.shape[1], -np.inf)
-    for block in _blocks(scores):
-        total = np.logaddexp(total, logsumexp(block.astype(np.float64) / temperature))
-    return total
 
 
 def logsumexp(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

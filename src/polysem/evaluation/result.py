@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +64,6 @@ class Stamp:
             parts.append(f"ties {self.ties}")
         return ", ".join([*parts, *self.remarks])
 
-    def with_remark(self, remark: str) -> Stamp:
-        return replace(self, remarks=(*self.remarks, remark))
-
     def as_dict(self) -> dict[str, Any]:
         """JSON-able; "stamp" is the text."""
         return {**asdict(self), "remarks": list(self.remarks), "stamp": str(self)}
@@ -108,7 +105,7 @@ class Evaluation:
     def as_dict(self) -> dict[str, Any]:
         """JSON-able: stamp, metrics and intervals. Each metric is also there by its path, such as "i2t.r1"; what could
         not be measured is null."""
-        metrics = _without_nan(self.metrics)
+        metrics = _replace_nan(self.metrics)
         content: dict[str, Any] = {
             "model": self.model,
             "protocol": self.stamp.as_dict(),
@@ -117,7 +114,7 @@ class Evaluation:
         if self.facts:
             content["facts"] = dict(self.facts)
         if self.intervals:
-            content["intervals"] = _without_nan({name: list(pair) for name, pair in self.intervals.items()})
+            content["intervals"] = _replace_nan({name: list(pair) for name, pair in self.intervals.items()})
         return content
 
 
@@ -155,15 +152,15 @@ def read_evaluation(path: str | Path) -> Evaluation:
         raise InputError(f"Cannot read {path}: {error.strerror or error}.") from None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(
-            f"{path} is no evaluation ({type(error).__name__}: {error}). Write one with "
+            f"{path} does not hold an evaluation ({type(error).__name__}: {error}). Write one with "
             f"`polysem eval MODEL --data DATA --json > {path}`."
         ) from None
 
 
-def _without_nan(value: Any) -> Any:
-    """NaN is not JSON."""
+def _replace_nan(value: Any) -> Any:
+    """NaN is not JSON: null instead."""
     if isinstance(value, Mapping):
-        return {name: _without_nan(each) for name, each in value.items()}
+        return {name: _replace_nan(each) for name, each in value.items()}
     if isinstance(value, list):
-        return [_without_nan(each) for each in value]
+        return [_replace_nan(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -141,7 +141,7 @@ def test_an_evaluation_from_a_file_has_intervals_but_no_test(tmp_path: Path) -> 
 @pytest.mark.parametrize("content", ["[]", "{}", "no json", '{"model": "a", "protocol": {"x": 1}, "metrics": {}}'])
 def test_a_file_that_holds_no_evaluation_is_refused(content: str, tmp_path: Path) -> None:
     (tmp_path / "it.json").write_text(content, encoding="utf-8")
-    with pytest.raises(InputError, match=r"it\.json is no evaluation .*polysem eval"):
+    with pytest.raises(InputError, match=r"it\.json does not hold an evaluation .*polysem eval"):
         read_evaluation(tmp_path / "it.json")
     with pytest.raises(InputError, match="There is no file"):
         read_evaluation(tmp_path / "absent.json")

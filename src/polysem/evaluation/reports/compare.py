@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -124,25 +125,31 @@ def compare(
             f"These were not measured alike, so they cannot share a table:\n{stamps}\n"
             "Measure them under one protocol, or ask for separate tables (polysem compare --separate)."
         )
-    evaluations = [_with_intervals(each, seed) for each in evaluations]
+    evaluations = [
+        replace(each, intervals=significance.intervals(each, seed=seed))
+        if each.per_query and not each.intervals
+        else each
+        for each in evaluations
+    ]
+    values = [flatten_metrics(each.metrics) for each in evaluations]
+    values = [{path: float(v) for path, v in each.items() if v is not None and not math.isnan(v)} for each in values]
     if columns is COLUMNS:  # of these, those that the protocol measures
-        columns = _default_columns(evaluations)
-    table = {path: _column(evaluations, path, alpha, seed) for path in columns}
+        is_labels = any(each.stamp.protocol.startswith("labels") for each in evaluations)
+        columns = _default_columns(list(dict.fromkeys(chain.from_iterable(values))), is_labels)
+    table = {path: _column(evaluations, [each.get(path) for each in values], path, alpha, seed) for path in columns}
     rows = tuple(
         ComparisonRow(each.model, embedding_kind(each.facts), {path: cells[row] for path, cells in table.items()})
         for row, each in enumerate(evaluations)
     )
-    return Comparison(_stamp(evaluations), tuple(columns), rows, tuple(_notes(evaluations)), alpha)
+    stamp, notes = _summarise_stamps(evaluations)
+    return Comparison(stamp, tuple(columns), rows, notes, alpha)
 
 
-def _default_columns(evaluations: Sequence[Evaluation]) -> Sequence[str]:
+def _default_columns(known: Sequence[str], is_labels: bool) -> Sequence[str]:
     """Where labels were measured: NDCG and mAP both ways and micro-F1 of each side. Else the recalls and RSUM."""
-    known = [path for each in evaluations for path in flatten_metrics(each.metrics) if _value(each, path) is not None]
-    if any(each.stamp.protocol.startswith("labels") for each in evaluations):
-        wanted = re.compile(r"(i2t|t2i)\.(ndcg\d+|map)|micro_f1\.\w+")
-        if labels := [path for path in dict.fromkeys(known) if wanted.fullmatch(path)]:
-            return labels
-    return [path for path in COLUMNS if path in known] or COLUMNS
+    wanted = re.compile(r"(i2t|t2i)\.(ndcg\d+|map)|micro_f1\.\w+")
+    labels = [path for path in known if is_labels and wanted.fullmatch(path)]
+    return labels or [path for path in COLUMNS if path in known] or COLUMNS
 
 
 def compare_separately(
@@ -165,12 +172,6 @@ def embedding_kind(facts: Mapping[str, Any]) -> str:
     return f"set {images} and {texts}"
 
 
-def _with_intervals(evaluation: Evaluation, seed: int) -> Evaluation:
-    if evaluation.intervals or not evaluation.per_query:
-        return evaluation
-    return replace(evaluation, intervals=significance.intervals(evaluation, seed=seed))
-
-
 def _group_by_stamp(evaluations: Sequence[Evaluation]) -> list[list[Evaluation]]:
     groups: dict[Stamp, list[Evaluation]] = {}
     for each in evaluations:
@@ -178,35 +179,27 @@ def _group_by_stamp(evaluations: Sequence[Evaluation]) -> list[list[Evaluation]]
     return list(groups.values())
 
 
-def _stamp(evaluations: Sequence[Evaluation]) -> Stamp:
-    """What holds for all; `_notes` says the rest."""
-    first = evaluations[0].stamp
-    chosen = {each.stamp.selected_on for each in evaluations}
-    members = {each.stamp.members for each in evaluations}
-    return replace(
-        first,
-        selected_on=first.selected_on if len(chosen) == 1 else "different splits",
-        members=first.members if len(members) == 1 else 1,
-    )
-
-
-def _notes(evaluations: Sequence[Evaluation]) -> list[str]:
-    common, notes = _stamp(evaluations), []
+def _summarise_stamps(evaluations: Sequence[Evaluation]) -> tuple[Stamp, tuple[str, ...]]:
+    """What holds for all, and notes on what differs."""
+    first, notes = evaluations[0].stamp, []
+    if len({each.stamp.selected_on for each in evaluations}) > 1:
+        first = replace(first, selected_on="different splits")
+    if len({each.stamp.members for each in evaluations}) > 1:
+        first = replace(first, members=1)
     for each in evaluations:
         chosen, members = each.stamp.selected_on, each.stamp.members
-        if chosen != common.selected_on:
-            notes.append(
-                f"{each.model}: " + ("selection unknown." if chosen == "unknown" else f"selected on {chosen}.")
-            )
-        if members != common.members:
+        if chosen != first.selected_on:
+            notes.append(f"{each.model}: {'selection unknown' if chosen == 'unknown' else f'selected on {chosen}'}.")
+        if members != first.members:
             notes.append(f"{each.model}: mean of {members} models.")
         if not each.per_query and len(evaluations) > 1:
             notes.append(f"{each.model}: not tested, since its file does not hold the values of each query.")
-    return notes
+    return first, tuple(notes)
 
 
-def _column(evaluations: Sequence[Evaluation], path: str, alpha: float, seed: int) -> list[ComparisonCell]:
-    values = [_value(each, path) for each in evaluations]
+def _column(
+    evaluations: Sequence[Evaluation], values: Sequence[float | None], path: str, alpha: float, seed: int
+) -> list[ComparisonCell]:
     sign = -1 if path.rpartition(".")[2] in _LOWER_IS_BETTER else 1
     good = {row: sign * value for row, value in enumerate(values) if value is not None}
     if not good:
@@ -214,7 +207,13 @@ def _column(evaluations: Sequence[Evaluation], path: str, alpha: float, seed: in
     printed = {row: round(value, DIGITS) for row, value in good.items()}
     # A model alone is not the best of anything.
     best = sorted(set(printed.values()), reverse=True)[:2] if len(good) > 1 else []
-    ps = _p_values(evaluations, max(good, key=good.__getitem__), path, seed)
+    # p of each row against the best one, where both have the values of each query.
+    top = max(good, key=good.__getitem__)
+    needed = set(significance.RSUM if path == "rsum" else (path,))
+    known = [row for row, each in enumerate(evaluations) if needed <= significance.list_paths(each)]
+    rows = [row for row in known if row != top and top in known]
+    tests = [significance.paired_p(evaluations[top], evaluations[row], path, seed=seed) for row in rows]
+    ps = dict(zip(rows, significance.holm(tests), strict=True))
     return [
         ComparisonCell(
             values[row],
@@ -225,27 +224,3 @@ def _column(evaluations: Sequence[Evaluation], path: str, alpha: float, seed: in
         )
         for row, each in enumerate(evaluations)
     ]
-
-
-def _p_values(evaluations: Sequence[Evaluation], best: int, path: str, seed: int) -> dict[int, float]:
-    """p of each row against the best one, where both have the values of each query."""
-    rows = [
-        row
-        for row, each in enumerate(evaluations)
-        if row != best and _has_query_values(each, path) and _has_query_values(evaluations[best], path)
-    ]
-    ps = [significance.paired_p(evaluations[best], evaluations[row], path, seed=seed) for row in rows]
-    return dict(zip(rows, significance.holm(ps), strict=True))
-
-
-def _has_query_values(evaluation: Evaluation, path: str) -> bool:
-    parts = significance.RSUM if path == "rsum" else (path,)
-    return all(
-        way in evaluation.per_query and name in evaluation.per_query[way].values
-        for way, _, name in (part.rpartition(".") for part in parts)
-    )
-
-
-def _value(evaluation: Evaluation, path: str) -> float | None:
-    value = flatten_metrics(evaluation.metrics).get(path)
-    return None if value is None or math.isnan(value) else float(value)  # NaN is the mean over no query

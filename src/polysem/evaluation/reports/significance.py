@@ -33,15 +33,19 @@ def intervals(
     Each resample draws as many items as there are, with replacement. Where all queries agree, as at a recall of 100 %,
     the interval has no width: the bootstrap knows only what it saw.
     """
-    _check(resamples)
     if not 0 < level < 1:
         raise ConfigError(f"level is a share between 0 and 1, such as 0.95; got {level}.")
     sums, counts = _per_item(evaluation)
-    columns = np.stack([*sums.values(), *counts.values()], axis=1)
-    drawn = np.concatenate([times @ columns for times in _drawn(len(columns), resamples, seed)])
-    queries = dict(zip(counts, drawn.T[len(sums) :], strict=True))
+    columns, random, totals = np.stack([*sums.values(), *counts.values()], axis=1), np.random.default_rng(seed), []
+    items = len(columns)
+    for rows in _blocks(items, resamples):
+        drawn = random.integers(items, size=(rows, items)) + items * np.arange(rows)[:, None]
+        times = np.bincount(drawn.ravel(), minlength=rows * items).reshape(rows, items)  # how often each was drawn
+        totals.append(times.astype(np.float64) @ columns)
+    by_column = np.concatenate(totals).T
+    queries = dict(zip(counts, by_column[len(sums) :], strict=True))
     with np.errstate(invalid="ignore"):  # a resample of few items may hold no query of a direction
-        figures = {path: total / queries[_way(path)] for path, total in zip(sums, drawn.T, strict=False)}
+        figures = {path: total / queries[_way(path)] for path, total in zip(sums, by_column, strict=False)}
     if figures.keys() >= set(RSUM):
         figures = {"rsum": np.sum([figures[path] for path in RSUM], axis=0), **figures}
     tail = (1 - level) / 2
@@ -59,16 +63,15 @@ def paired_p(a: Evaluation, b: Evaluation, metric: str = "rsum", resamples: int 
         a, b: Evaluations of the same queries.
         metric: "rsum", or one such as "i2t.r1".
     """
-    _check(resamples)
     _check_same_queries(a, b)
     difference = _shares(a, metric) - _shares(b, metric)
     observed = abs(difference.sum())
     difference = difference[difference != 0]  # a sign makes no difference to the others
     equal = 1e-9 * np.abs(difference).sum()  # sums of hits are often equal, but not to the last bit
-    reached = sum(
-        int(np.count_nonzero(np.abs(signs @ difference) >= observed - equal))
-        for signs in _signs(len(difference), resamples, seed)
-    )
+    reached, random = 0, np.random.default_rng(seed)
+    for rows in _blocks(len(difference), resamples):
+        signs = 2 * random.integers(2, size=(rows, len(difference)), dtype=np.int8).astype(np.float64) - 1
+        reached += int(np.count_nonzero(np.abs(signs @ difference) >= observed - equal))
     return (reached + 1) / (resamples + 1)
 
 
@@ -84,7 +87,12 @@ def holm(ps: Sequence[float]) -> list[float]:
     order = np.argsort(values)
     corrected = np.empty_like(values)
     corrected[order] = np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1)).clip(max=1)
-    return [float(p) for p in corrected]
+    return corrected.tolist()  # type: ignore[no-any-return]
+
+
+def list_paths(evaluation: Evaluation) -> set[str]:
+    """The metrics that it holds of each query, such as "i2t.r1"."""
+    return {f"{way}.{name}" for way, each in evaluation.per_query.items() for name in each.values}
 
 
 def _per_item(evaluation: Evaluation) -> tuple[dict[str, Values], dict[str, Values]]:
@@ -92,8 +100,8 @@ def _per_item(evaluation: Evaluation) -> tuple[dict[str, Values], dict[str, Valu
     queries: Mapping[str, PerQuery] = {way: each for way, each in evaluation.per_query.items() if len(each.clusters)}
     if not queries:
         raise InputError(
-            f"The evaluation of {evaluation.model} does not hold the values of each query, as one read from a file "
-            "does not. Evaluate the model itself."
+            f"The evaluation of {evaluation.model} does not hold the values of each query; those read from files never "
+            "do. Evaluate the model itself."
         )
     items = np.unique(np.concatenate([each.clusters for each in queries.values()]))
     sums: dict[str, Values] = {}
@@ -120,30 +128,13 @@ def _way(path: str) -> str:
     return path.rpartition(".")[0]
 
 
-def _drawn(items: int, resamples: int, seed: int) -> Iterator[Values]:
-    """(b, items) how often each item was drawn, for some resamples at a time."""
-    random = np.random.default_rng(seed)
-    for rows in _blocks(items, resamples):
-        drawn = random.integers(items, size=(rows, items)) + items * np.arange(rows)[:, None]
-        yield np.bincount(drawn.ravel(), minlength=rows * items).reshape(rows, items).astype(np.float64)
-
-
-def _signs(items: int, resamples: int, seed: int) -> Iterator[Values]:
-    """(b, items) of -1 and 1, for some resamples at a time."""
-    random = np.random.default_rng(seed)
-    for rows in _blocks(items, resamples):
-        yield 2 * random.integers(2, size=(rows, items), dtype=np.int8).astype(np.float64) - 1
-
-
 def _blocks(items: int, resamples: int) -> Iterator[int]:
+    """How many resamples to take at a time."""
+    if resamples < 1:
+        raise ConfigError(f"resamples must be at least 1, got {resamples}. The usual number is 1000 or more.")
     most = max(1, _ELEMENTS // max(1, items))
     for first in range(0, resamples, most):
         yield min(most, resamples - first)
-
-
-def _check(resamples: int) -> None:
-    if resamples < 1:
-        raise ConfigError(f"resamples must be at least 1, got {resamples}. The usual number is 1000 or more.")
 
 
 def _check_same_queries(a: Evaluation, b: Evaluation) -> None:
@@ -154,15 +145,11 @@ def _check_same_queries(a: Evaluation, b: Evaluation) -> None:
             f"{a.model} and {b.model} did not answer the same queries ({detail}), so their difference cannot be tested "
             "item by item. Evaluate both on the same data, split and protocol."
         )
-    ways = {way for each in (a, b) for way in each.per_query}
-    if a.per_query and b.per_query and not all(_same_items(a, b, way) for way in ways):
+    same = a.per_query.keys() == b.per_query.keys() and all(
+        np.array_equal(each.clusters, b.per_query[way].clusters) for way, each in a.per_query.items()
+    )
+    if a.per_query and b.per_query and not same:
         raise InputError(
             f"{a.model} and {b.model} carry the same stamp but have different queries, so their data differs. "
             "Evaluate both on the same collection."
         )
-
-
-def _same_items(a: Evaluation, b: Evaluation, way: str) -> bool:
-    if way not in a.per_query or way not in b.per_query:
-        return False
-    return np.array_equal(a.per_query[way].clusters, b.per_query[way].clusters)

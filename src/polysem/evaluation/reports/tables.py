@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable
 from dataclasses import asdict
 from itertools import groupby
 from typing import Any
@@ -13,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from polysem.evaluation.reports.compare import DIGITS, Comparison, ComparisonCell
+from polysem.evaluation.reports.compare import DIGITS, Comparison, ComparisonRow
 
 WAYS = {"i2t": "image → text", "t2i": "text → image", "i2i": "image → image", "t2t": "text → text"}
 METRICS = {
@@ -29,6 +28,9 @@ METRICS = {
 _AT = {"r": "R", "recall": "Recall", "ndcg": "NDCG", "precision": "P"}
 MARK = "†"
 EMPTY = "–"
+_MARKDOWN_MARKS = ("{}", "**{}**", "*{}*")
+"""Of any figure, the best and the second."""
+_LATEX_MARKS = ("{}", r"\textbf{{{}}}", r"\underline{{{}}}")
 _LATEX = {
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
     "\\": r"\textbackslash{}",
@@ -44,14 +46,18 @@ _LATEX = {
 
 
 def as_rich(comparison: Comparison, styled: bool = True) -> Table:
-    """styled: mark by bold and underlined; else, for what is no terminal, as Markdown does."""
+    """styled: mark by bold and underlined; else, where the output is not a terminal, as Markdown does."""
     marks = ("Bold", "underlined") if styled else ("**", "*")
     table = Table("Model", "Embedding", title=Text(str(comparison.stamp)), title_justify="left")
     table.caption, table.caption_justify = Text("\n".join(legend(comparison, *marks))), "left"
     for path in comparison.columns:
         table.add_column(f"{_short(path)}\n{metric_name(path)}", justify="right")
     for row in comparison.rows:
-        cells = (_rich_cell(comparison, row.cells[path], path, styled) for path in comparison.columns)
+        cells = [Text(cell) for cell in _cells(comparison, row, _MARKDOWN_MARKS)]
+        for column, path in enumerate(comparison.columns if styled else ()):
+            value, behind = _figure(comparison, row, path)
+            style = ("", "bold", "underline")[row.cells[path].place or 0]
+            cells[column] = Text.assemble((value, style), behind.replace(" [", "\n["))  # narrow enough for a terminal
         table.add_row(Text(row.model), row.embedding, *cells)
     return table
 
@@ -66,46 +72,47 @@ def as_plain(comparison: Comparison) -> str:
 
 def as_markdown(comparison: Comparison) -> str:
     headings = (f"{_short(path)} {metric_name(path)}".strip() for path in comparison.columns)
-    lines = [
-        f"{_escape_markdown(str(comparison.stamp))}\n",
-        _markdown_row(["Model", "Embedding", *headings]),
-        _markdown_row([":--", ":--", *("--:" for _ in comparison.columns)]),
-    ]
+    rows = [["Model", "Embedding", *headings], [":--", ":--", *("--:" for _ in comparison.columns)]]
     for row in comparison.rows:
-        cells = (_cell(comparison, row.cells[path], path, _markdown_mark) for path in comparison.columns)
-        lines.append(_markdown_row([_escape_markdown(row.model), row.embedding, *cells]))
-    notes = (_escape_markdown(note) for note in legend(comparison, "Bold", "italic"))
-    return "\n".join([*lines, "", *(f"{note}  " for note in notes)]).rstrip() + "\n"
+        rows.append([_escape_markdown(row.model), row.embedding, *_cells(comparison, row, _MARKDOWN_MARKS)])
+    lines = [f"| {' | '.join(cells)} |" for cells in rows]
+    notes = [f"{_escape_markdown(note)}  " for note in legend(comparison, "Bold", "italic")]
+    return "\n".join([f"{_escape_markdown(str(comparison.stamp))}\n", *lines, "", *notes]).rstrip() + "\n"
 
 
 def as_latex(comparison: Comparison) -> str:
     """For booktabs."""
-    groups = [(name, len(list(paths))) for name, paths in groupby(comparison.columns, _direction)]
     above, rules, column = ["", ""], [], 3
-    for name, width in groups:
+    for name, paths in groupby(comparison.columns, lambda path: _direction(path, WAYS.get(path.rpartition(".")[0]))):
+        width = len(list(paths))
         above.append(rf"\multicolumn{{{width}}}{{c}}{{{_escape_latex(name)}}}")
         if name:
             rules.append(rf"\cmidrule(lr){{{column}-{column + width - 1}}}")
         column += width
+    headings = ["Model", "Embedding", *(_escape_latex(metric_name(path)) for path in comparison.columns)]
+    rows = []
+    for row in comparison.rows:
+        cells = _cells(comparison, row, _LATEX_MARKS)
+        latex = [cell.replace(MARK, _LATEX[MARK]).replace(EMPTY, _LATEX[EMPTY]) for cell in cells]
+        rows.append([_escape_latex(row.model), _escape_latex(row.embedding), *latex])
+    notes = (_escape_latex(note) for note in legend(comparison, "Bold", "underlined"))
     lines = [
         r"\begin{table}",
         r"\centering",
         rf"\caption{{{_escape_latex(str(comparison.stamp))}.}}",
         rf"\begin{{tabular}}{{ll{'r' * len(comparison.columns)}}}",
         r"\toprule",
-        _latex_row(above),
+        " & ".join(above) + r" \\",
         " ".join(rules),
-        _latex_row(["Model", "Embedding", *(_escape_latex(metric_name(path)) for path in comparison.columns)]),
+        " & ".join(headings) + r" \\",
         r"\midrule",
+        *(" & ".join(cells) + r" \\" for cells in rows),
+        r"\bottomrule",
+        r"\end{tabular}",
+        *(rf"\par\smallskip{{\footnotesize {note}}}" for note in notes),
+        r"\end{table}",
     ]
-    for row in comparison.rows:
-        cells = (_cell(comparison, row.cells[path], path, _latex_mark) for path in comparison.columns)
-        latex = [cell.replace(MARK, _LATEX[MARK]).replace(EMPTY, _LATEX[EMPTY]) for cell in cells]
-        lines.append(_latex_row([_escape_latex(row.model), _escape_latex(row.embedding), *latex]))
-    lines += [r"\bottomrule", r"\end{tabular}", ""]
-    notes = (_escape_latex(note) for note in legend(comparison, "Bold", "underlined"))
-    lines += [rf"\par\smallskip{{\footnotesize {note}}}" for note in notes]
-    return "\n".join([*(line for line in lines if line), r"\end{table}"]) + "\n"
+    return "".join(f"{line}\n" for line in lines if line)
 
 
 def as_dict(comparison: Comparison) -> dict[str, Any]:
@@ -130,8 +137,7 @@ def legend(comparison: Comparison, best: str, second: str) -> list[str]:
             f"{MARK} worse than the best of the column: p < {comparison.alpha:g} in a paired sign-flip test over "
             "items, Holm-corrected within the column."
         )
-    wide = [path for path in comparison.columns if _is_wide(comparison, path)]
-    if any(row.cells[path].interval for row in comparison.rows for path in wide):
+    if any("[" in _figure(comparison, row, path)[1] for row in comparison.rows for path in comparison.columns):
         notes.append("In brackets: 95 % intervals, bootstrapped over items.")
     return [*notes, *comparison.notes]
 
@@ -144,57 +150,31 @@ def metric_name(path: str) -> str:
     return METRICS.get(name) or (f"{_AT[match[1]]}@{match[2]}" if match else name)
 
 
-def _short(path: str) -> str:
-    above = path.rpartition(".")[0]
-    return "micro-F1" if above == "micro_f1" else above.upper().replace("2", "→")
-
-
-def _direction(path: str) -> str:
+def _direction(path: str, name: str | None) -> str:
+    """name: What to call the direction; None: as the path does."""
     way = path.rpartition(".")[0]
-    return "micro-F1" if way == "micro_f1" else WAYS.get(way, way)
+    return "micro-F1" if way == "micro_f1" else name or way
 
 
-def _is_wide(comparison: Comparison, path: str) -> bool:
-    """Whether the interval is shown: of RSUM, as papers have room for no more, or of all where there is no RSUM."""
-    return path == "rsum" or "rsum" not in comparison.columns
+def _short(path: str) -> str:
+    return _direction(path, path.rpartition(".")[0].upper().replace("2", "→"))
 
 
-def _cell(comparison: Comparison, cell: ComparisonCell, path: str, mark: Callable[[str, int | None], str]) -> str:
+def _figure(comparison: Comparison, row: ComparisonRow, path: str) -> tuple[str, str]:
+    """The value, and the mark and interval behind it. Papers have room for the interval of RSUM alone, where there is
+    RSUM."""
+    cell = row.cells[path]
     if cell.value is None:
-        return EMPTY
-    return mark(f"{cell.value:.{DIGITS}f}", cell.place) + _suffix(comparison, cell, path)
+        return EMPTY, ""
+    behind = MARK if cell.is_worse else ""
+    if cell.interval is not None and (path == "rsum" or "rsum" not in comparison.columns):
+        behind += f" [{cell.interval[0]:.{DIGITS}f}, {cell.interval[1]:.{DIGITS}f}]"
+    return f"{cell.value:.{DIGITS}f}", behind
 
 
-def _suffix(comparison: Comparison, cell: ComparisonCell, path: str) -> str:
-    worse = MARK if cell.is_worse else ""
-    if cell.interval is None or not _is_wide(comparison, path):
-        return worse
-    low, high = cell.interval
-    return f"{worse} [{low:.{DIGITS}f}, {high:.{DIGITS}f}]"
-
-
-def _rich_cell(comparison: Comparison, cell: ComparisonCell, path: str, styled: bool) -> Text:
-    if not styled or cell.value is None:
-        return Text(_cell(comparison, cell, path, _markdown_mark))
-    style = {1: "bold", 2: "underline"}.get(cell.place or 0, "")
-    behind = _suffix(comparison, cell, path).replace(" [", "\n[")  # narrow enough for a terminal
-    return Text.assemble((f"{cell.value:.{DIGITS}f}", style), behind)
-
-
-def _markdown_mark(text: str, place: int | None) -> str:
-    return {1: f"**{text}**", 2: f"*{text}*"}.get(place or 0, text)
-
-
-def _latex_mark(text: str, place: int | None) -> str:
-    return {1: rf"\textbf{{{text}}}", 2: rf"\underline{{{text}}}"}.get(place or 0, text)
-
-
-def _markdown_row(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _latex_row(cells: list[str]) -> str:
-    return " & ".join(cells) + r" \\"
+def _cells(comparison: Comparison, row: ComparisonRow, marks: tuple[str, str, str]) -> list[str]:
+    figures = {path: _figure(comparison, row, path) for path in comparison.columns}
+    return [marks[row.cells[path].place or 0].format(value) + behind for path, (value, behind) in figures.items()]
 
 
 def _escape_markdown(text: str) -> str:

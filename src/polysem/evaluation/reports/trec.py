@@ -27,7 +27,6 @@ from polysem.data.collection import Collection
 from polysem.encoders import caption_keys
 from polysem.errors import InputError
 from polysem.evaluation.ranking import Ranking
-from polysem.evaluation.relevance import Ints
 from polysem.evaluation.score_matrix import Floats
 
 DEPTH = 100
@@ -40,7 +39,7 @@ def export_trec(rankings: Mapping[str, Ranking], gallery: Collection, folder: Pa
     """Write `<direction>.run` and `<direction>.qrels` for each direction, such as "i2t". tag: names the run."""
     if not rankings:
         raise InputError("There is no ranking to write: a protocol of folds has one per fold. Take one without folds.")
-    ids = {"i": item_ids(gallery), "t": caption_ids(gallery)}
+    ids = {"i": [item.id for item in gallery], "t": caption_ids(gallery)}
     written = []
     for way, ranking in rankings.items():
         query_side, answer_side = way.split("2")
@@ -48,10 +47,6 @@ def export_trec(rankings: Mapping[str, Ranking], gallery: Collection, folder: Pa
         write_qrels(written[-2], ranking, ids[query_side], ids[answer_side])
         write_run(written[-1], ranking, ids[query_side], ids[answer_side], tag)
     return written
-
-
-def item_ids(gallery: Collection) -> list[str]:
-    return [item.id for item in gallery]
 
 
 def caption_ids(gallery: Collection) -> list[str]:
@@ -63,37 +58,27 @@ def caption_ids(gallery: Collection) -> list[str]:
 
 def write_qrels(path: str | Path, ranking: Ranking, queries: Sequence[str], gallery: Sequence[str]) -> None:
     """Lines of `query 0 answer 1`. queries, gallery: the ids."""
-    names, answer_names = _escape_ids(ranking, queries, gallery)
-    _write(Path(path), (f"{names[q]} 0 {answer_names[answer]} 1\n" for q, right in _right(ranking) for answer in right))
+    qrels = _name_positives(ranking, queries, gallery)
+    _write(Path(path), (f"{query} 0 {answer} 1\n" for query, answers in qrels for answer in answers))
 
 
 def write_run(
     path: str | Path, ranking: Ranking, queries: Sequence[str], gallery: Sequence[str], tag: str = "polysem"
 ) -> None:
     """Lines of `query Q0 answer rank score tag`, ranks from 1. The ranking must have kept its highest scores."""
-    names, answer_names = _escape_ids(ranking, queries, gallery)
-    run = escape_id(tag)
-    _write(
-        Path(path),
-        (
-            f"{names[q]} Q0 {answer_names[answer]} {rank} {score:.9g} {run}\n"
-            for q, answers, scores in _answers(ranking, queries)
-            for rank, (answer, score) in enumerate(zip(answers, scores, strict=True), 1)
-        ),
+    lines = (
+        f"{query} Q0 {answer} {rank} {score:.9g} {escape_id(tag)}\n"
+        for query, scores in _name_answers(ranking, queries, gallery)
+        for rank, (answer, score) in enumerate(scores.items(), 1)
     )
+    _write(Path(path), lines)
 
 
 def as_ranx(
     ranking: Ranking, queries: Sequence[str], gallery: Sequence[str]
 ) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, float]]]:
     """What `ranx.Qrels` and `ranx.Run` are made from, with ids as in the files: {query: {answer: 1 or its score}}."""
-    names, answer_names = _escape_ids(ranking, queries, gallery)
-    qrels = {names[q]: {answer_names[answer]: 1 for answer in right} for q, right in _right(ranking)}
-    run = {
-        names[q]: {answer_names[answer]: float(score) for answer, score in zip(answers, scores, strict=True)}
-        for q, answers, scores in _answers(ranking, queries)
-    }
-    return qrels, run
+    return dict(_name_positives(ranking, queries, gallery)), dict(_name_answers(ranking, queries, gallery))
 
 
 def escape_id(name: str) -> str:
@@ -116,21 +101,27 @@ def _escape_ids(ranking: Ranking, queries: Sequence[str], gallery: Sequence[str]
     return [escape_id(name) for name in queries], [escape_id(name) for name in gallery]
 
 
-def _right(ranking: Ranking) -> Iterator[tuple[int, Ints]]:
-    """The right answers of every query that has any."""
+def _name_positives(
+    ranking: Ranking, queries: Sequence[str], gallery: Sequence[str]
+) -> Iterator[tuple[str, dict[str, int]]]:
+    """Every query that has a right answer, with these."""
+    names, answer_names = _escape_ids(ranking, queries, gallery)
     for query in np.flatnonzero(ranking.relevance.counts).tolist():
-        yield query, ranking.relevance.of(query)
+        yield names[query], {answer_names[answer]: 1 for answer in ranking.relevance.of(query)}
 
 
-def _answers(ranking: Ranking, queries: Sequence[str]) -> Iterator[tuple[int, Ints, Floats]]:
-    """Query, its answers from best to worst and their scores, all different."""
+def _name_answers(
+    ranking: Ranking, queries: Sequence[str], gallery: Sequence[str]
+) -> Iterator[tuple[str, dict[str, float]]]:
+    """Every query that has a right answer, with its answers from best to worst and their scores, all different."""
+    names, answer_names = _escape_ids(ranking, queries, gallery)
     if ranking.top is None:
         raise InputError("The ranking kept no scores. Make it with keep=100, or as many answers as the run shall have.")
     ids, values = ranking.top.rank()
-    for query, right in _right(ranking):
+    for query in np.flatnonzero(ranking.relevance.counts).tolist():
         kept = ids[query] >= 0
         answers, scores = ids[query][kept], values[query][kept]
-        is_right = np.isin(answers, right)
+        is_right = np.isin(answers, ranking.relevance.of(query))
         order = np.lexsort((answers, is_right, -scores))
         answers, scores, is_right = answers[order], scores[order], is_right[order]
         here = np.flatnonzero(is_right)
@@ -141,7 +132,8 @@ def _answers(ranking: Ranking, queries: Sequence[str]) -> Iterator[tuple[int, In
                 f"Query {queries[query]!r}: all {len(answers)} answers kept have the same score as wrong ones that "
                 "were not kept. Keep more answers per query."
             )
-        yield query, answers[certain], _make_distinct(scores[certain])
+        distinct = _make_distinct(scores[certain]).tolist()
+        yield names[query], dict(zip((answer_names[answer] for answer in answers[certain]), distinct, strict=True))
 
 
 def _make_distinct(scores: Floats) -> Floats:

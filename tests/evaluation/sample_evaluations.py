@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from polysem.evaluation import metrics
-from polysem.evaluation.ranking import rank_bidirectional
+from polysem.evaluation.ranking import Relevance, rank_bidirectional
 from polysem.evaluation.result import Evaluation, PerQuery, Stamp
 from polysem.evaluation.score_matrix import ScoreMatrix
 
@@ -33,7 +33,6 @@ def from_scores(
     scores = np.random.default_rng(seed).normal(size=(items, len(owners)))
     scores[owners, np.arange(len(owners))] += skill
     both, _ = rank_bidirectional(ScoreMatrix(scores), owners)
-    assert both is not None
     per_query = {
         "i2t": PerQuery(metrics.query_metrics(both["i2t"]), np.arange(items)),
         "t2i": PerQuery(metrics.query_metrics(both["t2i"]), owners),
@@ -47,3 +46,15 @@ def from_hits(hits: np.ndarray, clusters: np.ndarray, name: str = "toy", way: st
     values = PerQuery({"r1": 100.0 * hits}, clusters)
     found = {way: {"r1": float(values.values["r1"].mean())}}
     return Evaluation(name, stamp(int(clusters.max()) + 1, len(hits)), found, {way: values})
+
+
+def relevance_from_lists(positives: Iterable[Sequence[int]], gallery: int) -> Relevance:
+    """One list of gallery positions per query."""
+    lists = [list(each) for each in positives]
+    queries = np.repeat(np.arange(len(lists)), [len(each) for each in lists])
+    return Relevance.from_pairs(queries, [position for each in lists for position in each], (len(lists), gallery))
+
+
+def relevance_from_mask(mask: np.ndarray) -> Relevance:
+    """(Q, G) of truth values."""
+    return Relevance.from_pairs(*np.nonzero(mask), shape=mask.shape)

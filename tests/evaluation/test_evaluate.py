@@ -187,7 +187,7 @@ def test_embeddings_are_kept_with_their_model(collection, model, tmp_path, monke
     with torch.no_grad():
         next(model.image.sets.parameters()).sub_(1.0)
     (tmp_path / "broken").write_bytes(b"nothing")
-    with pytest.raises(InputError, match="no file of embeddings"):
+    with pytest.raises(InputError, match="does not hold embeddings"):
         embed(toy_model(), collection, cache=tmp_path / "broken")
 
 

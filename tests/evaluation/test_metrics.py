@@ -13,9 +13,9 @@ from ir_measures import AP, RR, R, Rprec, Success, iter_calc, nDCG
 from sklearn.metrics import average_precision_score, label_ranking_average_precision_score, ndcg_score
 
 from evaluation.sample_collections import sorted_places
+from evaluation.sample_evaluations import relevance_from_lists
 from polysem.evaluation import metrics
-from polysem.evaluation.ranking import Ranking, rank_bidirectional, rank_rows
-from polysem.evaluation.relevance import Relevance
+from polysem.evaluation.ranking import Ranking, Relevance, rank_bidirectional, rank_rows
 from polysem.evaluation.score_matrix import ScoreMatrix
 
 TOLERANCE = 1e-9
@@ -25,7 +25,7 @@ def with_several_positives() -> tuple[np.ndarray, Relevance]:
     """Scores with many ties; none to nine right answers of forty."""
     random = np.random.default_rng(0)
     scores = random.integers(0, 12, size=(70, 40)).astype(np.float32)
-    return scores, Relevance.from_lists([random.permutation(40)[: query % 10] for query in range(70)], 40)
+    return scores, relevance_from_lists([random.permutation(40)[: query % 10] for query in range(70)], 40)
 
 
 def with_captions() -> tuple[np.ndarray, np.ndarray]:

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from evaluation.sample_collections import sorted_places
+from evaluation.sample_evaluations import relevance_from_lists, relevance_from_mask
 from polysem import similarity
 from polysem.errors import InputError
 from polysem.evaluation import metrics, ranking
-from polysem.evaluation.ranking import rank_bidirectional, rank_rows
-from polysem.evaluation.relevance import Relevance
+from polysem.evaluation.ranking import Relevance, rank_bidirectional, rank_rows
 from polysem.evaluation.rescoring import Rescoring
 from polysem.evaluation.score_matrix import EmbeddingScores, EnsembleScores, ScoreMatrix, Scores
 from polysem.evaluation.top_k import TopK
@@ -76,7 +76,7 @@ def test_rows_with_any_right_answers_are_placed_as_by_sorting(monkeypatch, seed)
     monkeypatch.setattr(ranking, "ROWS", int(rng.integers(1, 12)))
     monkeypatch.setattr(ranking, "COLUMNS", int(rng.integers(1, 40)))
     scores, right = tied(rng, (queries, gallery)), rng.random((queries, gallery)) < rng.random()
-    found = rank_rows(ScoreMatrix(scores), Relevance.from_mask(right))
+    found = rank_rows(ScoreMatrix(scores), relevance_from_mask(right))
     assert found.ranks.tolist() == slow(scores, right)
 
 
@@ -170,7 +170,7 @@ def test_a_score_that_is_no_number_is_named(monkeypatch, place):
     with pytest.raises(InputError, match=said):
         rank_bidirectional(ScoreMatrix(scores), np.repeat(np.arange(30), 2))
     with pytest.raises(InputError, match=said):
-        rank_rows(ScoreMatrix(scores), Relevance.from_lists([[0]] * 30, 60))
+        rank_rows(ScoreMatrix(scores), relevance_from_lists([[0]] * 30, 60))
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 9), (9, 1)])
@@ -226,7 +226,7 @@ def test_a_caption_said_twice_stands_behind_its_double():
     found, _ = rank_bidirectional(ScoreMatrix(scores), np.arange(3))
     assert found["i2t"].ranks.tolist() == [1, 1, 0]
     assert found["t2i"].ranks.tolist() == [1, 1, 0]
-    either = Relevance.from_lists([[0, 1], [0, 1], [2]], 3)
+    either = relevance_from_lists([[0, 1], [0, 1], [2]], 3)
     assert rank_rows(ScoreMatrix(scores), either).ranks.tolist() == [0, 1, 0, 1, 0]
 
 
@@ -252,7 +252,7 @@ def test_no_tile_is_larger_than_stated():
     assert scores.largest[0] <= ranking.RUN * ranking.ROWS
     assert scores.largest[1] <= 1.2 * ranking.COLUMNS
     scores = _Watched((300, 3500))
-    rank_rows(scores, Relevance.from_lists([[0]] * 300, 3500))
+    rank_rows(scores, relevance_from_lists([[0]] * 300, 3500))
     assert np.prod(scores.largest) <= max(ranking.FEWEST * 3500, ranking.ROWS * ranking.COLUMNS)
 
 
@@ -292,7 +292,7 @@ def _with_a_nan() -> ScoreMatrix:
 )
 def test_a_nan_is_named_by_its_place_in_the_whole(scores, shape):
     with pytest.raises(InputError, match="image 1 and text 5"):
-        rank_rows(scores, Relevance.from_lists([[0]] * shape[0], shape[1]))
+        rank_rows(scores, relevance_from_lists([[0]] * shape[0], shape[1]))
 
 
 def test_owners_and_folds_must_fit():

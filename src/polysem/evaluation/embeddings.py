@@ -109,7 +109,7 @@ def _read(path: Path, key: dict[str, str]) -> Embeddings:
                 "fingerprint": f"were made by another model (fingerprint {maker}) than this one "
                 f"({key['fingerprint'][:12]})",
                 "items": "are of other items or captions than these: check --data and --split",
-                "features": "were made of other pictures or features, or without the feature store that is given now",
+                "features": "were made of other pictures or features: files have changed, or other stores were given",
             }
             for name, difference in differences.items():
                 if known.get(name) != key[name]:

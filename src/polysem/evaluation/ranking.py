@@ -19,8 +19,7 @@ import torch
 
 from polysem import cpu_blocks
 from polysem.errors import InputError
-from polysem.evaluation.relevance import Ints, Relevance
-from polysem.evaluation.score_matrix import Floats, Rows, Scores
+from polysem.evaluation.score_matrix import Floats, Ints, Rows, Scores
 from polysem.evaluation.top_k import TopK
 from polysem.progress import Progress, ignore, thread_counter
 
@@ -33,6 +32,55 @@ RUN = 25
 FEWEST = 64
 """Queries to score together at least, for the same reason."""
 _CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, eq=False)
+class Relevance:
+    """Positives of Q queries over a gallery, query after query.
+
+    starts: (Q + 1,); those of query q are positives[starts[q] : starts[q + 1]], in ascending order, each once.
+    A query may have none: it is then left out of every metric, and counted.
+    """
+
+    starts: Ints
+    positives: Ints
+    gallery: int
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def counts(self) -> Ints:
+        """(Q,) how many positives each query has."""
+        return np.diff(self.starts)
+
+    @property
+    def queries(self) -> Ints:
+        """(P,) the query of each positive."""
+        return np.repeat(np.arange(len(self)), self.counts)
+
+    def of(self, query: int) -> Ints:
+        return self.positives[self.starts[query] : self.starts[query + 1]]
+
+    @classmethod
+    def from_pairs(cls, queries: npt.ArrayLike, positives: npt.ArrayLike, shape: tuple[int, int]) -> Relevance:
+        """Pairs in any order, repetitions included. shape: (queries, gallery)."""
+        rows, columns = np.asarray(queries, dtype=np.int64).ravel(), np.asarray(positives, dtype=np.int64).ravel()
+        if len(rows) != len(columns):
+            raise InputError(f"Every positive needs its query: got {len(columns)} positives and {len(rows)} queries.")
+        for name, positions, size in (("query", rows, shape[0]), ("positive", columns, shape[1])):
+            outside = positions[(positions < 0) | (positions >= size)]
+            if len(outside):
+                raise InputError(
+                    f"{len(outside)} {name} position(s) are not among the {size} there are, e.g. {outside[0]}."
+                )
+        flat = np.unique(rows * shape[1] + columns)
+        starts = np.searchsorted(flat, np.arange(shape[0] + 1) * shape[1])
+        return cls(starts.astype(np.int64), flat % max(1, shape[1]), shape[1])
+
+    def transpose(self) -> Relevance:
+        """The same pairs in the other direction: what was the gallery are now the queries."""
+        return Relevance.from_pairs(self.positives, self.queries, (self.gallery, len(self)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,8 +20,8 @@ DOUBLE = 1 << 33
 """Multiplications up to which embeddings are compared in double precision."""
 
 Floats = npt.NDArray[np.floating[Any]]
-Positions = npt.NDArray[np.int64]
-Rows = slice | Positions
+Ints = npt.NDArray[np.int64]
+Rows = slice | Ints
 """Some of the images or texts: a slice, or their positions."""
 
 
@@ -45,7 +45,7 @@ class Scores(ABC):
             )
         return tile
 
-    def pairs(self, images: Positions, texts: Positions) -> npt.NDArray[np.float64]:
+    def pairs(self, images: Ints, texts: Ints) -> npt.NDArray[np.float64]:
         """(P,) the scores of these pairs alone."""
         values = np.empty(len(images))
         order = np.argsort(images, kind="stable")
@@ -57,7 +57,7 @@ class Scores(ABC):
     def transpose(self) -> Scores:
         return _TransposedScores(self)
 
-    def subset(self, images: Positions | None, texts: Positions | None) -> Scores:
+    def subset(self, images: Ints | None, texts: Ints | None) -> Scores:
         """Some of the images with some of the texts; None: all."""
         return _SubsetScores(
             self, *(np.arange(n) if p is None else p for n, p in zip(self.shape, (images, texts), strict=True))
@@ -116,7 +116,7 @@ class EmbeddingScores(Scores):
             tile = self.similarity.score_prepared(self.images[images], self.texts[texts])
         return tile.cpu().float().numpy()
 
-    def subset(self, images: Positions | None, texts: Positions | None) -> Scores:
+    def subset(self, images: Ints | None, texts: Ints | None) -> Scores:
         subset = copy(self)
         subset.images = self.images if images is None else self.images[images]
         subset.texts = self.texts if texts is None else self.texts[texts]
@@ -142,12 +142,12 @@ class EnsembleScores(Scores):
         total /= len(self.members)
         return total.astype(np.float32)
 
-    def subset(self, images: Positions | None, texts: Positions | None) -> Scores:
+    def subset(self, images: Ints | None, texts: Ints | None) -> Scores:
         return EnsembleScores([member.subset(images, texts) for member in self.members])
 
 
 class _SubsetScores(Scores):
-    def __init__(self, whole: Scores, images: Positions, texts: Positions) -> None:
+    def __init__(self, whole: Scores, images: Ints, texts: Ints) -> None:
         self.whole, self.images, self.texts = whole, images, texts
         self.shape = (len(images), len(texts))
 
@@ -168,7 +168,7 @@ class _TransposedScores(Scores):
     def checked_tile(self, images: Rows, texts: Rows) -> Floats:
         return self.straight.checked_tile(texts, images).T
 
-    def subset(self, images: Positions | None, texts: Positions | None) -> Scores:
+    def subset(self, images: Ints | None, texts: Ints | None) -> Scores:
         return self.straight.subset(texts, images).transpose()
 
     def transpose(self) -> Scores:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from polysem.evaluation.relevance import Ints
-from polysem.evaluation.score_matrix import Floats
+from polysem.evaluation.score_matrix import Floats, Ints
 
 _PENDING = 4
 """Candidates, in multiples of what is kept, to gather before they are sorted in."""

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from evaluation.sample_coco import CAPTIONS, IMAGES, caption_number, named, package, unnamed, write_csv
-from polysem.errors import InputError, UnknownNameError
+from evaluation.sample_evaluations import relevance_from_mask
+from polysem.errors import ConfigError, InputError
 from polysem.evaluation import metrics, protocols
 from polysem.evaluation.protocols import ModelScores, cxc, eccv
 from polysem.evaluation.protocols.cxc import (
@@ -17,7 +18,6 @@ from polysem.evaluation.protocols.cxc import (
     spearman,
 )
 from polysem.evaluation.ranking import rank_rows
-from polysem.evaluation.relevance import Relevance
 from polysem.evaluation.rescoring import Rescoring
 from polysem.evaluation.score_matrix import ScoreMatrix
 from support import load_case
@@ -29,15 +29,15 @@ def released():
     """Scores and right answers of each way, and the figures of VSE∞'s released code."""
     case = load_case("recall_cxc_toy")
     image, text = (case.input[side].double().numpy() for side in ("img", "txt"))
-    paired = Relevance.from_mask(case.input["positives"].numpy())
+    paired = relevance_from_mask(case.input["positives"].numpy())
     owners = np.repeat(np.arange(20), 5)
     alike = case.input["text_text_score"].numpy() >= 3.0
     alike[tuple(pair_siblings(owners).T)] = True
     ways = {
         "i2t": (image @ text.T, paired),
         "t2i": (text @ image.T, paired.transpose()),
-        "i2i": (image @ image.T, Relevance.from_mask(case.input["image_image_score"].numpy() >= 2.5)),
-        "t2t": (text @ text.T, Relevance.from_mask(alike)),
+        "i2i": (image @ image.T, relevance_from_mask(case.input["image_image_score"].numpy() >= 2.5)),
+        "t2t": (text @ text.T, relevance_from_mask(alike)),
     }
     return ways, {way: case.output[way].numpy() for way in ways}
 
@@ -220,7 +220,7 @@ def test_another_number_of_images_is_refused(tmp_path):
 
 
 def test_an_unknown_quirk_is_refused():
-    with pytest.raises(UnknownNameError, match="zero-diagonal"):
+    with pytest.raises(ConfigError, match=r"Option quirk .*zero-diagonal.*got 'diagonal'"):
         replace(CxcProtocol(), quirk="diagonal")
 
 

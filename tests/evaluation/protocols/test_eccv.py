@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from evaluation.sample_coco import CAPTIONS, IMAGES, caption_number, named, package, unnamed
+from evaluation.sample_evaluations import relevance_from_lists
 from polysem.errors import InputError
 from polysem.evaluation import metrics, protocols
 from polysem.evaluation.protocols import ModelScores, eccv
@@ -16,7 +17,6 @@ from polysem.evaluation.protocols.eccv import (
     relevance_from_ids,
 )
 from polysem.evaluation.ranking import Ranking, rank_rows
-from polysem.evaluation.relevance import Relevance
 from polysem.evaluation.score_matrix import ScoreMatrix
 from polysem.progress import section
 from support import load_case
@@ -58,7 +58,7 @@ def test_the_authors_own_figures_in_a_part_of_the_gallery():
     place = {int(answer): i for i, answer in enumerate(fold)}
     inside = [[place[p] for p in relevance.of(q).tolist() if p in place] for q in range(len(relevance))]
     part = scores.subset(np.arange(scores.shape[0]), fold)
-    found = metrics.direction_metrics(rank_rows(part, Relevance.from_lists(inside, len(fold))))
+    found = metrics.direction_metrics(rank_rows(part, relevance_from_lists(inside, len(fold))))
     assert abs(found["r1"] - 100 * float(given.output["fold_recall_at_1"])) < 1e-9
     assert abs(found["r5"] - 100 * float(given.output["fold_recall_at_5"])) < 1e-9
 
@@ -85,7 +85,7 @@ def test_right_answers_outside_the_gallery_make_r_larger():
 
 def test_queries_without_right_answers_cost_nothing_and_change_nothing():
     scores = ScoreMatrix(np.random.default_rng(1).standard_normal((6, 9)))
-    relevance = Relevance.from_lists([[], [1, 2], [], [0], [8, 3], []], 9)
+    relevance = relevance_from_lists([[], [1, 2], [], [0], [8, 3], []], 9)
     whole, spared = rank_rows(scores, relevance, keep=2), rank_rows(scores, relevance)
     np.testing.assert_array_equal(whole.ranks, spared.ranks)
     assert whole.top.ids.shape == (6, 2)

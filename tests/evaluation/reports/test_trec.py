@@ -11,10 +11,10 @@ import pytest
 from ir_measures import RR, R, Success, iter_calc, nDCG, read_trec_qrels, read_trec_run
 
 from evaluation.sample_collections import collection, numbered
+from evaluation.sample_evaluations import relevance_from_lists
 from polysem.errors import InputError
 from polysem.evaluation import metrics
 from polysem.evaluation.ranking import Ranking, rank_bidirectional, rank_rows
-from polysem.evaluation.relevance import Relevance
 from polysem.evaluation.reports import trec
 from polysem.evaluation.score_matrix import ScoreMatrix
 
@@ -32,7 +32,7 @@ def tied(kind: str, keep: int = 30) -> Ranking:
         "nearly equal": 1 + 1e-7 * random.integers(0, 4, size=(40, 60)),
         "all different": random.normal(size=(40, 60)),
     }[kind].astype(np.float32)
-    positives = Relevance.from_lists([random.permutation(60)[: query % 9] for query in range(40)], 60)
+    positives = relevance_from_lists([random.permutation(60)[: query % 9] for query in range(40)], 60)
     return rank_rows(ScoreMatrix(scores), positives, keep=keep)
 
 
@@ -171,7 +171,7 @@ def test_a_ranking_that_kept_nothing_makes_no_run(tmp_path: Path) -> None:
 
 
 def test_a_query_that_no_answer_can_be_shown_for_is_not_dropped_in_silence() -> None:
-    everything_equal = rank_rows(ScoreMatrix(np.zeros((1, 5))), Relevance.from_lists([[0, 1, 2, 3]], 5), keep=1)
+    everything_equal = rank_rows(ScoreMatrix(np.zeros((1, 5))), relevance_from_lists([[0, 1, 2, 3]], 5), keep=1)
     assert everything_equal.top is not None
     everything_equal.top.ids[:] = 0  # of equal scores any may have been kept
     with pytest.raises(InputError, match="Keep more answers"):

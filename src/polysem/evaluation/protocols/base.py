@@ -13,11 +13,10 @@ from pydantic import TypeAdapter, ValidationError
 from polysem.data.collection import Collection
 from polysem.errors import ConfigError, InputError, unknown
 from polysem.evaluation import metrics
-from polysem.evaluation.ranking import Ranking, rank_rows
-from polysem.evaluation.relevance import Ints, Relevance
+from polysem.evaluation.ranking import Ranking, Relevance, rank_rows
 from polysem.evaluation.rescoring import Rescoring
 from polysem.evaluation.result import PerQuery, Stamp
-from polysem.evaluation.score_matrix import Scores
+from polysem.evaluation.score_matrix import Ints, Scores
 from polysem.progress import Progress, ignore, section
 
 
@@ -137,23 +136,28 @@ class Protocol(ABC):
         """Fields that a user may change: what would make it another protocol is not among them."""
         return ()
 
+    def __post_init__(self) -> None:
+        """Check the options; strings are parsed as the option's type."""
+        hints = get_type_hints(type(self), include_extras=True)
+        for option in self.options:
+            value = getattr(self, option)
+            try:
+                object.__setattr__(self, option, TypeAdapter(hints[option]).validate_python(value))
+            except ValidationError as error:
+                problem = error.errors()[0]["msg"]
+                raise ConfigError(f"Option {option} of protocol {self.name}: {problem}, got {value!r}.") from None
+
     def with_options(self, **values: Any) -> Protocol:
-        """The same protocol with other options; strings are parsed as the option's type.
+        """The same protocol with other options.
 
         Example:
             >>> find("labels").with_options(k="50").k
             50
         """
-        hints, parsed = get_type_hints(type(self), include_extras=True), {}
-        for option, value in values.items():
+        for option in values:
             if option not in self.options:
                 raise unknown(f"option of protocol {self.name}", option, self.options)
-            try:
-                parsed[option] = TypeAdapter(hints[option]).validate_python(value)
-            except ValidationError as error:
-                problem = error.errors()[0]["msg"]
-                raise ConfigError(f"Option {option} of protocol {self.name}: {problem}, got {value!r}.") from None
-        return replace(self, **parsed)  # type: ignore[type-var]
+        return replace(self, **values)  # type: ignore[type-var]
 
     def gallery(self, collection: Collection) -> Collection:
         """The items to search, with the captions that count: by default the items that have captions, of which there

@@ -12,13 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import PositiveInt
 
 from polysem.data.collection import Collection
-from polysem.errors import InputError, unknown
+from polysem.errors import InputError
 from polysem.evaluation import metrics
 from polysem.evaluation.metrics import Values
 from polysem.evaluation.protocols.base import EvaluationTask, Protocol, ProtocolResult, per_query_metrics, register
@@ -29,8 +30,8 @@ from polysem.evaluation.protocols.eccv import (
     parse_file_name,
     read_own_ids,
 )
-from polysem.evaluation.relevance import Ints, Relevance
-from polysem.evaluation.score_matrix import Floats, Rows, Scores
+from polysem.evaluation.ranking import Relevance
+from polysem.evaluation.score_matrix import Floats, Ints, Rows, Scores
 
 RIGHT = {"sits": 3.0, "sts": 3.0, "sis": 2.5}
 """The least rating of a right answer."""
@@ -40,8 +41,6 @@ SAMPLES = 1000
 COLUMNS = {"sits": ("caption", "image"), "sts": ("caption1", "caption2"), "sis": ("image1", "image2")}
 RATINGS = ("agg_score", "score")
 SOURCE = "the folder data of github.com/google-research-datasets/Crisscrossed-Captions"
-
-Quirk = Literal["zero-diagonal"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,16 +71,10 @@ class CxcProtocol(Protocol):
     split: str | None = "test"
     annotations: str | Path | None = None
     images: int = 5000
-    samples: int = SAMPLES
-    quirk: Quirk | None = None
+    samples: PositiveInt = SAMPLES
+    quirk: Literal["zero-diagonal"] | None = None
 
     options = ("annotations", "images", "samples", "quirk")
-
-    def __post_init__(self) -> None:
-        if self.samples < 1:
-            raise InputError(f"A bootstrap takes at least one sample, got {self.samples}. CxC's authors take 1000.")
-        if self.quirk is not None and self.quirk not in get_args(Quirk):
-            raise unknown("quirk", self.quirk, get_args(Quirk))
 
     def gallery(self, collection: Collection) -> Collection:
         return self._ids(collection).gallery
@@ -237,7 +230,12 @@ def spearman(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
         >>> spearman([1, 2, 3], [10, 20, 90])
         1.0
     """
-    first, second = (ranks - ranks.mean() for ranks in map(_mean_ranks, (a, b)))
+    centred = []
+    for values in (a, b):
+        _, inverse, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
+        ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+        centred.append(ranks - ranks.mean())
+    first, second = centred
     scale = np.sqrt((first**2).sum() * (second**2).sum())
     return float((first * second).sum() / scale) if scale > 0 else float("nan")
 
@@ -255,12 +253,6 @@ def bootstrap_spearman(queries: Ints, ratings: Values, scores: Values, samples: 
         pairs = order[starts[chosen] + generator.integers(counts[chosen])]
         correlations.append(spearman(ratings[pairs], scores[pairs]))
     return np.array(correlations)
-
-
-def _mean_ranks(values: npt.ArrayLike) -> Values:
-    _, inverse, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return np.asarray((last - (counts - 1) / 2)[inverse], dtype=np.float64)
 
 
 # ---------------------------------------------------------------------------------------------------------------- files

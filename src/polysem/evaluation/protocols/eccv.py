@@ -23,8 +23,8 @@ from polysem.data.collection import Collection, Item
 from polysem.environment.packages import install_command
 from polysem.errors import InputError
 from polysem.evaluation.protocols.base import EvaluationTask, Protocol, ProtocolResult, per_query_metrics, register
-from polysem.evaluation.ranking import Ranking
-from polysem.evaluation.relevance import Ints, Relevance
+from polysem.evaluation.ranking import Ranking, Relevance
+from polysem.evaluation.score_matrix import Ints
 
 METRICS = ("map_at_r", "r_precision", "r1")
 BY_POSITION = "images and captions matched by position, in Karpathy's test order"

@@ -19,8 +19,9 @@ from polysem.errors import InputError
 from polysem.evaluation import metrics
 from polysem.evaluation.metrics import Values
 from polysem.evaluation.protocols.base import EvaluationTask, Protocol, ProtocolResult, per_query_metrics, register
-from polysem.evaluation.relevance import Ints, Relevance
+from polysem.evaluation.ranking import Relevance
 from polysem.evaluation.result import PerQuery
+from polysem.evaluation.score_matrix import Ints
 from polysem.progress import section
 
 INSIDE = 0.5

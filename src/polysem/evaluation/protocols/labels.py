@@ -4,28 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from pydantic import PositiveInt
 from torch import Tensor
 
 from polysem import cpu_blocks
 from polysem.data.collection import Collection
-from polysem.errors import InputError, unknown
+from polysem.errors import InputError
 from polysem.evaluation import metrics
 from polysem.evaluation.metrics import Gains, Values
 from polysem.evaluation.protocols.base import EvaluationTask, Protocol, ProtocolResult, register
 from polysem.evaluation.protocols.pairs import SearchedTexts
-from polysem.evaluation.relevance import Ints
 from polysem.evaluation.result import PerQuery
-from polysem.evaluation.score_matrix import Scores
+from polysem.evaluation.score_matrix import Ints, Scores
 from polysem.progress import Progress, section, thread_counter
 
 PAIRS = 1 << 19
 """Scores that are ranked at once."""
 
-Quirk = Literal["flattened-discount"]
 _SLOTS = 5
 
 
@@ -47,17 +46,11 @@ class LabelsProtocol(Protocol):
     name: str
     about: str
     split: str | None = "test"
-    k: int = 500
+    k: PositiveInt = 500
     unique_texts: bool = False
-    quirk: Quirk | None = None
+    quirk: Literal["flattened-discount"] | None = None
 
     options = ("k", "unique_texts", "quirk")
-
-    def __post_init__(self) -> None:
-        if self.k < 1:
-            raise InputError(f"NDCG@k needs k of at least 1, got k = {self.k}. The usual one is 500.")
-        if self.quirk is not None and self.quirk not in get_args(Quirk):
-            raise unknown("quirk", self.quirk, get_args(Quirk))
 
     def gallery(self, collection: Collection) -> Collection:
         items = super().gallery(collection)

@@ -14,9 +14,8 @@ from polysem.data.collection import Collection
 from polysem.errors import InputError
 from polysem.evaluation import metrics
 from polysem.evaluation.protocols.base import EvaluationTask, Protocol, ProtocolResult, per_query_metrics, register
-from polysem.evaluation.ranking import Ranking, rank_bidirectional
-from polysem.evaluation.relevance import Ints, Relevance
-from polysem.evaluation.score_matrix import Scores
+from polysem.evaluation.ranking import Ranking, Relevance, rank_bidirectional
+from polysem.evaluation.score_matrix import Ints, Scores
 from polysem.evaluation.top_k import TopK
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -116,8 +116,7 @@ class Cost:
     assumed: Mapping[str, int]
 
 
-@dataclass(frozen=True)
-class _CostSubject:
+class _Subject(NamedTuple):
     """What is measured: a model, or (None) a mere single vector to compare with."""
 
     model: Model | None
@@ -151,19 +150,16 @@ def cost(
             f"cost() takes at least one query, item and repeat; got {gallery[0]}, {gallery[1]} and {repeats}. "
             "The usual ones are 1000, 5000 and 5."
         )
-    subjects = {
-        name: _CostSubject(model, model.similarity, model.set_sizes, model.dim, model.device)
-        for name, model in models.items()
-    }
+    subjects = {name: _Subject(m, m.similarity, m.set_sizes, m.dim, m.device) for name, m in models.items()}
     reference = next((name for name, subject in subjects.items() if subject.set_sizes == (1, 1)), None)
     if reference is None:
-        first = next(iter(subjects.values()))
+        first = next(iter(models.values()))
         reference = f"single vector (D={first.dim})"
-        cosine = similarity.build("cosine")
-        subjects = {reference: _CostSubject(None, cosine, (1, 1), first.dim, first.device), **subjects}
+        single = _Subject(None, similarity.build("cosine"), (1, 1), first.dim, first.device)
+        subjects = {reference: single, **subjects}
     with torch.inference_mode():
-        times = median_times(_tasks(subjects, gallery, seed), repeats, progress or ignore)
-    return [_cost(name, subjects, reference, times) for name in subjects]
+        times = median_times(_make_tasks(subjects, gallery, seed), repeats, progress or ignore)
+    return [_summarise(name, subjects, reference, times) for name in subjects]
 
 
 def median_times(
@@ -187,21 +183,20 @@ def median_times(
     }
 
 
-def _tasks(
-    subjects: Mapping[str, _CostSubject], gallery: tuple[int, int], seed: int
+def _make_tasks(
+    subjects: Mapping[str, _Subject], gallery: tuple[int, int], seed: int
 ) -> dict[tuple[str, str], Callable[[], object]]:
     queries, items = gallery
     tasks: dict[tuple[str, str], Callable[[], object]] = {}
 
     @cache  # models of one shape share theirs
-    def unit_sets(size: int, dim: int, seed: int, device: torch.device) -> Tensor:
+    def draw_sets(size: int, dim: int, seed: int, device: torch.device) -> Tensor:
         generator = torch.Generator().manual_seed(seed)
         return masked_ops.unit(torch.randn(max(gallery), size, dim, generator=generator)).to(device)
 
     for name, subject in subjects.items():
-        images, texts = (
-            unit_sets(size, subject.dim, side + 2 * seed, subject.device) for side, size in enumerate(subject.set_sizes)
-        )
+        dim, device = subject.dim, subject.device
+        images, texts = (draw_sets(size, dim, n + 2 * seed, device) for n, size in enumerate(subject.set_sizes))
         scores = subject.similarity.scores
         tasks[name, "image to text"] = partial(_search, scores, images[:queries], texts[:items], False)
         tasks[name, "text to image"] = partial(_search, scores, images[:items], texts[:queries], True)
@@ -227,8 +222,8 @@ def random_features(tower: Tower, items: int, seed: int = 0) -> LocalFeatures:
     return LocalFeatures(values, torch.ones(values.shape[:2], dtype=torch.bool))
 
 
-def _cost(
-    name: str, subjects: Mapping[str, _CostSubject], reference: str, times: Mapping[tuple[str, str], Timing]
+def _summarise(
+    name: str, subjects: Mapping[str, _Subject], reference: str, times: Mapping[tuple[str, str], Timing]
 ) -> Cost:
     subject, single = subjects[name], subjects[reference]
     flops, single_flops = (each.similarity.flops(*each.set_sizes, each.dim) for each in (subject, single))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,8 +56,7 @@ def embed(
         cache: A file to read the embeddings from if it is there, else to write them to. It is refused if it belongs to
             another model or other items.
     """
-    stores = [None if store is None else FeatureStore.open(store).fingerprint for store in (features, text_features)]
-    key = {"fingerprint": model.fingerprint(), "items": _digest(collection), "features": _content(collection, stores)}
+    key = _make_key(model, collection, (features, text_features))
     path = None if cache is None else Path(cache)
     if path is not None and path.exists():
         return _read(path, key)
@@ -83,21 +82,17 @@ def _embed(tower: Tower, items: Items[Any], batch_size: int, progress: Progress)
     return embedding.embed(tower, items, batch_size, forward, progress=progress)
 
 
-def _digest(collection: Collection) -> str:
-    digest = hashlib.sha256()
+def _make_key(model: Model, collection: Collection, stores: Iterable[Any]) -> dict[str, str]:
+    """Digests of the model, of the items and captions, and of the files, or of the feature stores instead."""
+    fingerprints = [None if store is None else FeatureStore.open(store).fingerprint for store in stores]
+    items, content = hashlib.sha256(), hashlib.sha256(repr(fingerprints).encode())
     for item in collection:
-        digest.update("\0".join([item.id, *item.captions]).encode() + b"\n")
-    return digest.hexdigest()[:16]
-
-
-def _content(collection: Collection, stores: list[str | None]) -> str:
-    """A digest of the files, or of the stores instead."""
-    digest = hashlib.sha256(repr(stores).encode())
-    if stores[0] is None:
-        for path in dict.fromkeys(item.media.path for item in collection):
-            state = path.stat() if path.exists() else None
-            digest.update(repr(None if state is None else (state.st_size, state.st_mtime_ns)).encode())
-    return digest.hexdigest()[:16]
+        items.update("\0".join([item.id, *item.captions]).encode() + b"\n")
+    for path in dict.fromkeys(item.media.path for item in collection) if fingerprints[0] is None else ():
+        state = path.stat() if path.exists() else None
+        content.update(repr(None if state is None else (state.st_size, state.st_mtime_ns)).encode())
+    digests = {"items": items.hexdigest()[:16], "features": content.hexdigest()[:16]}
+    return {"fingerprint": model.fingerprint(), **digests}
 
 
 def _read(path: Path, key: dict[str, str]) -> Embeddings:

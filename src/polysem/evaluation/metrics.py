@@ -43,16 +43,14 @@ def query_metrics(ranking: Ranking) -> dict[str, Values]:
     if not len(counts):
         return {name: np.empty(0) for name in METRICS}
 
-    def total(values: Values) -> Values:
-        return np.asarray(np.add.reduceat(values, starts), dtype=np.float64)
+    def total(values: npt.NDArray[Any]) -> Values:
+        return np.asarray(np.add.reduceat(values.astype(np.float64), starts), dtype=np.float64)
 
     nth = np.arange(len(ranks)) - np.repeat(starts, counts)
-    size = np.repeat(counts, counts)
-    first = ranks[starts]
+    first, within = ranks[starts], ranks < np.repeat(counts, counts)
     values: dict[str, Any] = {f"r{cut}": 100.0 * (first < cut) for cut in CUTS}
-    values |= {f"recall{cut}": 100.0 * total((ranks < cut).astype(np.float64)) / counts for cut in CUTS}
-    within = ranks < size
-    values["r_precision"] = 100.0 * total(within.astype(np.float64)) / counts
+    values |= {f"recall{cut}": 100.0 * total(ranks < cut) / counts for cut in CUTS}
+    values["r_precision"] = 100.0 * total(within) / counts
     values["map_at_r"] = 100.0 * total(within * (nth + 1) / (ranks + 1)) / counts
     values["map"] = 100.0 * total((nth + 1) / (ranks + 1)) / counts
     values["mrr"] = 100.0 / (first + 1)
@@ -71,8 +69,7 @@ def direction_metrics(ranking: Ranking) -> dict[str, Any]:
     else:
         result = dict.fromkeys((*METRICS, "median_rank", "mean_rank"), float("nan"))
     result["queries"] = len(first)
-    unanswerable = len(ranking.relevance) - len(first)
-    if unanswerable:
+    if unanswerable := len(ranking.relevance) - len(first):
         result["queries_without_positives"] = unanswerable
     if ranking.top is not None:
         result["hubness"] = hubness(ranking.top, ranking.relevance.gallery)
@@ -107,10 +104,9 @@ def hubness(top: TopK, gallery: int) -> dict[str, float]:
     ids = first[first >= 0]
     counts = np.bincount(ids, minlength=gallery).astype(np.float64)
     spread = counts.std()
-    skewness = float((((counts - counts.mean()) / spread) ** 3).mean()) if spread > 0 else 0.0
     return {
         "k": float(first.shape[1]),
-        "skewness": skewness,
+        "skewness": float((((counts - counts.mean()) / spread) ** 3).mean()) if spread > 0 else 0.0,
         "never_returned": 100.0 * float((counts == 0).mean()),
         "largest_hub": 100.0 * float(counts.max(initial=0.0)) / max(1, len(first)),
     }

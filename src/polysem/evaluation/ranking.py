@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -71,9 +71,7 @@ class Relevance:
         for name, positions, size in (("query", rows, shape[0]), ("positive", columns, shape[1])):
             outside = positions[(positions < 0) | (positions >= size)]
             if len(outside):
-                raise InputError(
-                    f"{len(outside)} {name} position(s) are not among the {size} there are, e.g. {outside[0]}."
-                )
+                raise InputError(f"{len(outside)} {name} position(s) are not among the {size}, e.g. {outside[0]}.")
         flat = np.unique(rows * shape[1] + columns)
         starts = np.searchsorted(flat, np.arange(shape[0] + 1) * shape[1])
         return cls(starts.astype(np.int64), flat % max(1, shape[1]), shape[1])
@@ -149,7 +147,7 @@ def rank_bidirectional(
         both.merge(counter)
     for top in both.top.values():
         top.flush()
-    return both.whole() if whole else {}, [both.fold(number) for number in range(folds)] if folds > 1 else []
+    return both.rank() if whole else {}, [both.rank(fold) for fold in range(folds)] if folds > 1 else []
 
 
 def rank_rows(scores: Scores, relevance: Relevance, *, keep: int = 0, progress: Progress = ignore) -> Ranking:
@@ -181,8 +179,7 @@ def rank_rows(scores: Scores, relevance: Relevance, *, keep: int = 0, progress: 
     return Ranking(relevance, ranks, top if keep else None)
 
 
-@dataclass(frozen=True, eq=False)
-class _ImageBlock:
+class _ImageBlock(NamedTuple):
     """Some images and all their texts."""
 
     images: Ints
@@ -208,24 +205,19 @@ class _TileGrid:
         if not 1 <= folds <= images:
             raise InputError(f"{images} images cannot be divided into {folds} folds.")
         i2t = Relevance.from_pairs(image_of, np.arange(len(image_of)), (images, texts))
-        order = np.argsort(image_of, kind="stable")
-        starts = i2t.starts
-        blocks = []
+        order, starts, blocks = np.argsort(image_of, kind="stable"), i2t.starts, []
         rows = max(1, min(ROWS, COLUMNS * images // max(1, texts)))
         for fold, members in enumerate(np.array_split(np.arange(images), folds)):
             for part in np.array_split(members, -(-len(members) // rows)):
                 blocks.append(_ImageBlock(part, order[starts[part[0]] : starts[part[-1] + 1]], fold))
         return cls(scores, image_of, blocks, i2t)
 
-    def same_fold(self, i: int, j: int) -> bool:
-        return self.blocks[i].fold == self.blocks[j].fold
-
     def runs(self, j: int, whole: bool) -> Iterator[range]:
         """Neighbouring blocks of images to score with the texts of block j; block j itself is a run of its own, since
         its scores are known by then."""
         first, last = 0, len(self.blocks)
         if not whole:
-            same = [i for i in range(last) if self.same_fold(i, j)]
+            same = [i for i, block in enumerate(self.blocks) if block.fold == self.blocks[j].fold]
             first, last = same[0], same[-1] + 1
         for start, end in ((first, j), (j + 1, last)):
             yield from (range(i, min(i + RUN, end)) for i in range(start, end, RUN))
@@ -265,10 +257,10 @@ class _RankCounter:
             self.top["t2i"].set_rows(block.texts, block.images, np.ascontiguousarray(tile.T))
 
     def add(self, i: int, j: int, tile: Floats) -> None:
-        block, texts = self.grid.blocks[i], self.grid.blocks[j].texts
+        block, (_, texts, fold) = self.grid.blocks[i], self.grid.blocks[j]
         if not tile.size:
             return
-        ways = ("", " in fold") if self.grid.same_fold(i, j) else ("",)
+        ways = ("", " in fold") if block.fold == fold else ("",)
         # (i, t) -> (t,), i at most 255: bytes are added, eight at a time or more.
         hits = (tile >= self.own[texts].astype(tile.dtype)).view(np.uint8)
         for way in ways:
@@ -290,35 +282,26 @@ class _RankCounter:
         for name, top in other.top.items():
             self.top[name].merge(top)
 
-    def whole(self) -> dict[str, Ranking]:
-        i2t, top = self.grid.i2t, self.top if self.keep else {}
-        return {
-            "i2t": Ranking(i2t, self._ranks(i2t, self.counts["i2t"], self.own), top.get("i2t")),
-            # The text's own image reaches its own score too.
-            "t2i": Ranking(i2t.transpose(), self.counts["t2i"] - 1, top.get("t2i")),
-        }
-
-    def fold(self, number: int) -> dict[str, Ranking]:
-        """Within one fold; images and texts keep their order there, but are numbered from 0."""
-        images = np.concatenate([block.images for block in self.grid.blocks if block.fold == number])
-        texts = np.sort(np.concatenate([block.texts for block in self.grid.blocks if block.fold == number]))
-        owners = self.grid.owners[texts] - images[0]
-        i2t = Relevance.from_pairs(owners, np.arange(len(texts)), (len(images), len(texts)))
-        ranks = self._ranks(i2t, self.counts["i2t in fold"][texts], self.own[texts])
-        return {"i2t": Ranking(i2t, ranks), "t2i": Ranking(i2t.transpose(), self.counts["t2i in fold"][texts] - 1)}
-
-    @staticmethod
-    def _ranks(relevance: Relevance, counts: Ints, own: Floats) -> Ints:
-        """From how many scores reach each right answer's to its rank among all, query by query."""
-        score, reached = own[relevance.positives], counts[relevance.positives]
-        order = np.lexsort((-score, relevance.queries))
+    def rank(self, fold: int | None = None) -> dict[str, Ranking]:
+        """Over the whole gallery, or within a fold: images and texts keep their order there, but count from 0."""
+        blocks = [block for block in self.grid.blocks if fold in (None, block.fold)]
+        way, top = ("", self.top if self.keep else {}) if fold is None else (" in fold", {})
+        texts = np.sort(np.concatenate([block.texts for block in blocks]))
+        shape = (sum(len(block.images) for block in blocks), len(texts))
+        i2t = Relevance.from_pairs(self.grid.owners[texts] - blocks[0].images[0], np.arange(len(texts)), shape)
+        # From how many scores reach each right answer's to its rank among all, query by query.
+        score, reached = self.own[texts][i2t.positives], self.counts[f"i2t{way}"][texts][i2t.positives]
+        order = np.lexsort((-score, i2t.queries))
         score, reached = score[order], reached[order]
-        nth = np.arange(len(score)) - np.repeat(relevance.starts[:-1], relevance.counts)
+        nth = np.arange(len(score)) - np.repeat(i2t.starts[:-1], i2t.counts)
         # How many right answers of the query score as much or more: up to the last of those with the same score.
-        last = np.append((score[1:] != score[:-1]) | (np.diff(relevance.queries) != 0), True)
+        last = np.append((score[1:] != score[:-1]) | (np.diff(i2t.queries) != 0), True)
         at_least = nth[np.flatnonzero(last)[np.cumsum(np.append(0, last[:-1]))]] + 1 if len(score) else nth
-        ranks: Ints = reached - at_least + nth
-        return ranks
+        return {
+            "i2t": Ranking(i2t, reached - at_least + nth, top.get("i2t")),
+            # The text's own image reaches its own score too.
+            "t2i": Ranking(i2t.transpose(), self.counts[f"t2i{way}"][texts] - 1, top.get("t2i")),
+        }
 
 
 def _count_across(hits: npt.NDArray[np.bool_]) -> Ints:

@@ -38,10 +38,11 @@ class Scores(ABC):
         """The tile; raises `InputError` where it holds NaN, which has no rank."""
         tile = self.tile(images, texts)
         if tile.size and np.isnan(tile.min()):
-            row, column = (int(axis[0]) for axis in np.nonzero(np.isnan(tile)))
+            row, column = np.argwhere(np.isnan(tile))[0]
+            image, text = np.arange(self.shape[0])[images][row], np.arange(self.shape[1])[texts][column]
             raise InputError(
-                f"The score of image {_position(images, row)} and text {_position(texts, column)} is NaN, and NaN has "
-                "no rank. Look for NaN in the features, or for a training run that diverged."
+                f"The score of image {image} and text {text} is NaN, which has no rank. Look for NaN in the features, "
+                "or for a training run that diverged."
             )
         return tile
 
@@ -71,10 +72,7 @@ class ScoreMatrix(Scores):
         if not isinstance(values, np.ndarray):
             values = np.asarray(values.detach().cpu().float() if isinstance(values, Tensor) else values)
         if values.ndim != 2 or not np.issubdtype(values.dtype, np.floating) or 0 in values.shape:
-            raise InputError(
-                f"Scores are a floating-point (images, texts) matrix that is not empty, got {values.dtype} of shape "
-                f"{values.shape}."
-            )
+            raise InputError(f"Scores are a floating-point (images, texts) matrix, not empty; got {kind(values)}.")
         self.values, self.shape = values, (values.shape[0], values.shape[1])
 
     @classmethod
@@ -130,9 +128,7 @@ class EnsembleScores(Scores):
     def __init__(self, members: Sequence[Scores]) -> None:
         shapes = {member.shape for member in members}
         if len(shapes) != 1:
-            raise InputError(
-                f"The members of an ensemble must score the same pairs; their shapes are {sorted(shapes)}."
-            )
+            raise InputError(f"The members of an ensemble must score the same pairs; shapes are {sorted(shapes)}.")
         self.members, self.shape = list(members), members[0].shape
 
     def tile(self, images: Rows, texts: Rows) -> Floats:
@@ -173,7 +169,3 @@ class _TransposedScores(Scores):
 
     def transpose(self) -> Scores:
         return self.straight
-
-
-def _position(rows: Rows, offset: int) -> int:
-    return int(rows.start or 0) + offset if isinstance(rows, slice) else int(rows[offset])

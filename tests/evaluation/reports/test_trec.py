@@ -42,9 +42,7 @@ def names(prefix: str, count: int) -> list[str]:
 
 def write(ranking: Ranking, folder: Path) -> tuple[Path, Path]:
     queries, answers = names("q", len(ranking.relevance)), names("d", ranking.relevance.gallery)
-    trec.write_qrels(folder / "toy.qrels", ranking, queries, answers)
-    trec.write_run(folder / "toy.run", ranking, queries, answers, tag="a tag")
-    return folder / "toy.qrels", folder / "toy.run"
+    return trec.write_trec(folder / "toy", ranking, queries, answers, tag="a tag")
 
 
 def measured(qrels: object, run: object, measure: object) -> list[float]:
@@ -119,7 +117,6 @@ def test_both_directions_of_a_collection_are_exported_by_its_ids(tmp_path: Path)
     gallery = collection(numbered(6, 2))
     scores = np.random.default_rng(0).normal(size=(6, 12))
     both, _ = rank_bidirectional(ScoreMatrix(scores), gallery.caption_items, keep=4)
-    assert both is not None
     written = trec.export_trec({"i2t": both["i2t"], "t2i": both["t2i"]}, gallery, tmp_path / "new", tag="toy")
     assert [path.name for path in written] == ["i2t.qrels", "i2t.run", "t2i.qrels", "t2i.run"]
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == sorted(path.name for path in written)

@@ -23,13 +23,7 @@ from polysem.errors import InputError
 from polysem.evaluation import metrics
 from polysem.evaluation.metrics import Values
 from polysem.evaluation.protocols.base import EvaluationTask, Protocol, ProtocolResult, per_query_metrics, register
-from polysem.evaluation.protocols.eccv import (
-    CocoIds,
-    EccvCaptionFiles,
-    match_test_split,
-    parse_file_name,
-    read_own_ids,
-)
+from polysem.evaluation.protocols.eccv import CocoIds, EccvCaptionFiles, match_test_split, parse_file_name, read_own_ids
 from polysem.evaluation.ranking import Relevance
 from polysem.evaluation.score_matrix import Floats, Ints, Rows, Scores
 

@@ -40,12 +40,9 @@ def export_trec(rankings: Mapping[str, Ranking], gallery: Collection, folder: Pa
     if not rankings:
         raise InputError("There is no ranking to write: a protocol of folds has one per fold. Take one without folds.")
     ids = {"i": [item.id for item in gallery], "t": caption_ids(gallery)}
-    written = []
+    written: list[Path] = []
     for way, ranking in rankings.items():
-        query_side, answer_side = way.split("2")
-        written += [folder / f"{way}.qrels", folder / f"{way}.run"]
-        write_qrels(written[-2], ranking, ids[query_side], ids[answer_side])
-        write_run(written[-1], ranking, ids[query_side], ids[answer_side], tag)
+        written += write_trec(folder / way, ranking, *(ids[side] for side in way.split("2")), tag=tag)
     return written
 
 
@@ -56,22 +53,21 @@ def caption_ids(gallery: Collection) -> list[str]:
     return caption_keys(gallery)
 
 
-def write_qrels(path: str | Path, ranking: Ranking, queries: Sequence[str], gallery: Sequence[str]) -> None:
-    """Lines of `query 0 answer 1`. queries, gallery: the ids."""
-    qrels = _name_positives(ranking, queries, gallery)
-    _write(Path(path), (f"{query} 0 {answer} 1\n" for query, answers in qrels for answer in answers))
-
-
-def write_run(
-    path: str | Path, ranking: Ranking, queries: Sequence[str], gallery: Sequence[str], tag: str = "polysem"
-) -> None:
-    """Lines of `query Q0 answer rank score tag`, ranks from 1. The ranking must have kept its highest scores."""
+def write_trec(
+    stem: Path, ranking: Ranking, queries: Sequence[str], gallery: Sequence[str], tag: str = "polysem"
+) -> tuple[Path, Path]:
+    """Write `<stem>.qrels` with lines of `query 0 answer 1`, and `<stem>.run` with lines of `query Q0 answer rank score
+    tag`, ranks from 1. The ranking must have kept its highest scores. queries, gallery: the ids."""
+    paths = stem.with_name(f"{stem.name}.qrels"), stem.with_name(f"{stem.name}.run")
+    qrels, run = _name_positives(ranking, queries, gallery), _name_answers(ranking, queries, gallery)
     lines = (
         f"{query} Q0 {answer} {rank} {score:.9g} {escape_id(tag)}\n"
-        for query, scores in _name_answers(ranking, queries, gallery)
-        for rank, (answer, score) in enumerate(scores.items(), 1)
+        for query, answers in run
+        for rank, (answer, score) in enumerate(answers.items(), 1)
     )
-    _write(Path(path), lines)
+    _write(paths[0], (f"{query} 0 {answer} 1\n" for query, answers in qrels for answer in answers))
+    _write(paths[1], lines)
+    return paths
 
 
 def as_ranx(

@@ -20,6 +20,7 @@ from polysem.cli import main
 from polysem.cli import recipes as parts_module
 from polysem.environment import Environment, EnvironmentFinding, Precision, examine
 from polysem.errors import PolysemError
+from polysem.evaluation import catalogue
 from waiting import LONG
 
 FOLDERS = ("encoders", "pooling", "sets", "similarity", "objectives")
@@ -169,6 +170,16 @@ def test_the_parts_listed_are_those_registered(run: Run) -> None:
 
 def test_one_folder_can_be_listed_alone(run: Run) -> None:
     assert list(json.loads(run("parts", "similarity", "--json").out)) == ["similarity"]
+
+
+def test_the_protocols_listed_are_those_registered(run: Run) -> None:
+    listed = json.loads(run("parts", "protocols", "--json").out)["protocols"]
+    assert [each["name"] for each in listed] == sorted(catalogue())
+    assert [each["summary"] for each in listed] == [catalogue()[each["name"]].about for each in listed]
+    assert {"name": "k", "type": "int > 0", "default": "500"} in next(e for e in listed if e["name"] == "labels")[
+        "knobs"
+    ]
+    assert "polysem parts protocols" in run("eval", "--help").out
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 FOLDERS = ("encoders", "pooling", "sets", "similarity", "objectives")
 """The folders that hold parts, in the order data flows through them."""
+PROTOCOLS = "protocols"
 
 group = typer.Typer(cls=QuickGroup, invoke_without_command=True, epilog="Example: polysem recipes show dive --resolved")
 
@@ -97,13 +98,14 @@ def _show_recipes(found: dict[str, list[Recipe]]) -> None:
 
 def parts_command(
     folder: Annotated[
-        str | None, typer.Argument(help=f"Only this folder: {', '.join(FOLDERS)}.", show_default="all")
+        str | None,
+        typer.Argument(help=f"Only this folder: {', '.join(FOLDERS)}. Or {PROTOCOLS}, of eval.", show_default="all"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List every encoder, pooling, set predictor, similarity and objective with its knobs and their defaults."""
-    if folder is not None and folder not in FOLDERS:
-        raise unknown("folder of parts", folder, FOLDERS)
+    if folder not in (None, *FOLDERS, PROTOCOLS):
+        raise unknown("folder of parts", folder or "", (*FOLDERS, PROTOCOLS))
     parts = {name: _describe_parts(name) for name in (FOLDERS if folder is None else (folder,))}
     if as_json:
         print_json({name: [asdict(part) for part in infos] for name, infos in parts.items()})
@@ -112,7 +114,7 @@ def parts_command(
 
 
 def _describe_parts(folder: str) -> list[PartInfo]:
-    module = import_module(f"polysem.{folder}")
+    module = import_module(f"polysem.evaluation.{folder}" if folder == PROTOCOLS else f"polysem.{folder}")
     return [module.describe(name) for name in module.names()]
 
 

@@ -50,11 +50,7 @@ def eval_command(
     data: Data,
     protocol: Annotated[
         str,
-        typer.Option(
-            "--protocol",
-            help="f8k-1k, f30k-1k, coco-5k, coco-1k-5fold, eccv-caption, cxc, labels, labels-tags, video, judgements, "
-            "or pairs for any collection.",
-        ),
+        typer.Option("--protocol", help="How to measure; see `polysem parts protocols`. pairs takes any data."),
     ] = "pairs",
     split: Annotated[
         str | None, typer.Option("--split", help="Which split to search.", show_default="the protocol's: test")

@@ -12,7 +12,9 @@ from polysem.evaluation.protocols.base import (
     Protocol,
     ProtocolResult,
     catalogue,
+    describe,
     find,
+    names,
     register,
 )
 
@@ -22,7 +24,9 @@ __all__ = [
     "Protocol",
     "ProtocolResult",
     "catalogue",
+    "describe",
     "find",
+    "names",
     "register",
 ]
 

@@ -18,6 +18,7 @@ from polysem.evaluation.rescoring import Rescoring
 from polysem.evaluation.result import PerQuery, Stamp
 from polysem.evaluation.score_matrix import Ints, Scores
 from polysem.progress import Progress, ignore, section
+from polysem.registry import Knob, PartInfo, type_name
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,6 +195,18 @@ def register(*protocols: Protocol) -> None:
 def catalogue() -> dict[str, Protocol]:
     """All protocols by name."""
     return dict(_REGISTERED)
+
+
+def names() -> tuple[str, ...]:
+    return tuple(sorted(_REGISTERED))
+
+
+def describe(name: str) -> PartInfo:
+    """A protocol's summary and its options."""
+    protocol = find(name)
+    hints = get_type_hints(type(protocol), include_extras=True)
+    options = (Knob(each, type_name(hints[each]), repr(getattr(protocol, each))) for each in protocol.options)
+    return PartInfo(name, protocol.about, tuple(options))
 
 
 def find(name: str) -> Protocol:

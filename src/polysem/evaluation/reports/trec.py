@@ -42,7 +42,8 @@ def export_trec(rankings: Mapping[str, Ranking], gallery: Collection, folder: Pa
     ids = {"i": [item.id for item in gallery], "t": caption_ids(gallery)}
     written: list[Path] = []
     for way, ranking in rankings.items():
-        written += write_trec(folder / way, ranking, *(ids[side] for side in way.split("2")), tag=tag)
+        queries, answers = (ids[side] for side in way.split("2"))
+        written += write_trec(folder / way, ranking, queries, answers, tag)
     return written
 
 

@@ -158,7 +158,7 @@ def last_weights(run: Path) -> dict[str, Any]:
     last = Checkpoints(run).load("last")
     if last is None:
         raise SystemExit(f"{run} has no last checkpoint. Delete the folder and run the same command again.")
-    return {name.removeprefix("model/"): held for name, held in last.tensors.items() if name.startswith("model/")}
+    return {name.removeprefix("model/"): held for name, held in last[0].items() if name.startswith("model/")}
 
 
 def put(model: Model, weights: Mapping[str, Any]) -> None:

@@ -17,6 +17,11 @@ def ignore(stage: str, done: int, total: int, /) -> None:
     """A `Progress` that shows nothing."""
 
 
+def rename_stage(progress: Progress, stage: str) -> Progress:
+    """The same `Progress`, with this stage for whatever the work calls its own."""
+    return lambda _, done, total: progress(stage, done, total)
+
+
 def section(progress: Progress, first: int, count: int, total: int, stage: str | None = None) -> Progress:
     """The `Progress` of one part of a longer piece of work.
 

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from polysem.cli import app
 from polysem.errors import ConfigError, UnknownNameError
-from polysem.reproduction import gpo_experiment
+from polysem.reproduction import gpo_synthetic
 
 QUICK = ("--steps", 2, "--workers", 1)
 
@@ -53,7 +53,7 @@ def test_ctrl_c_ends_it_without_a_traceback(monkeypatch, tmp_path):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(gpo_experiment, "train_and_measure", interrupted)
+    monkeypatch.setattr(gpo_synthetic, "train_and_measure", interrupted)
     found = run("--design", "interp", "--pattern", "A", "--out", tmp_path / "gpo", *QUICK)
     assert found.exit_code == 130
     assert "Interrupted" in found.stderr

@@ -7,7 +7,6 @@ import torch
 
 from polysem.errors import ConfigError, UnknownNameError
 from polysem.features import LocalFeatures
-from polysem.reproduction.gpo_experiment import render_experiment, reproduce
 from polysem.reproduction.gpo_synthetic import (
     DESIGNS,
     PAPER,
@@ -21,6 +20,8 @@ from polysem.reproduction.gpo_synthetic import (
     learned_coefficients,
     paper_rmse,
     pool,
+    render_experiment,
+    reproduce,
     rmse,
     train_and_measure,
 )

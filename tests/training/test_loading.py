@@ -13,9 +13,9 @@ from polysem import recipes
 from polysem.data import open_collection
 from polysem.encoders import Tokens
 from polysem.features import LocalFeatures
-from polysem.models.items import FeatureItems
+from polysem.models.items import FeatureItems, ImageItems, SentenceItems
 from polysem.training import train
-from polysem.training.loading import CaptionSource, PixelSource, TrainingBatch
+from polysem.training.loading import TrainingBatch
 from polysem.training.splits import split
 from sample_data import karpathy
 from training.small import assembled, make_data, tiny
@@ -105,13 +105,13 @@ def test_captions_follow_their_images(tmp_path):
         ]
         assert sorted(decoded) == sorted(expected)
         assert isinstance(feeder.images.items, FeatureItems)
-        assert isinstance(feeder.texts, CaptionSource)
+        assert isinstance(feeder.texts.items, SentenceItems)
 
 
 def test_pixels_are_augmented_by_item_and_epoch(pictures):
     recipe = recipes.load("vse-infty", PICTURES)
     _, _, _, feeder = assembled(recipe, pictures)
-    assert isinstance(feeder.images, PixelSource)
+    assert isinstance(feeder.images.items, ImageItems)
     places = np.array([0, 5])
     first, again = feeder.images.load(places, 0), feeder.images.load(places, 0)
     assert torch.equal(first, again)

@@ -14,7 +14,7 @@ from polysem.cli.common import AsJson, ProgressBar, QuickCommand, QuickGroup, ne
 from polysem.errors import ConfigError
 
 if TYPE_CHECKING:
-    from polysem.reproduction.gpo_experiment import GPOCell, GPOExperiment
+    from polysem.reproduction.gpo_synthetic import GPOCell, GPOExperiment
 
 group = typer.Typer(cls=QuickGroup, no_args_is_help=True, epilog="Example: polysem reproduce gpo-synthetic --out gpo")
 
@@ -72,7 +72,7 @@ def gpo_synthetic_command(
         sys.exit(130)
     answer = json.dumps(_summarise(experiment), indent=2)
     if out is not None:
-        from polysem.reproduction.gpo_experiment import render_experiment
+        from polysem.reproduction.gpo_synthetic import render_experiment
 
         out.mkdir(parents=True, exist_ok=True)
         (out / "gpo-synthetic.json").write_text(answer + "\n", encoding="utf-8")

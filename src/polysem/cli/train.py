@@ -101,7 +101,7 @@ class TrainingDisplay(ProgressBar):
         self.close()  # two that draw at once spoil each other
         live = TerminalDisplay(title, total, enabled=distributed.rank() == 0)
         if step:
-            live.resumed(step, best)
+            live.resume(step, best)
         return live
 
 

@@ -24,7 +24,7 @@ from polysem.recipes import Recipe
 from polysem.search import Index, SearchResults
 from polysem.synthetic.scenes.make import make_emoji_scenes
 from polysem.training import NullObserver, TrainingObserver, train
-from polysem.training.feature_cache import cache_both_sides
+from polysem.training.feature_cache import cache_both_sides, content_digest
 from polysem.training.splits import split
 
 RECIPES = ("small-vse-infty", "small-dive")
@@ -114,7 +114,8 @@ def demo(
         # A model knows what it learned from: other captions make another one. An index is updated in its place.
         digest = hashlib.sha256(str(path).encode(errors="surrogateescape"))
         if why_not is None:
-            digest.update(_content(items))
+            content = [content_digest(items, takes) for takes in ("pixels", "tokens")]
+            digest.update("\n".join([*content, *(item.split or "" for item in items)]).encode())
         home = folder / f"{items.name}-{digest.hexdigest()[:8]}"
     stores: dict[str, Any] = {"features": home / "features" / "images", "text_features": home / "features" / "captions"}
     compared = None
@@ -149,20 +150,6 @@ def _why_not(collection: Collection) -> str | None:
     if collection.has_splits and not {"train", "val"} <= collection.splits.keys():
         return f"its splits are {', '.join(collection.splits)}, and learning takes train and val"
     return None
-
-
-def _content(collection: Collection) -> bytes:
-    """Changes when an id, a caption, a split or a picture does."""
-    content = hashlib.sha256()
-    for item in collection:
-        try:
-            status = item.media.path.stat()
-            picture = f"{status.st_size} {status.st_mtime_ns}"
-        except OSError:
-            picture = "missing"
-        text = "\0".join([item.id, item.split or "", picture, *item.captions])
-        content.update(text.encode(errors="surrogatepass") + b"\n")
-    return content.digest()
 
 
 def scale_recipe(name: str, items: Collection, settings: Sequence[str] = ()) -> Recipe:

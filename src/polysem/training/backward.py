@@ -157,56 +157,36 @@ def run_batch(
         scale: a factor on the loss.
     """
     masks = (None, None) if criterion.heads is None else criterion.heads.tower_masks(batch.masked)
+    towers: list[_ChunkedTower] = []
     if chunk is None or len(batch.images) <= chunk:
         with accelerator.autocast():
             predictions = model(batch.images, batch.texts, (batch.image_keep, batch.text_keep), masks)
-        images, texts = (_side(prediction, criterion) for prediction in predictions)
-        for side in (images, texts):
+        own = [_side(prediction, criterion) for prediction in predictions]
+        for side in own:
             if side.vectors.requires_grad:  # a side may have nothing to learn, for an epoch or for good
                 side.vectors.retain_grad()
-        return _backward_loss(model, criterion, batch, accelerator, (images, texts), scale)
-    captions = max(1, round(chunk * len(batch.texts) / len(batch.images)))
-    towers = [
-        _ChunkedTower(model.image, batch.images, batch.image_keep, masks[0], chunk, accelerator, criterion),
-        _ChunkedTower(model.text, batch.texts, batch.text_keep, masks[1], captions, accelerator, criterion),
-    ]
-    leaves = towers[0].embed(), towers[1].embed()
-    result = _backward_loss(model, criterion, batch, accelerator, leaves, scale)
-    for tower, leaf in zip(towers, leaves, strict=True):
-        tower.backward(leaf)
-    return result
-
-
-def _backward_loss(
-    model: Model,
-    criterion: Criterion,
-    batch: TrainingBatch,
-    accelerator: Accelerator,
-    own: tuple[SideEmbeddings, SideEmbeddings],
-    scale: float,
-) -> BatchResult:
-    """The loss of all processes' embeddings, and its gradient with respect to the own ones."""
+    else:
+        captions = max(1, round(chunk * len(batch.texts) / len(batch.images)))
+        towers = [
+            _ChunkedTower(model.image, batch.images, batch.image_keep, masks[0], chunk, accelerator, criterion),
+            _ChunkedTower(model.text, batch.texts, batch.text_keep, masks[1], captions, accelerator, criterion),
+        ]
+        own = [tower.embed() for tower in towers]
+    # The loss is of all processes' embeddings, its gradient with respect to the own ones.
     images, texts = (_gather(side, sizes) for side, sizes in zip(own, batch.sizes, strict=True))
     with accelerator.autocast():
         loss, scores, objective, collapsed = criterion(images, texts, batch, model.similarity)
     accelerator.backward(loss.total * scale)
-    detached = Loss(loss.total.detach(), {name: part.detach() for name, part in loss.parts.items()}, loss.info)
-    norms, variance, supervision = dict[str, float](), dict[str, float](), dict[str, tuple[float, ...]]()
+    for tower, leaves in zip(towers, own, strict=False):
+        tower.backward(leaves)
+    facts = StepFacts(objective, collapsed, criterion.objective.collapse, float(scores.std(correction=0)))
     for name, side, gradient in (("image", images, own[0].vectors.grad), ("text", texts, own[1].vectors.grad)):
-        norms[name] = side.residual_norm
+        facts.norms[name] = side.residual_norm
         if side.vectors.shape[1] > 1:
-            variance[name] = circular_variance(side.vectors)
+            facts.variance[name] = circular_variance(side.vectors)
             if gradient is not None:
-                supervision[name] = gradient_shares(gradient)
-    facts = StepFacts(
-        loss=objective,
-        collapsed_loss=collapsed,
-        collapse=criterion.objective.collapse,
-        score_spread=float(scores.std(correction=0)),
-        variance=variance,
-        supervision=supervision,
-        norms=norms,
-    )
+                facts.supervision[name] = gradient_shares(gradient)
+    detached = Loss(loss.total.detach(), {name: part.detach() for name, part in loss.parts.items()}, loss.info)
     return BatchResult(detached, facts)
 
 

@@ -18,7 +18,7 @@ from polysem.data.store import FeatureStore
 from polysem.encoders import Encoder, PixelEncoder, TextEncoder, caption_keys, extract, extract_texts
 from polysem.environment.paths import cache_folder
 from polysem.errors import ConfigError, InputError
-from polysem.progress import Progress
+from polysem.progress import Progress, rename_stage
 from polysem.recipes import Recipe
 from polysem.training.run_folder import read_json
 
@@ -54,11 +54,8 @@ def cache_both_sides(
     sides = zip(("images", "captions"), encoders, (recipe.image, recipe.text), folders, strict=True)
     for what, encoder, side, folder in sides:
         if is_frozen(encoder) and not (side.augment.pixels or side.augment.words):
-
-            def report(_: str, done: int, total: int, /, what: str = what) -> None:
-                progress(what, done, total)
-
-            store = cache_features(collection, encoder, None if folder is None else Path(folder), report)
+            path = None if folder is None else Path(folder)
+            store = cache_features(collection, encoder, path, rename_stage(progress, what))
             distributed.barrier()  # for the shares of the other processes
             stores.append(store if distributed.world_size() == 1 else FeatureStore.open(store.folder))
         elif folder is not None:
@@ -82,7 +79,7 @@ def cache_features(collection: Collection, encoder: Encoder, folder: Path | None
     """
     fingerprint = encoder.fingerprint()
     if folder is None:
-        name = f"{collection.name}-{_content_digest(collection, encoder)}-{fingerprint[:12]}"
+        name = f"{collection.name}-{content_digest(collection, encoder.takes)}-{fingerprint[:12]}"
         folder = cache_folder() / "features" / name
     store = FeatureStore.open(folder) if (folder / "manifest.json").exists() else None
     if store is not None and store.fingerprint != fingerprint:
@@ -108,19 +105,20 @@ def cache_features(collection: Collection, encoder: Encoder, folder: Path | None
     return store
 
 
-def _content_digest(collection: Collection, encoder: Encoder) -> str:
+def content_digest(collection: Collection, takes: str) -> str:
     """Changes when the content does: captions for a text encoder; size and time of every picture for one of images."""
     content = hashlib.sha256()
     for item in collection:
-        content.update(f"{item.id}\n".encode())
-        if encoder.takes == "tokens":
-            content.update("\n".join(item.captions).encode())
+        content.update(f"{item.id}\n".encode(errors="surrogatepass"))
+        if takes == "tokens":
+            content.update("\n".join(item.captions).encode(errors="surrogatepass"))
         else:
             try:
                 status = item.media.path.stat()
-                content.update(f"{item.media.path.resolve()} {status.st_size} {status.st_mtime_ns}\n".encode())
+                picture = f"{item.media.path.resolve()} {status.st_size} {status.st_mtime_ns}\n"
             except OSError:
-                content.update(b"missing\n")
+                picture = "missing\n"
+            content.update(picture.encode(errors="surrogateescape"))
     return content.hexdigest()[:12]
 
 

@@ -62,17 +62,36 @@ class InputSource:
 
     def __init__(self, items: Items[Any], keys: Sequence[str], side: Side, seed: int) -> None:
         self.items, self.keys, self.side, self.seed = items, keys, side, seed
+        self.readers = ThreadPoolExecutor(max(2, torch.get_num_threads()), thread_name_prefix="readers")
 
     def load(self, places: Places, epoch: int) -> Inputs:
-        """The inputs, augmented for that epoch."""
-        return self.items.batch(places.tolist())
+        """The inputs, augmented for that epoch. Pictures and videos are read by several threads."""
+        items, augment = self.items, self.side.augment
+        if isinstance(items, ImageItems):
 
-    def keep(self, inputs: Inputs, places: Places, epoch: int, tokens: int | None = None) -> Tensor | None:
-        """(B, N) bool: which tokens stay in this epoch; None if all. tokens: N, where the inputs do not show it."""
+            def read(place: int) -> Tensor:
+                if not augment.pixels:
+                    return items.load(place)
+                seed = int(self.rng(place, epoch).integers(2**62))
+                return items.load(place, torch.Generator().manual_seed(seed))
+
+            return items.collate(list(self.readers.map(read, places.tolist())))
+        if isinstance(items, SentenceItems) and augment.words:
+            words_of_texts = items.encoder.tokenize_words([items.load(place) for place in places.tolist()])
+            knobs = items.encoder.mask_id, items.encoder.vocab_size, augment.rate, augment.protect_ends
+            pairs = zip(places.tolist(), words_of_texts, strict=True)
+            return Tokens.from_lists([word_mask(words, self.rng(place, epoch), *knobs) for place, words in pairs])
+        return items.batch(places.tolist())
+
+    def keep(self, inputs: Inputs, places: Places, epoch: int) -> Tensor | None:
+        """(B, N) bool: which tokens stay in this epoch; None if all."""
         if self.side.augment.drop == "none":
             return None
         rule = region_drop if self.side.augment.drop == "region" else grid_drop
-        lengths = inputs.mask.sum(1).tolist() if not isinstance(inputs, Tensor) else [tokens] * len(inputs)
+        if isinstance(self.items, ImageItems):
+            lengths = [self.items.encoder.tokens_per_item] * len(places)
+        else:
+            lengths = inputs.mask.sum(1).tolist()  # type: ignore[union-attr]
         kept = np.zeros((len(places), max(lengths)), bool)
         for row, (place, length) in enumerate(zip(places.tolist(), lengths, strict=True)):
             kept[row, rule(length, self.rng(place, epoch), self.side.augment.rate)] = True
@@ -83,51 +102,14 @@ class InputSource:
         return item_rng(self.seed, epoch, self.keys[place])
 
 
-class PixelSource(InputSource):
-    """Pixels, of pictures or of videos, read by several threads."""
-
-    items: ImageItems
-
-    def __init__(self, items: ImageItems, keys: Sequence[str], side: Side, seed: int) -> None:
-        super().__init__(items, keys, side, seed)
-        self.readers = ThreadPoolExecutor(max(2, torch.get_num_threads()), thread_name_prefix="readers")
-
-    def load(self, places: Places, epoch: int) -> Inputs:
-        def read(place: int) -> Tensor:
-            if not self.side.augment.pixels:
-                return self.items.load(place)
-            seed = int(self.rng(place, epoch).integers(2**62))
-            return self.items.load(place, torch.Generator().manual_seed(seed))
-
-        return self.items.collate(list(self.readers.map(read, places.tolist())))
-
-
-class CaptionSource(InputSource):
-    """Tokens of captions, of which augmentation masks or deletes words."""
-
-    items: SentenceItems
-
-    def load(self, places: Places, epoch: int) -> Inputs:
-        augment, encoder = self.side.augment, self.items.encoder
-        if not augment.words:
-            return super().load(places, epoch)
-        words_of_texts = encoder.tokenize_words([self.items.load(place) for place in places.tolist()])
-        knobs = encoder.mask_id, encoder.vocab_size, augment.rate, augment.protect_ends
-        pairs = zip(places.tolist(), words_of_texts, strict=True)
-        return Tokens.from_lists([word_mask(words, self.rng(place, epoch), *knobs) for place, words in pairs])
-
-
 def build_sources(
     model: Model, collection: Collection, stores: Stores, recipe: Recipe
 ) -> tuple[InputSource, InputSource]:
     """The images and captions of a collection; their features, where a store is given or the collection holds them."""
     images = collection_images(model.image.encoder, collection, stores[0])
     texts = collection_texts(model.text.encoder, collection, stores[1])
-    image_source: type[InputSource] = PixelSource if isinstance(images, ImageItems) else InputSource
-    text_source: type[InputSource] = CaptionSource if isinstance(texts, SentenceItems) else InputSource
-    image_keys, text_keys = [item.id for item in collection], caption_keys(collection)
-    seed = recipe.training.seed
-    return image_source(images, image_keys, recipe.image, seed), text_source(texts, text_keys, recipe.text, seed)
+    ids, captions, seed = [item.id for item in collection], caption_keys(collection), recipe.training.seed
+    return InputSource(images, ids, recipe.image, seed), InputSource(texts, captions, recipe.text, seed)
 
 
 class BatchLoader:
@@ -179,8 +161,7 @@ class BatchLoader:
         rows, columns = shares[self.rank]
         pictures, captions = batch.images[rows], batch.captions[columns]
         images, texts = self.images.load(pictures, epoch), self.texts.load(captions, epoch)
-        tokens = self.images.items.encoder.tokens_per_item if isinstance(self.images, PixelSource) else None
-        image_keep = self.images.keep(images, pictures, epoch, tokens)
+        image_keep = self.images.keep(images, pictures, epoch)
         text_keep = self.texts.keep(texts, captions, epoch)
         masked = None
         if self.masker is not None:

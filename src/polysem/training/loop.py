@@ -6,9 +6,10 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, Protocol, Self
@@ -17,25 +18,27 @@ import numpy as np
 from accelerate import Accelerator
 
 from polysem import distributed
-from polysem.errors import ConfigError, NonFiniteError, PolysemError
+from polysem.data.batching import Batches
+from polysem.errors import ConfigError, InputError, NonFiniteError, PolysemError
 from polysem.models import Model
 from polysem.objectives import Loss
 from polysem.recipes import Recipe
 from polysem.training.backward import Criterion, run_batch, seed_random
-from polysem.training.feature_cache import is_frozen
-from polysem.training.loading import BatchLoader, TrainingBatch
-from polysem.training.masked_modelling import MaskedModellingHeads
+from polysem.training.build import label_matrix, learns_labels
+from polysem.training.feature_cache import Stores, is_frozen
+from polysem.training.loading import BatchLoader, TrainingBatch, build_sources
+from polysem.training.masked_modelling import build_masked_modelling
 from polysem.training.monitoring.diagnosis import StepFacts, TrainingFinding, TrainingMonitor
 from polysem.training.optimiser import build_optimiser, is_warming, loss_factor, lr_factor
 from polysem.training.run_folder import (
     Checkpoints,
     MetricsLog,
-    TrainingCheckpoint,
     collect_tensors,
     flatten_numbers,
     restore_tensors,
 )
-from polysem.training.validation import selection_score
+from polysem.training.splits import Splits
+from polysem.training.validation import selection_score, validate
 
 SAVE_SECONDS = 120.0
 """A checkpoint at least so often: what a kill can cost."""
@@ -89,23 +92,30 @@ class TrainingLoop:
     """Trains a model as its recipe says, from wherever its last checkpoint stands.
 
     Args:
-        validate: measures the model on the validation items.
+        stores: features of the images and captions, where their encoders are frozen.
         run: the folder of its checkpoints and metrics.
-        heads: train beside the model, to predict masked tokens.
     """
 
     def __init__(
         self,
         recipe: Recipe,
         model: Model,
-        loader: BatchLoader,
-        validate: Callable[[], dict[str, Any]],
+        splits: Splits,
+        stores: Stores,
         run: Path,
         accelerator: Accelerator,
         on_collapse: OnCollapse = "warn",
-        heads: MaskedModellingHeads | None = None,
     ) -> None:
-        self.recipe, self.model, self.loader, self.validate = recipe, model, loader, validate
+        learns, val = learns_labels(recipe), splits.val
+        if learns and not val.label_names:
+            raise InputError(f"The validation items of {val.name} have no labels, and {recipe.name} learns them.")
+        labels = label_matrix(splits.train, model.labels or ()) if learns else None
+        masker, heads = build_masked_modelling(recipe, model, splits.train, images=stores[0])
+        batches = Batches(splits.train, recipe.training.batch, recipe.training.captions, recipe.training.seed)
+        self.loader = BatchLoader(model, *build_sources(model, splits.train, stores, recipe), batches, labels, masker)
+        images, texts = (source.items for source in build_sources(model, val, stores, recipe))
+        self.validate = partial(validate, model, images, texts, val.caption_items, val if learns else None)
+        self.recipe, self.model = recipe, model
         self.checkpoints, self.log = Checkpoints(run), MetricsLog(run, accelerator.is_main_process)
         self.accelerator, self.on_collapse = accelerator, on_collapse
         self.observer: StepObserver = NullObserver()
@@ -114,10 +124,10 @@ class TrainingLoop:
         self.stepper = accelerator.prepare_optimizer(self.optimiser, device_placement=False)
         self.parameters = [p for group in self.optimiser.param_groups for p in group["params"]]
         self.accumulate = recipe.training.accumulate
-        self.steps_per_epoch = len(loader.batches) // self.accumulate
+        self.steps_per_epoch = len(batches) // self.accumulate
         if not self.steps_per_epoch:
-            batches = f"more batches than the {len(loader.batches)} of an epoch"
-            raise ConfigError(f"training.accumulate={self.accumulate} asks for {batches}. Lower it, or training.batch.")
+            more = f"more batches than the {len(batches)} of an epoch"
+            raise ConfigError(f"training.accumulate={self.accumulate} asks for {more}. Lower it, or training.batch.")
         self.total = self.steps_per_epoch * recipe.training.epochs
         self.monitor = TrainingMonitor()
         self.step, self.validated, self.seconds = 0, 0, 0.0
@@ -135,8 +145,8 @@ class TrainingLoop:
         if checkpoint is None:
             self.log.truncate(-1)
             return False
-        restore_tensors(self.model, self.optimiser, checkpoint.tensors, self.frozen, self.criterion.heads)
-        state = checkpoint.state
+        tensors, state = checkpoint
+        restore_tensors(self.model, self.optimiser, tensors, self.frozen, self.criterion.heads)
         self.step, self.seconds = int(state["step"]), float(state["seconds"])
         self.best, self.validated = state["best"], int(state["validated"])
         if self.accelerator.scaler is not None and state.get("scaler"):
@@ -159,8 +169,7 @@ class TrainingLoop:
         }
         # The last one is resumed from; the best one becomes a model, which needs neither optimiser nor heads.
         optimiser, heads = (self.optimiser, self.criterion.heads) if kind == "last" else (None, None)
-        tensors = collect_tensors(self.model, optimiser, self.frozen, heads)
-        self.checkpoints.save(kind, TrainingCheckpoint(tensors, state))
+        self.checkpoints.save(kind, collect_tensors(self.model, optimiser, self.frozen, heads), state)
 
     def run(self) -> None:
         """Train until the last step. Interrupted, it leaves a checkpoint to go on from."""

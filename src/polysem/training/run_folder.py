@@ -12,7 +12,6 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -166,30 +165,24 @@ class CheckpointError(PolysemError):
     """A checkpoint that cannot be written or read."""
 
 
-@dataclass(frozen=True)
-class TrainingCheckpoint:
-    """tensors: weights under "model/", the optimiser's state under "optimiser/". state: all else, JSON-able."""
-
-    tensors: Mapping[str, Tensor]
-    state: Mapping[str, Any]
-
-
 class Checkpoints:
-    """The folder of a run's checkpoints: the last one, and the best by validation."""
+    """The folder of a run's checkpoints: the last one, and the best by validation.
+
+    Each has tensors, the weights under "model/" and the optimiser's state under "optimiser/", and a JSON-able state.
+    """
 
     def __init__(self, run: Path) -> None:
         self.folder = run / "checkpoints"
 
-    def save(self, kind: str, checkpoint: TrainingCheckpoint) -> None:
+    def save(self, kind: str, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Replace the checkpoint of this kind ("last" or "best"): the old one stays until the new one is complete."""
-        step = int(checkpoint.state["step"])
-        partial, final = self.folder / f".{kind}.partial", self.folder / f"{kind}-{step:08d}"
+        partial, final = self.folder / f".{kind}.partial", self.folder / f"{kind}-{state['step']:08d}"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()
-            save_file(unshared(checkpoint.tensors), partial / _WEIGHTS)
-            (partial / _STATE).write_text(json.dumps(checkpoint.state), encoding="utf-8")
+            save_file(unshared(tensors), partial / _WEIGHTS)
+            (partial / _STATE).write_text(json.dumps(state), encoding="utf-8")
             for path in (partial / _WEIGHTS, partial / _STATE, partial):
                 atomic_write.sync(path)
             while final.exists():  # of the same step: the old one goes when the new one is there
@@ -205,15 +198,14 @@ class Checkpoints:
             if older != final:
                 shutil.rmtree(older, ignore_errors=True)
 
-    def load(self, kind: str) -> TrainingCheckpoint | None:
-        """The newest complete checkpoint of this kind, or None."""
+    def load(self, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """Tensors and state of the newest complete checkpoint of this kind, or None."""
         paths = self._list(kind)
         if not paths:
             return None
         path = paths[-1]
         try:
-            state = json.loads((path / _STATE).read_text(encoding="utf-8"))
-            return TrainingCheckpoint(load_file(path / _WEIGHTS), state)
+            return load_file(path / _WEIGHTS), json.loads((path / _STATE).read_text(encoding="utf-8"))
         except (OSError, ValueError, SafetensorError) as error:
             remedy = "Delete it to resume from an older one, if there is one, or train into another folder."
             raise CheckpointError(f"The checkpoint {path} cannot be read ({error}). {remedy}") from None

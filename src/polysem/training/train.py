@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +15,18 @@ from accelerate.state import AcceleratorState
 from polysem import distributed
 from polysem._version import __version__
 from polysem.data import open_collection
-from polysem.data.batching import Batches
 from polysem.data.collection import Collection
 from polysem.data.train_overlap import build_sketch, merge_sketches
 from polysem.environment.precision import reduced_precision
-from polysem.errors import ConfigError, InputError
+from polysem.errors import ConfigError
 from polysem.evaluation import Stamp
 from polysem.malloc_tuning import keep_freed_memory
-from polysem.models import Model
+from polysem.progress import rename_stage
 from polysem.recipes import Recipe
-from polysem.training.build import build_model, label_matrix, learns_labels
+from polysem.training.build import build_model, learns_labels
 from polysem.training.distillation import embed_with_teacher, load_teacher, training_items
-from polysem.training.feature_cache import Stores, cache_both_sides
-from polysem.training.loading import BatchLoader, build_sources
+from polysem.training.feature_cache import cache_both_sides
 from polysem.training.loop import NullObserver, OnCollapse, StoppedError, TrainingLoop, TrainingObserver
-from polysem.training.masked_modelling import build_masked_modelling
 from polysem.training.monitoring.diagnosis import TrainingFinding
 from polysem.training.monitoring.report import write_report
 from polysem.training.run_folder import (
@@ -42,8 +38,8 @@ from polysem.training.run_folder import (
     restore_tensors,
     write_run,
 )
-from polysem.training.splits import Splits, find_leaks, split
-from polysem.training.validation import NDCG_DEPTH, validate
+from polysem.training.splits import find_leaks, split
+from polysem.training.validation import NDCG_DEPTH
 
 TEACHER = "teacher.safetensors"
 """In a run's folder while it trains: the teacher's embeddings of the training items."""
@@ -130,15 +126,12 @@ def train(
             "processes": distributed.world_size(),
             "versions": {"polysem": __version__, "torch": torch.__version__, "python": platform.python_version()},
         }
-        loop = _build_loop(recipe, model, splits, stores, run, accelerator, on_collapse)
+        loop = TrainingLoop(recipe, model, splits, stores, run, accelerator, on_collapse)
         content["steps"] = loop.total
         if accelerator.is_main_process:
             write_run(run, content)
         if teacher is not None and recipe.teacher is not None:
-
-            def report(_: str, done: int, total: int, /) -> None:
-                observer.features("items for the teacher", done, total)
-
+            report = rename_stage(observer.features, "items for the teacher")
             teaches = embed_with_teacher(teacher, recipe.teacher, splits.train, stores, run / TEACHER, report)
             loop.loader.teacher = teaches
         resumed, first_step = loop.resume(), loop.step
@@ -208,32 +201,11 @@ def _build_accelerator(precision: str, run: Path, tracker: str | None) -> Accele
         raise ConfigError(f"accelerate cannot begin: {error}") from None
 
 
-def _build_loop(
-    recipe: Recipe,
-    model: Model,
-    splits: Splits,
-    stores: Stores,
-    run: Path,
-    accelerator: Accelerator,
-    on_collapse: OnCollapse,
-) -> TrainingLoop:
-    batches = Batches(splits.train, recipe.training.batch, recipe.training.captions, recipe.training.seed)
-    learns = learns_labels(recipe)
-    labels = label_matrix(splits.train, model.labels or ()) if learns else None
-    if learns and not splits.val.label_names:
-        raise InputError(f"The validation items of {splits.val.name} have no labels, and {recipe.name} learns them.")
-    masker, heads = build_masked_modelling(recipe, model, splits.train, images=stores[0])
-    loader = BatchLoader(model, *build_sources(model, splits.train, stores, recipe), batches, labels, masker)
-    images, texts = (source.items for source in build_sources(model, splits.val, stores, recipe))
-    check = partial(validate, model, images, texts, splits.val.caption_items, splits.val if learns else None)
-    return TrainingLoop(recipe, model, loader, check, run, accelerator, on_collapse, heads)
-
-
 def _save_model(loop: TrainingLoop, run: Path, content: dict[str, Any], teacher_items: list[str]) -> None:
     """Make the best weights the model in the run's folder. teacher_items: the sketch of the teacher's items."""
     best = Checkpoints(run).load("best")
     if best is not None:
-        restore_tensors(loop.model, None, best.tensors, loop.frozen)
+        restore_tensors(loop.model, None, best[0], loop.frozen)
     validated = {name: value for name, value in (loop.best or {}).items() if name in ("step", "rsum", "i2t", "t2i")}
     figures = flatten_numbers(validated, "_")  # by flat names, as a model card lists them
     for name, values in (loop.best or {}).get("labels", {}).items():

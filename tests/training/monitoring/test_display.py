@@ -116,7 +116,7 @@ def test_a_resumed_run_counts_from_where_it_stands(entered, monkeypatch):
     live = TerminalDisplay("run", 1000, console=console)
     if entered:
         live.__enter__()
-    live.resumed(900, best={"step": 300, "rsum": 400.0})
+    live.resume(900, best={"step": 300, "rsum": 400.0})
     if not entered:
         live.__enter__()
     now[0] = 50.0
@@ -132,7 +132,7 @@ def test_a_resumed_bar_does_not_take_the_past_for_speed():
     console, now = terminal(), [10.0]
     console.get_time = lambda: now[0]
     with TerminalDisplay("run", 1_000_000, console=console) as live:
-        live.resumed(999_000)
+        live.resume(999_000)
         now[0] += 0.5
         live.step(step(999_001))
         task = live._bar.tasks[0]
@@ -143,7 +143,7 @@ def test_a_resumed_bar_does_not_take_the_past_for_speed():
 def test_a_silent_one_says_nothing():
     console = terminal()
     with TerminalDisplay("run", 1000, enabled=False, console=console) as live:
-        live.resumed(5)
+        live.resume(5)
         live.step(step(6))
         live.validation(validation(6, 1.0, best=True))
         live.finding(FINDING)

@@ -13,8 +13,7 @@ from polysem.evaluation import protocols
 from polysem.training.loop import TrainingLoop
 from polysem.training.sweep import SweepObserver, plan_sweep, sweep
 from polysem.training.sweep.plan import SweepPoint, parse_axis
-from polysem.training.sweep.plot import positions
-from polysem.training.sweep.result import validation_figures
+from polysem.training.sweep.result import positions, validation_figures
 from training.labelled import LAYERS, SHORT, WIDTHS, make_labelled
 from training.small import TINY, make_data
 

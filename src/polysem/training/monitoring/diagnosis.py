@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from statistics import fmean, median
@@ -84,9 +84,9 @@ class StepFacts:
     score_spread: float
     step: int = 0
     grad_norm: float = 0.0
-    variance: Mapping[str, float] = field(default_factory=dict)
-    supervision: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    norms: Mapping[str, float] = field(default_factory=dict)
+    variance: dict[str, float] = field(default_factory=dict)
+    supervision: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    norms: dict[str, float] = field(default_factory=dict)
     lr: float | None = None
     warming: bool = False
 

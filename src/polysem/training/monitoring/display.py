@@ -27,7 +27,8 @@ class TerminalDisplay:
 
     def __init__(self, title: str, total_steps: int, enabled: bool = True, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True, highlight=False)
-        self.enabled, self.title, self.total = enabled, title, total_steps
+        self.console.quiet |= not enabled
+        self.title, self.total = title, total_steps
         self._interactive = enabled and self.console.is_interactive
         self._record: Mapping[str, Any] = {}
         self._validation: Mapping[str, Any] = {}
@@ -43,27 +44,24 @@ class TerminalDisplay:
         self._began = time.monotonic()
         if self._interactive:
             self._live.start()
-        elif self.enabled:
+        else:
             self._line(f"{self.title}: {self.total - self._start:,} steps to go.")
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._interactive:
             self._live.stop()
-        elif self.enabled and self._record:
+        elif self._record:
             self._line(self._summary())
 
-    def resumed(self, step: int, best: Mapping[str, Any] | None = None) -> None:
+    def resume(self, step: int, best: Mapping[str, Any] | None = None) -> None:
         """The run goes on from here: what was done before tells nothing about the speed. best: its best validation."""
         self._best = best or {}
         self._start, self._began = step, time.monotonic()
         self._bar.reset(self._task, completed=step)
-        if self.enabled:
-            self._line(f"Resumed at step {step:,} of {self.total:,}.")
+        self._line(f"Resumed at step {step:,} of {self.total:,}.")
 
     def step(self, record: Mapping[str, Any]) -> None:
-        if not self.enabled:
-            return
         self._record = record
         speed = record.get("items_per_second")
         if speed is not None:
@@ -74,16 +72,13 @@ class TerminalDisplay:
             self._line(self._summary())
 
     def validation(self, record: Mapping[str, Any]) -> None:
-        if not self.enabled:
-            return
         self._validation = record
         if record.get("best"):
             self._best = record
-        self._line(f"Step {record['step']:,}: {_recalls(record)}{', the best so far' if record.get('best') else ''}.")
+        best = ", the best so far" if record.get("best") else ""
+        self._line(f"Step {record['step']:,}: {_format_recalls(record)}{best}.")
 
     def finding(self, finding: TrainingFinding) -> None:
-        if not self.enabled:
-            return
         when = f"step {finding.step:,}" if finding.step else "before the first step"
         message = f"{finding.name} ({when}): {finding.says} What to do: {finding.advice}"
         # A terminal wraps at words; a log keeps the message on one line, where a search finds it whole.
@@ -135,21 +130,21 @@ class TerminalDisplay:
         if self._speed is not None:
             yield "items/s", f"{self._speed:,.0f}"
         if self._validation:
-            yield "validation", _recalls(self._validation)
+            yield "validation", _format_recalls(self._validation)
         if self._best.get("rsum") is not None:
-            what = _labels(self._best) or f"RSUM {self._best['rsum']:.1f}"
+            what = _format_labels(self._best) or f"RSUM {self._best['rsum']:.1f}"
             yield "best", f"{what} at step {self._best['step']:,}"
 
 
-def _recalls(record: Mapping[str, Any]) -> str:
+def _format_recalls(record: Mapping[str, Any]) -> str:
     parts = [f"RSUM {record['rsum']:.1f}"] if record.get("rsum") is not None else []
     for way in ("i2t", "t2i"):
         if record.get(way):
             parts.append(f"{way} {' / '.join(f'{value:.1f}' for value in record[way].values())}")
-    return ", ".join(filter(None, [*parts, _labels(record)]))
+    return ", ".join(filter(None, [*parts, _format_labels(record)]))
 
 
-def _labels(record: Mapping[str, Any]) -> str:
+def _format_labels(record: Mapping[str, Any]) -> str:
     """What picks the checkpoint of a run that learns labels, and how it classifies; nothing for other runs."""
     return ", ".join(
         f"{name} {' / '.join(f'{value:.1f}' for value in values.values())}"

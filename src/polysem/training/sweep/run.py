@@ -26,7 +26,6 @@ from polysem.training.run_folder import (
     read_run,
     replace_non_finite,
 )
-from polysem.training.sweep import plot
 from polysem.training.sweep.plan import SweepPlan, SweepPoint, canonical, plan_sweep
 from polysem.training.sweep.result import (
     Sweep,
@@ -35,6 +34,7 @@ from polysem.training.sweep.result import (
     check_metrics,
     check_validation_metrics,
     default_metrics,
+    save_plot,
 )
 from polysem.training.train import train
 
@@ -129,7 +129,7 @@ def sweep(
             write(replace(result, runs=(*result.runs, *rest)))
         result = replace(result, runs=tuple(_sort(result.runs)))
         write(result)
-        plot.save_plot(result, folder / PLOT)
+        save_plot(result, folder / PLOT)
     return result
 
 

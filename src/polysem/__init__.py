@@ -30,25 +30,17 @@ __all__ = [
 ]
 
 # Imported on first use: torch takes seconds to load, and `polysem --version` does not need it.
-_FOLDERS = ("data", "encoders", "models", "objectives", "pooling", "sets", "similarity")
-_NAMES = {
-    "LocalFeatures": "polysem.features",
-    "Model": "polysem.models",
-    "PolysemError": "polysem.errors",
-    "load": "polysem.models",
-}
+_NAMES = {"LocalFeatures": "features", "Model": "models", "PolysemError": "errors", "load": "models"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _FOLDERS:
-        return import_module(f"polysem.{name}")
     if name in _NAMES:
-        return getattr(import_module(_NAMES[name]), name)
-    return _deprecated.find_deprecated(__name__)(name)
-
-
-_deprecated.install()
+        return getattr(import_module(f"polysem.{_NAMES[name]}"), name)
+    return import_module(f"polysem.{name}") if name in __all__ else _deprecated.find_deprecated(__name__)(name)
 
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+_deprecated.install()

@@ -9,7 +9,7 @@ frozen for an epoch; one sum of all gradients after the backward pass does.)
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -51,10 +51,7 @@ class _AllReduce(torch.autograd.Function):
 
 def all_reduce(own: Tensor) -> Tensor:
     """The sum over all processes, with a gradient that crosses them too."""
-    if world_size() == 1:
-        return own
-    summed: Tensor = _AllReduce.apply(own)  # type: ignore[no-untyped-call]
-    return summed
+    return own if world_size() == 1 else cast(Tensor, _AllReduce.apply(own))  # type: ignore[no-untyped-call]
 
 
 def reduce_gradients(towers: Iterable[nn.Parameter], scorer: Iterable[nn.Parameter]) -> None:

@@ -10,15 +10,17 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, cast
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from polysem import cpu_blocks
 
+Rate = Annotated[float, Field(ge=0, lt=1)]
 _BLOCK = 1 << 17
 _LEVELS = 1 << 16
 _thread = threading.local()
@@ -33,8 +35,7 @@ class Dropout(nn.Dropout):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0 or x.device.type != "cpu" or x.dtype != torch.float32:
             return super().forward(x)
-        dropped: Tensor = _Drop.apply(x, self.p, new_seed())  # type: ignore[no-untyped-call]
-        return dropped
+        return cast(Tensor, _Drop.apply(x, self.p, new_seed()))  # type: ignore[no-untyped-call]
 
 
 def new_seed() -> int:

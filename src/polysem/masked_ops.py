@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -45,8 +45,7 @@ def sort_descending(x: Tensor, mask: Tensor, sentinel: float = float("-inf")) ->
     """
     by_numpy = x.device.type == "cpu" and x.dtype == torch.float32 and not is_tracing()
     if by_numpy and torch.is_grad_enabled() and x.requires_grad:
-        ranked: Tensor = _SortDescending.apply(x, mask, sentinel)  # type: ignore[no-untyped-call]
-        return ranked
+        return cast(Tensor, _SortDescending.apply(x, mask, sentinel))  # type: ignore[no-untyped-call]
     # Sorting along the last, contiguous axis is several times faster than along the middle one.
     columns = x.masked_fill(~mask[..., None], sentinel).transpose(1, 2).contiguous()
     columns = _sort_in_place(columns) if by_numpy else columns.sort(dim=-1, descending=True).values
@@ -134,14 +133,13 @@ def ranks(mask: Tensor) -> Tensor:
 def encoder_layer(layer: nn.TransformerEncoderLayer, x: Tensor, mask: Tensor) -> Tensor:
     """(B, N, D), (B, N) -> (B, N, D): a transformer layer in which real tokens attend to real tokens."""
     if not is_tracing():
-        result: Tensor = layer(x, src_key_padding_mask=~mask)
-        return result
+        return cast(Tensor, layer(x, src_key_padding_mask=~mask))
     # torch's own, when traced, takes the number of items for a constant.
     if layer.norm_first:
         x = x + _self_attention(layer.self_attn, layer.norm1(x), mask)
         return x + _feed_forward(layer, layer.norm2(x))
     x = layer.norm1(x + _self_attention(layer.self_attn, x, mask))
-    return torch.as_tensor(layer.norm2(x + _feed_forward(layer, x)))
+    return cast(Tensor, layer.norm2(x + _feed_forward(layer, x)))
 
 
 def _self_attention(attention: nn.MultiheadAttention, x: Tensor, mask: Tensor) -> Tensor:
@@ -149,11 +147,11 @@ def _self_attention(attention: nn.MultiheadAttention, x: Tensor, mask: Tensor) -
     projected = F.linear(x, attention.in_proj_weight, attention.in_proj_bias)
     query, key, value = projected.view(items, tokens, 3, attention.num_heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
     weights = softmax(query @ key.transpose(-1, -2) / attention.head_dim**0.5, mask[:, None, None], dim=-1)
-    return torch.as_tensor(attention.out_proj((weights @ value).transpose(1, 2).flatten(2)))
+    return cast(Tensor, attention.out_proj((weights @ value).transpose(1, 2).flatten(2)))
 
 
 def _feed_forward(layer: nn.TransformerEncoderLayer, x: Tensor) -> Tensor:
-    return torch.as_tensor(layer.linear2(layer.activation(layer.linear1(x))))
+    return cast(Tensor, layer.linear2(layer.activation(layer.linear1(x))))
 
 
 def batch_norm(norm: nn.BatchNorm1d, rows: Tensor) -> Tensor:
@@ -162,8 +160,7 @@ def batch_norm(norm: nn.BatchNorm1d, rows: Tensor) -> Tensor:
         return F.batch_norm(rows, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
     if norm.training and distributed.world_size() > 1:
         return _batch_norm_of_all(norm, rows)
-    normed: Tensor = norm(rows)
-    return normed
+    return cast(Tensor, norm(rows))
 
 
 def _batch_norm_of_all(norm: nn.BatchNorm1d, rows: Tensor) -> Tensor:

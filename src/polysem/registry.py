@@ -252,8 +252,6 @@ def _load_plugins() -> None:
     """Import the entry points of installed packages, once in a process. What cannot be imported is named and left out:
     a broken package must not take the others with it."""
     global _plugins_loaded
-    if _plugins_loaded:
-        return
     with _plugin_lock:
         if _plugins_loaded:
             return

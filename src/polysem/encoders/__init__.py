@@ -11,10 +11,7 @@ from polysem.encoders.preprocessing import Preprocessing
 from polysem.encoders.region import Frames, Region
 from polysem.encoders.text import TextEncoder, Tokens, Transformer
 
-build = registry.build
-check = registry.check
-names = registry.names
-describe = registry.describe
+build, check, names, describe = registry.build, registry.check, registry.names, registry.describe
 
 
 def encoder_takes(name: str) -> str:

@@ -17,10 +17,7 @@ from polysem.objectives.triplet import Triplet
 
 registry.import_folder(__name__, __path__)
 
-build = registry.build
-check = registry.check
-names = registry.names
-describe = registry.describe
+build, check, names, describe = registry.build, registry.check, registry.names, registry.describe
 
 __all__ = [
     "DSCMR",

@@ -19,10 +19,7 @@ from polysem.pooling.softmax_pooling import LIP, AdaPool, AdPool, SoftPool
 
 registry.import_folder(__name__, __path__)
 
-build = registry.build
-check = registry.check
-names = registry.names
-describe = registry.describe
+build, check, names, describe = registry.build, registry.check, registry.names, registry.describe
 
 __all__ = [
     "GCN",

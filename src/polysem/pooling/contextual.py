@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Literal, cast
 
 import torch
-from pydantic import Field, PositiveInt
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from polysem import masked_ops
+from polysem.dropout import Rate
 from polysem.errors import unknown
 from polysem.features import LocalFeatures
 from polysem.pooling.base import Pooling, registry
@@ -23,8 +24,7 @@ def last_state(gru: nn.GRU, x: Tensor, mask: Tensor) -> Tensor:
     order = torch.where(mask, steps, steps + mask.shape[1]).argsort(1)
     states, _ = gru(x.gather(1, order[..., None].expand_as(x)))
     last = (mask.sum(1) - 1)[:, None, None].expand(-1, 1, states.shape[2])
-    result: Tensor = states.gather(1, last).squeeze(1)
-    return result
+    return cast(Tensor, states.gather(1, last).squeeze(1))
 
 
 @registry.register("seq2seq")
@@ -116,7 +116,7 @@ class SelfAttention(Pooling):
         dim: PositiveInt,
         heads: PositiveInt = 4,
         ff_mult: PositiveInt = 2,
-        dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0,
+        dropout: Rate = 0.0,
     ) -> None:
         super().__init__(dim)
         if dim % heads:

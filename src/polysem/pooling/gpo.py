@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import parameters_to_vector
 
 from polysem import masked_ops
 from polysem.encoders import fast_gru
@@ -112,21 +113,18 @@ class GRUGenerator(nn.Module):
     def forward(self, lengths: Tensor, padded: int, ranked: Tensor | None) -> Tensor:
         x = self.positions(lengths, padded, ranked).to(self.score.weight)
         if masked_ops.is_tracing():
-            traced_scores: Tensor = self.score(fast_gru.run_padded(self.gru, x, lengths)[0])
-            return traced_scores
+            return cast(Tensor, self.score(fast_gru.run_padded(self.gru, x, lengths)[0]))
         if fast_gru.suits(self.gru, x):
             packing = fast_gru.Packing(lengths)
             cells = packing.cells(padded)
             rows, _ = fast_gru.run(self.gru, x.flatten(0, 1).index_select(0, cells), packing)
             real: Tensor = self.score(rows)
-            return (
-                real.new_zeros(len(lengths) * padded, real.shape[1]).index_copy(0, cells, real).view(*x.shape[:2], -1)
-            )
+            scores = real.new_zeros(len(lengths) * padded, real.shape[1])
+            return scores.index_copy(0, cells, real).view(*x.shape[:2], -1)
         packed = nn.utils.rnn.pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
         states, _ = nn.utils.rnn.pad_packed_sequence(self.gru(packed)[0], batch_first=True, total_length=padded)
         forward, backward = states.chunk(2, dim=-1)
-        padded_scores: Tensor = self.score((forward + backward) / 2)
-        return padded_scores
+        return cast(Tensor, self.score((forward + backward) / 2))
 
 
 class MLPGenerator(nn.Module):
@@ -138,8 +136,7 @@ class MLPGenerator(nn.Module):
         self.net = nn.Sequential(nn.Linear(positions.dim, d_hidden), nn.ReLU(), nn.Linear(d_hidden, outputs))
 
     def forward(self, lengths: Tensor, padded: int, ranked: Tensor | None) -> Tensor:
-        scores: Tensor = self.net(self.positions(lengths, padded, ranked).to(self.net[0].weight))
-        return scores
+        return cast(Tensor, self.net(self.positions(lengths, padded, ranked).to(self.net[0].weight)))
 
 
 class TransformerGenerator(nn.Module):
@@ -157,8 +154,7 @@ class TransformerGenerator(nn.Module):
     def forward(self, lengths: Tensor, padded: int, ranked: Tensor | None) -> Tensor:
         x = self.positions(lengths, padded, ranked).to(self.score.weight)
         real = torch.arange(padded, device=lengths.device) < lengths[:, None]
-        scores: Tensor = self.score(masked_ops.encoder_layer(self.layer, x, real))
-        return scores
+        return cast(Tensor, self.score(masked_ops.encoder_layer(self.layer, x, real)))
 
 
 class InterpolationGenerator(nn.Module):
@@ -192,7 +188,7 @@ class CoefficientCache:
     """
 
     def __init__(self) -> None:
-        self._weights: list[Tensor] = []
+        self._weights: Tensor | None = None
         self._theta: dict[int, Tensor] = {}
 
     def __reduce__(self) -> tuple[type[CoefficientCache], tuple[()]]:
@@ -211,15 +207,12 @@ class CoefficientCache:
             return
         held = sum(row.numel() for row in self._theta.values())
         if held > _CACHE_VALUES or not self._made_by(generator):
-            self._weights, self._theta = [p.detach().clone() for p in generator.parameters()], {}
+            self._weights, self._theta = parameters_to_vector(generator.parameters()), {}
         self._theta.update({n: row[:n].clone() for n, row in zip(lengths.tolist(), theta, strict=True)})
 
     def _made_by(self, generator: nn.Module) -> bool:
-        weights = list(generator.parameters())
-        return len(weights) == len(self._weights) and all(
-            (now.device, now.dtype) == (then.device, then.dtype) and torch.equal(now, then)
-            for now, then in zip(weights, self._weights, strict=True)
-        )
+        now, then = parameters_to_vector(generator.parameters()), self._weights
+        return then is not None and (now.device, now.dtype) == (then.device, then.dtype) and torch.equal(now, then)
 
 
 @registry.register("gpo")

@@ -15,6 +15,7 @@ from pydantic import (
     PositiveInt,
 )
 
+from polysem.dropout import Rate
 from polysem.objectives.base import registry as objective_registry
 from polysem.registry import Registry
 from polysem.sets.base import registry as set_registry
@@ -36,8 +37,6 @@ def _rename(key: str) -> AfterValidator:
 
 SHARED = "shared"
 """The name of `text.sets` where the text side ends in the image side's set predictor itself."""
-
-Rate = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Section(BaseModel):

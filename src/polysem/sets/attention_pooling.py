@@ -7,9 +7,9 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from polysem import masked_ops
-from polysem.dropout import Dropout
+from polysem.dropout import Dropout, Rate
 from polysem.features import LocalFeatures
-from polysem.sets.base import Rate, SetPrediction, SetPredictor, registry
+from polysem.sets.base import SetPrediction, SetPredictor, registry
 
 
 def _attend(features: LocalFeatures, w_1: nn.Module, w_2: nn.Module) -> tuple[Tensor, Tensor]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
-from pydantic import Field, PositiveInt
+from pydantic import PositiveInt
 from torch import Tensor
 
 from polysem.errors import InputError
@@ -16,9 +16,6 @@ from polysem.masked_ops import is_tracing
 from polysem.registry import Part, Registry
 
 registry: Registry[SetPredictor] = Registry("set predictor")
-
-Rate = Annotated[float, Field(ge=0, lt=1)]
-"""Of dropout."""
 
 
 @dataclass(frozen=True, eq=False)

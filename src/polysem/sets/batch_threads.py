@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -38,8 +38,7 @@ def by_items(run: Split, module: nn.Module, x: Tensor, mask: Tensor) -> tuple[Te
         return run(x, mask)
     weights = [weight for weight in module.parameters() if weight.requires_grad]
     seeds = [dropout.new_seed() if module.training else 0 for _ in range(parts)]
-    results: tuple[Tensor, ...] = _ByItems.apply(run, seeds, mask, x, *weights)  # type: ignore[no-untyped-call]
-    return results
+    return cast(tuple[Tensor, ...], _ByItems.apply(run, seeds, mask, x, *weights))  # type: ignore[no-untyped-call]
 
 
 class _ByItems(torch.autograd.Function):

@@ -27,7 +27,10 @@ class Ensemble(SetPredictor):
 
     def __init__(self, dim: PositiveInt, members: list[dict[str, Any]], input_dim: PositiveInt | None = None) -> None:
         self.check_knobs({"members": members})
-        built = [registry.build(**{"dim": dim, **_width(member, input_dim), **member}) for member in members]
+        built = []
+        for member in members:
+            takes_width = any(knob.name == "input_dim" for knob in registry.describe(member["name"]).knobs)
+            built.append(registry.build(**{"dim": dim, **({"input_dim": input_dim} if takes_width else {}), **member}))
         super().__init__(dim, sum(part.k for part in built), input_dim or dim)
         self.members = nn.ModuleList(built)
         self.needs_global = any(part.needs_global for part in built)
@@ -56,8 +59,3 @@ class Ensemble(SetPredictor):
             torch.cat(attention, dim=1) if len(attention) == len(predictions) else None,
             torch.cat([each.residual for each in predictions], dim=1),
         )
-
-
-def _width(member: dict[str, Any], input_dim: int | None) -> dict[str, Any]:
-    takes = any(knob.name == "input_dim" for knob in registry.describe(member["name"]).knobs)
-    return {"input_dim": input_dim} if takes else {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import torch
 from pydantic import Field, PositiveInt
@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polysem import masked_ops
+from polysem.dropout import Rate
 from polysem.encoders import backbones
 from polysem.errors import ConfigError, InputError, unknown
 from polysem.features import LocalFeatures
-from polysem.sets.base import Rate, SetPrediction, SetPredictor, TokenSum, registry
+from polysem.sets.base import SetPrediction, SetPredictor, TokenSum, registry
 
 
 class UnbiasedLayerNorm(nn.Module):
@@ -49,8 +50,7 @@ class TokenLayer(nn.Module):
         rate = self.rate if self.training else 0.0
         read = F.scaled_dot_product_attention(query, key, value, attn_mask=real, dropout_p=rate)
         x = x + self.dropout(self.out(read.transpose(1, 2).flatten(2)))
-        result: Tensor = x + self.dropout(self.contract(self.dropout(self.expand(self.feed_norm(x)).relu())))
-        return result
+        return cast(Tensor, x + self.dropout(self.contract(self.dropout(self.expand(self.feed_norm(x)).relu()))))
 
 
 _DROPOUTS = (
@@ -114,8 +114,7 @@ class PretrainedTokenEncoder(nn.Module):
                 f"{values.shape[1]}. Take a coarser grid or shorter texts, or leave sets.start out."
             )
         mask = values.new_ones(values.shape[:2]) if real is None else real
-        states: Tensor = self.model(inputs_embeds=values, attention_mask=mask.long()).last_hidden_state
-        return states
+        return cast(Tensor, self.model(inputs_embeds=values, attention_mask=mask.long()).last_hidden_state)
 
 
 def _check_fit(config: Any, start: str, width: int, layers: int | None, heads: int | None, ff: int | None) -> None:

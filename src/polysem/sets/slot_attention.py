@@ -123,8 +123,7 @@ class SlotAttention(nn.Module):
             return F.linear(read.transpose(1, 2).flatten(2), memory.answer, self.to_out.bias)
         if memory.plan == "folded":
             read = _per_head(read, self._by_head(self.to_v.weight).transpose(1, 2))
-        output: Tensor = self.to_out(read.transpose(1, 2).flatten(2))
-        return output
+        return cast(Tensor, self.to_out(read.transpose(1, 2).flatten(2)))
 
     def _by_head(self, weight: Tensor) -> Tensor:
         return weight.view(self.heads, -1, weight.shape[1])

@@ -12,9 +12,10 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from polysem import masked_ops
+from polysem.dropout import Rate
 from polysem.errors import InputError, unknown
 from polysem.features import LocalFeatures
-from polysem.sets.base import Rate, SetPrediction, SetPredictor, registry
+from polysem.sets.base import SetPrediction, SetPredictor, registry
 from polysem.sets.slot_attention import AggregationBlock, Competition, SlotUpdate
 
 # The released code's names inside one iteration, and ours.

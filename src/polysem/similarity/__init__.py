@@ -14,10 +14,7 @@ from polysem.similarity.match_probability import MatchProbability
 
 registry.import_folder(__name__, __path__)
 
-build = registry.build
-check = registry.check
-names = registry.names
-describe = registry.describe
+build, check, names, describe = registry.build, registry.check, registry.names, registry.describe
 
 __all__ = [
     "MIL",

@@ -77,7 +77,7 @@ class Similarity(Part):
     """Whether it divides by the vectors' norms, so that their length does not count."""
     single_vectors: ClassVar[bool] = False
     """Whether it compares sets of one alone."""
-    search_formula: ClassVar[str | None] = None
+    search_formula: str | None = None
     """Which of `FORMULAS` its `reduce` is: then it can be searched exactly. Checked when the class is defined; a
     subclass with a `reduce` of its own has to say it anew."""
     alpha: float = math.inf

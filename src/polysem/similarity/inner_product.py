@@ -9,15 +9,7 @@ from torch import Tensor
 
 from polysem import masked_ops
 from polysem.errors import InputError
-from polysem.similarity.base import (
-    DISTANCE_FLOPS,
-    InnerProductScore,
-    Reduce,
-    Similarity,
-    distances,
-    registry,
-    split_evenly,
-)
+from polysem.similarity.base import DISTANCE_FLOPS, Reduce, Similarity, distances, registry, split_evenly
 
 # Largest exponent for which sums of exponentials are safe in float32 without subtracting the maximum first.
 _SAFE_EXPONENT = 40.0
@@ -104,7 +96,7 @@ class SmoothChamfer(Similarity):
     not 1: margins live on that scale. metric "euclidean" puts minus the distance in place of the cosine.
     """
 
-    search_formula = "smooth_chamfer"
+    search_formula: str | None = "smooth_chamfer"
 
     def __init__(
         self,
@@ -114,9 +106,8 @@ class SmoothChamfer(Similarity):
     ) -> None:
         super().__init__(budget_mb)
         self.alpha, self.metric = alpha, metric
-
-    def inner_product_score(self) -> InnerProductScore | None:
-        return super().inner_product_score() if self.metric == "cosine" else None
+        if metric != "cosine":
+            self.search_formula = None
 
     def closeness(self, x: Tensor, y: Tensor) -> Tensor:
         return x @ y if self.metric == "cosine" else -distances(x, y)

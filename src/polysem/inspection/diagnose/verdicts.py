@@ -7,7 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from polysem.training.monitoring.diagnosis import STARVED
+from polysem.training.monitoring.diagnosis import (
+    ALL_NEGATIVES_FIRST,
+    STARVED,
+    advise_against_set_collapse,
+    advise_against_starvation,
+)
 
 if TYPE_CHECKING:
     from polysem.inspection.diagnose.diagnose import Diagnosis
@@ -39,10 +44,7 @@ BY_CHANCE = 3.0
 MUTE = 0.5
 """Share of the labels that are never predicted, from which on to watch it."""
 
-_PAIRS_AT_ONE_POINT = (
-    "Train again with a lower learning rate and with all negatives first: "
-    '--set objective.mining=\'[[0,"all"],[1,"hardest"]]\'.'
-)
+_PAIRS_AT_ONE_POINT = f"Train again with a lower learning rate and with all negatives first: {ALL_NEGATIVES_FIRST}."
 _LABELS_AT_ONE_POINT = "Train longer, or again with a lower learning rate: --set optimiser.lr=…"
 _DIRECTIONS = {"i2t": "image → text", "t2i": "text → image"}
 
@@ -129,12 +131,8 @@ def _check_labels(diagnosis: Diagnosis) -> Iterator[HealthVerdict]:
 
 
 def _check_spread(diagnosis: Diagnosis) -> Iterator[HealthVerdict]:
-    advice = (
-        "Let every element take part, and push them apart: --set similarity.name=smooth_chamfer --set "
-        "regularisers='[{name: diversity, weight: 0.1, on: residual}]'. If one meaning is enough, one vector costs "
-        "less."
-    )
     for side, spread in diagnosis.spreads.items():
+        advice = advise_against_set_collapse(side)
         figures = (
             f"circular variance {spread.variance:.2g}, ln {spread.log_variance:.2f}; "
             f"{spread.within:.1%} of the variance is within sets."
@@ -179,8 +177,7 @@ def _check_usage(diagnosis: Diagnosis) -> Iterator[HealthVerdict]:
                 "starved elements",
                 "bad",
                 f"{count}{usage.effective:.1f} of {k} elements of {side} sets are in use. {says}{fixed}",
-                "Use a similarity in which every element has a part: --set similarity.name=smooth_chamfer (mil gives "
-                f"all to one pair). Or ask for fewer: --set {side}.sets.k={max(1, round(usage.effective))}.",
+                advise_against_starvation(side, max(1, round(usage.effective))),
             )
         else:
             says = f"{usage.effective:.1f} of {k} elements are in use. {says}"

@@ -208,7 +208,7 @@ def test_an_error_of_the_library_is_one_message_without_a_traceback(run: Run, mo
     def refuse(folder: str) -> None:
         raise PolysemError("Given 3. Expected 4. Add one.")
 
-    monkeypatch.setattr(parts_module, "_describe_parts", refuse)
+    monkeypatch.setattr(parts_module, "import_module", refuse)
     shown = run("parts", "pooling")
     assert (shown.code, shown.out, shown.err) == (1, "", "polysem: Given 3. Expected 4. Add one.\n")
 
@@ -217,7 +217,7 @@ def test_a_defect_of_the_library_is_not_hidden(monkeypatch: pytest.MonkeyPatch) 
     def break_down(folder: str) -> None:
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(parts_module, "_describe_parts", break_down)
+    monkeypatch.setattr(parts_module, "import_module", break_down)
     monkeypatch.setattr(sys, "argv", ["polysem", "parts"])
     with pytest.raises(RuntimeError, match="a defect"):
         main()

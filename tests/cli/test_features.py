@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 import polysem.encoders
-from polysem.cli.features import features_command
+from polysem.cli.data import features_command
 from polysem.data.store import FeatureStore
 from polysem.errors import ConfigError, PolysemError
 from toy_extraction import pictures, registry

@@ -107,7 +107,7 @@ def test_it_says_whether_the_difference_means_anything(scores, p, says):
         for place, (name, score) in enumerate(zip(("single", "set", "third"), scores, strict=False))
     ]
     stamp = Stamp("pairs", "toy", "test", 10, 50)
-    assert command.verdict(Comparison(stamp, ("rsum",), tuple(rows))) == says
+    assert command.describe_lead(Comparison(stamp, ("rsum",), tuple(rows))) == says
 
 
 def test_own_pictures_that_nobody_has_described(out, tmp_path, monkeypatch):
@@ -123,7 +123,7 @@ def test_own_pictures_that_nobody_has_described(out, tmp_path, monkeypatch):
     assert "1. Indexing my [new] photos with photo-small: 13 pictures\n" in shown
     assert "RSUM" not in shown
     assert shown.count("Left out: broken ") == 5
-    assert "… and 1 more: `polysem data check 'my [new] photos'` lists all." in shown
+    assert "… and 1 more; `polysem data check 'my [new] photos'` lists all." in shown
     assert '"people outdoors" (a guess: these pictures have neither captions nor labels)' in shown
     search, serve, drawn, explain = suggested(shown)
     assert "'people outdoors' --relevant" in search
@@ -205,10 +205,10 @@ def test_a_taken_port_is_no_obstacle_unless_it_was_asked_for(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
         with pytest.raises(InputError, match=f"port {taken}"):
-            command._free(taken)
+            command.find_port(taken)
         monkeypatch.setattr(command, "PORT", taken)
-        assert command._free(taken) == 0
-    assert command._free(taken) == taken
+        assert command.find_port(taken) == 0
+    assert command.find_port(taken) == taken
 
 
 def test_ctrl_c_while_it_works_and_while_it_shows(out, monkeypatch):

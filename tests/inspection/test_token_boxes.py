@@ -139,7 +139,7 @@ def test_a_store_tells_the_places_of_its_features(build, family):
     found = locate_stored_tokens(manifest, len(expected), (300, 200))
     torch.testing.assert_close(found.boxes, expected.boxes, equal_nan=True)
     assert found.grid == expected.grid
-    with pytest.raises(PolysemError, match="no square"):
+    with pytest.raises(PolysemError, match="not a square"):
         locate_stored_tokens(manifest, 7, (300, 200))
 
 

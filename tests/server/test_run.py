@@ -52,7 +52,7 @@ def test_until_the_model_is_loaded_the_server_says_so(place, model, monkeypatch)
 
 
 def test_importing_the_server_loads_no_torch():
-    modules = "sys, polysem.server, polysem.cli.search_commands.search"
+    modules = "sys, polysem.server, polysem.cli.search"
     code = f"import {modules}; print('torch' in sys.modules, 'transformers' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]

@@ -11,22 +11,9 @@ from typing import Annotated
 import typer
 
 from polysem._version import __version__
-from polysem.cli import recipes, reproduce
+from polysem.cli import data as data_commands
+from polysem.cli import demo, doctor, evaluation, index, inspection, models, recipes, reproduce, search, train
 from polysem.cli.common import QuickCommand, QuickGroup
-from polysem.cli.data import check_command, make_emoji_clips_command, make_emoji_scenes_command, show_command
-from polysem.cli.demo import demo_command
-from polysem.cli.doctor import doctor_command
-from polysem.cli.evaluation_commands.compare import compare_command
-from polysem.cli.evaluation_commands.cost import cost_command
-from polysem.cli.evaluation_commands.eval import eval_command
-from polysem.cli.evaluation_commands.inspect import diagnose_command, explain_command, map_command
-from polysem.cli.features import features_command
-from polysem.cli.models import export_command, import_command, join_command
-from polysem.cli.search_commands.index import add_command, index_command
-from polysem.cli.search_commands.index_admin import compact_command, remove_command, stats_command, verify_command
-from polysem.cli.search_commands.search import search_command, serve_command
-from polysem.cli.sweep import sweep_command
-from polysem.cli.train import train_command
 from polysem.environment.precision import limit_instruction_set
 from polysem.errors import PolysemError
 
@@ -46,32 +33,32 @@ make = typer.Typer(cls=QuickGroup, no_args_is_help=True, epilog="Example: polyse
 
 # In the order that `polysem --help` lists them; the group, the command, and the example that its help ends with.
 for _group, _command, _example in (
-    (app, demo_command, "demo --no-serve"),
-    (data, check_command, "data check flickr8k"),
-    (data, show_command, "data show flickr8k --out sheet.png"),
-    (make, make_emoji_scenes_command, "data make emoji-scenes --out scenes --items 2000"),
-    (make, make_emoji_clips_command, "data make emoji-clips --out clips --items 600"),
-    (app, features_command, "features flickr8k --encoder grid --out features"),
-    (app, train_command, "train small-vse-infty --data scenes --out runs/vse-infty"),
-    (app, sweep_command, f"{SWEEP} --seeds 0,1,2"),
-    (app, compare_command, "compare runs/vse-infty runs/dive --data scenes"),
-    (app, cost_command, "cost small-vse-infty small-dive"),
-    (app, eval_command, "eval runs/scenes --data scenes --protocol pairs"),
-    (app, explain_command, 'explain runs/dive photo.jpg "a dog on a beach" --out why.png'),
-    (app, map_command, "map runs/dive --data scenes --out map.html"),
-    (app, diagnose_command, "diagnose runs/dive --data scenes --out report.html"),
-    (app, import_command, "import model_best.pth --from vse-infty --out model"),
-    (app, join_command, "join runs/seed-0 runs/seed-1 --out runs/both"),
-    (app, export_command, "export runs/dive --format onnx --out dive-onnx"),
-    (app, index_command, "index ~/Pictures --out my-index"),
-    (app, add_command, "add my-index ~/Pictures/new"),
-    (app, remove_command, "remove my-index holiday/blurred.jpg"),
-    (app, search_command, 'search my-index "a dog on a beach" --k 5'),
-    (app, serve_command, "serve my-index"),
-    (app, stats_command, "stats my-index"),
-    (app, verify_command, "verify my-index"),
-    (app, compact_command, "compact my-index"),
-    (app, doctor_command, "doctor --json > environment.json"),
+    (app, demo.demo_command, "demo --no-serve"),
+    (data, data_commands.check_command, "data check flickr8k"),
+    (data, data_commands.show_command, "data show flickr8k --out sheet.png"),
+    (make, data_commands.make_emoji_scenes_command, "data make emoji-scenes --out scenes --items 2000"),
+    (make, data_commands.make_emoji_clips_command, "data make emoji-clips --out clips --items 600"),
+    (app, data_commands.features_command, "features flickr8k --encoder grid --out features"),
+    (app, train.train_command, "train small-vse-infty --data scenes --out runs/vse-infty"),
+    (app, train.sweep_command, f"{SWEEP} --seeds 0,1,2"),
+    (app, evaluation.compare_command, "compare runs/vse-infty runs/dive --data scenes"),
+    (app, evaluation.cost_command, "cost small-vse-infty small-dive"),
+    (app, evaluation.eval_command, "eval runs/scenes --data scenes --protocol pairs"),
+    (app, inspection.explain_command, 'explain runs/dive photo.jpg "a dog on a beach" --out why.png'),
+    (app, inspection.map_command, "map runs/dive --data scenes --out map.html"),
+    (app, inspection.diagnose_command, "diagnose runs/dive --data scenes --out report.html"),
+    (app, models.import_command, "import model_best.pth --from vse-infty --out model"),
+    (app, models.join_command, "join runs/seed-0 runs/seed-1 --out runs/both"),
+    (app, models.export_command, "export runs/dive --format onnx --out dive-onnx"),
+    (app, index.index_command, "index ~/Pictures --out my-index"),
+    (app, index.add_command, "add my-index ~/Pictures/new"),
+    (app, index.remove_command, "remove my-index holiday/blurred.jpg"),
+    (app, search.search_command, 'search my-index "a dog on a beach" --k 5'),
+    (app, search.serve_command, "serve my-index"),
+    (app, index.stats_command, "stats my-index"),
+    (app, index.verify_command, "verify my-index"),
+    (app, index.compact_command, "compact my-index"),
+    (app, doctor.doctor_command, "doctor --json > environment.json"),
     (app, recipes.parts_command, "parts pooling"),
 ):
     _name = _command.__name__.removesuffix("_command").removeprefix("make_").replace("_", "-")

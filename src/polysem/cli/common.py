@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
@@ -16,34 +18,36 @@ from polysem.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from polysem.data.collection import Collection
     from polysem.evaluation.protocols import Protocol
 
+
+def option(help: str, *names: str, default: str = "none", **settings: Any) -> Any:  # noqa: A002 - as typer's
+    """An option that may be left out. default: what its help says is taken then."""
+    return typer.Option(*names, help=help, show_default=default, **settings)
+
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
-Data = Annotated[str, typer.Option("--data", help="The collection: whatever `polysem data check` can read.")]
-Features = Annotated[Path | None, typer.Option("--features", help="Store of image features.", show_default="none")]
-TextFeatures = Annotated[
-    Path | None, typer.Option("--text-features", help="Store of caption features.", show_default="none")
-]
+Data = Annotated[str, typer.Option(help="The collection: whatever `polysem data check` can read.")]
+Features = Annotated[Path | None, option("Store of image features.")]
+TextFeatures = Annotated[Path | None, option("Store of caption features.")]
 FolderLabels = Annotated[bool, typer.Option("--folder-labels", help="Names of subfolders are labels.")]
+Splits = Annotated[list[str] | None, option("Only this split; repeatable.", default="all")]
 ProtocolOptions = Annotated[
     list[str] | None,
-    typer.Option(
-        "--option",
-        metavar="KEY=VALUE",
-        help="An option of the protocol, such as annotations=FILE, k=50 or quirk=NAME; repeatable.",
-        show_default="none",
-    ),
+    option("An option of the protocol, such as annotations=FILE, k=50 or quirk=NAME; repeatable.", metavar="KEY=VALUE"),
 ]
 
 
-def open_data(source: str | Path, folder_labels: bool = False) -> Collection:
+def open_data(source: str | Path, folder_labels: bool = False, splits: Sequence[str] | None = None) -> Collection:
     """folder_labels: of a folder of pictures, take the names of its subfolders for labels."""
     from polysem.data import open_collection
 
     options: dict[str, Any] = {"folder_labels": True} if folder_labels else {}
-    return open_collection(source, **options)
+    collection = open_collection(source, **options)
+    return collection.split(*splits) if splits else collection
 
 
 def find_protocol(name: str, options: list[str] | None) -> Protocol:
@@ -51,12 +55,22 @@ def find_protocol(name: str, options: list[str] | None) -> Protocol:
     from polysem.evaluation import protocols
 
     values = {}
-    for option in options or []:
-        key, equals, value = option.partition("=")
+    for each in options or []:
+        key, equals, value = each.partition("=")
         if not equals:
-            raise InputError(f"--option takes KEY=VALUE, got {option!r}.")
+            raise InputError(f"--option takes KEY=VALUE, got {each!r}.")
         values[key] = value
     return protocols.find(name).with_options(**values)
+
+
+@contextmanager
+def exit_on_interrupt(message: str) -> Iterator[None]:
+    """Ctrl-C ends the command with this message on stderr and exit code 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"\n{message}", err=True)
+        sys.exit(130)
 
 
 # -------------------------------------------------------------------------------------------------------------- output
@@ -66,30 +80,45 @@ def print_json(content: Any, indent: int | None = 2) -> None:
     text = json.dumps(content, indent=indent, ensure_ascii=False, default=str)
     try:
         text.encode()
-    except UnicodeEncodeError:  # names of files that are no Unicode
+    except UnicodeEncodeError:  # file names that are not Unicode
         text = json.dumps(content, indent=indent, default=str)
     typer.echo(text)
 
 
-def new_console() -> Console:
+def new_console(stderr: bool = False) -> Console:
+    """A console that prints text as it is: no markup, no emoji codes, nothing highlighted."""
     from rich.console import Console
 
-    return Console(highlight=False)
+    return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
+
+
+def new_table(title: str, *columns: str, align: str = "", **settings: Any) -> Table:
+    """A table with a title. align: "r" for each column that is aligned to the right, in their order."""
+    from rich.table import Table
+
+    table = Table(*columns, title=title, title_justify="left", **settings)
+    for column, letter in zip(table.columns, align, strict=False):
+        column.justify = "right" if letter == "r" else "left"
+    return table
 
 
 def print_facts(title: str, rows: Iterable[tuple[str, str]]) -> None:
-    """A table of names and values, which are printed as they are, not read as markup."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=Text(title, style="table.title"), title_justify="left", show_header=False)
-    for name, value in rows:
-        table.add_row(Text(name), Text(value))
+    """A table of names and values."""
+    table = new_table(title, show_header=False)
+    for row in rows:
+        table.add_row(*row)
     new_console().print(table)
 
 
-def printable(name: str) -> str:
-    """A name with what is no Unicode in it, as of files in an old encoding, and control characters escaped."""
+def print_first(lines: Sequence[str], most: int, rest: str, indent: str = "") -> None:
+    """The first lines, and how many more there are. rest: where to see them all."""
+    shown = lines if len(lines) <= most else [*lines[:most], f"… and {len(lines) - most:,} more; {rest}"]
+    for line in shown:
+        typer.echo(f"{indent}{line}")
+
+
+def escape_name(name: str) -> str:
+    """A name with bytes that are not Unicode, as of files in an old encoding, and control characters escaped."""
     escaped = name.encode(errors="backslashreplace").decode()
     return "".join(repr(sign)[1:-1] if unicodedata.category(sign) == "Cc" else sign for sign in escaped)
 
@@ -99,7 +128,7 @@ class ProgressBar:
 
     Args:
         quiet: Draw nothing.
-        log_seconds: Where stderr is no terminal, write a line this often instead; None: never.
+        log_seconds: Where stderr is not a terminal, write a line this often instead; None: never.
 
     Attributes:
         note: What to write behind the bar, such as a speed.
@@ -108,9 +137,7 @@ class ProgressBar:
     note = ""
 
     def __init__(self, quiet: bool = False, log_seconds: float | None = None) -> None:
-        from rich.console import Console
-
-        self.console = Console(stderr=True)
+        self.console = new_console(stderr=True)
         self._quiet, self._log_seconds, self._logged = quiet, log_seconds, time.monotonic()
         self._bars: Any = None
         self._tasks: dict[str, Any] = {}
@@ -132,8 +159,8 @@ class ProgressBar:
         if self._bars is None:
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-            behind = (TextColumn("{task.fields[note]}"), TimeRemainingColumn())
+            columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+            behind = (TextColumn("{task.fields[note]}", markup=False), TimeRemainingColumn())
             self._bars = Progress(*columns, *behind, console=self.console, transient=True)
             self._bars.start()
         if stage not in self._tasks:
@@ -153,21 +180,20 @@ class ProgressBar:
 
 
 # ------------------------------------------------------------------------------------------------------- quick `--help`
-# typer validates the value of a help flag nobody gave (None) with pydantic, and importing that takes as long as the
-# rest of a quick command. A default of False needs no validation.
 
 
-def _without_validation(option: TyperOption | None) -> TyperOption | None:
-    if option is not None:
-        option.default = False
-    return option
+class _QuickHelp:
+    """typer validates the value of a help flag nobody gave (None) with pydantic, and importing that takes as long as
+    the rest of a quick command. A default of False needs no validation."""
 
-
-class QuickCommand(TyperCommand):
     def get_help_option(self, ctx: Any) -> TyperOption | None:
-        return _without_validation(super().get_help_option(ctx))
+        found: TyperOption | None = super().get_help_option(ctx)  # type: ignore[misc]
+        if found is not None:
+            found.default = False
+        return found
 
 
-class QuickGroup(TyperGroup):
-    def get_help_option(self, ctx: Any) -> TyperOption | None:
-        return _without_validation(super().get_help_option(ctx))
+class QuickCommand(_QuickHelp, TyperCommand): ...
+
+
+class QuickGroup(_QuickHelp, TyperGroup): ...

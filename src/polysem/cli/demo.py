@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polysem.cli.common import new_console, printable
-from polysem.cli.search_commands.search import show_results
+from polysem.cli.common import escape_name, exit_on_interrupt, new_console, option, print_first
+from polysem.cli.search import show_results
 from polysem.cli.train import TrainingDisplay
+from polysem.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,13 +28,10 @@ _SHOWN = 5
 
 
 def demo_command(
-    out: Annotated[Path, typer.Option("--out", help="Folder of everything that is made.")] = Path("polysem-demo"),
-    data: Annotated[
-        Path | None,
-        typer.Option("--data", help="Your own pictures, with captions or without.", show_default="emoji scenes"),
-    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder of everything that is made.")] = Path("polysem-demo"),
+    data: Annotated[Path | None, option("Your own pictures, with captions or without.", default="emoji scenes")] = None,
     serve: Annotated[bool, typer.Option("--serve/--no-serve", help="Open the web page at the end.")] = True,
-    port: Annotated[int, typer.Option("--port", help="Of the web page; 0 takes any free one.")] = PORT,
+    port: Annotated[int, typer.Option(help="Of the web page; 0 takes any free one.")] = PORT,
 ) -> None:
     """Make data, train a single-vector model and a set model, compare them, index, and open the page to search.
 
@@ -44,18 +42,15 @@ def demo_command(
     """
     start = time.perf_counter()
     typer.echo(f"Everything goes to {out}. Ctrl-C stops; the same command goes on from there.")
-    try:
+    with exit_on_interrupt(f"Stopped. What is done is in {out}: the same command goes on from there."):
         from polysem.demo import demo
 
         console = new_console()
         with DemoDisplay(console) as display:
             made = demo(out, data, progress=display, announce=display.announce, screen=display)
-        show(made, data, console, time.perf_counter() - start)
+        _show(made, data, console, time.perf_counter() - start)
         if serve:
             _serve(made, port)
-    except KeyboardInterrupt:
-        typer.echo(f"\nStopped. What is done is in {out}: the same command goes on from there.", err=True)
-        sys.exit(130)
 
 
 class DemoDisplay(TrainingDisplay):
@@ -66,76 +61,66 @@ class DemoDisplay(TrainingDisplay):
         self._console, self._step = console, 0
 
     def announce(self, what: str) -> None:
-        from rich.markup import escape
+        from rich.text import Text
 
         self.close()
         self._step += 1
-        self._console.print(f"[bold]{self._step}.[/] {escape(what)}", soft_wrap=not self._console.is_terminal)
+        text = Text.assemble((f"{self._step}.", "bold"), f" {what}")
+        self._console.print(text, soft_wrap=not self._console.is_terminal)
 
 
-def show(made: Demo, data: Path | None, console: Console, seconds: float) -> None:
+def _show(made: Demo, data: Path | None, console: Console, seconds: float) -> None:
     """The comparison, the two searches, and what to try next."""
     from rich.text import Text
 
     from polysem.evaluation.reports.tables import as_plain, as_rich
 
     console.print()
+    wrap = not console.is_terminal
     if made.comparison is not None:
         if console.is_terminal:
             console.print(as_rich(made.comparison))
         else:
             typer.echo(as_plain(made.comparison))
-        typer.echo(verdict(made.comparison))
-    for each in made.skipped[:_SHOWN]:
-        typer.echo(f"Left out: {printable(each.what)}: {each.why}")
-    if len(made.skipped) > _SHOWN:
-        typer.echo(f"… and {len(made.skipped) - _SHOWN:,} more: `polysem data check {quote(data)}` lists all.")
+        typer.echo(describe_lead(made.comparison))
+    skipped = [f"Left out: {escape_name(each.what)}: {each.why}" for each in made.skipped]
+    print_first(skipped, _SHOWN, f"`polysem data check {_quote(data)}` lists all.")
     if made.why_not is not None:
-        reason = (
+        console.print(
             f"Nothing was trained on {made.indexed.name}: {made.why_not}. The model is {made.model}, which comes with "
             "polysem. Captions are read from captions.csv in the folder (columns image and caption), or from photo.txt "
-            "beside photo.jpg."
+            "beside photo.jpg.",
+            style="yellow",
+            soft_wrap=wrap,
         )
-        console.print(Text(reason, style="yellow"), soft_wrap=not console.is_terminal)
     for example in made.searches:
         title = Text.assemble("\n", (f'"{example.query}"', "bold"), (f" ({example.why})", "dim"))
-        console.print(title, soft_wrap=not console.is_terminal)
+        console.print(title, soft_wrap=wrap)
         show_results(example.results)
-    typer.echo(f"\nDone in {seconds / 60:.1f} min. Everything is in {made.folder}. Try next:")
-    for line in commands(made, data):
-        typer.echo(f"  {line}")
-
-
-def verdict(compared: Comparison) -> str:
-    """Which of them is ahead, and whether that means anything."""
-    first, second, *others = sorted(compared.rows, key=lambda row: -(row.cells["rsum"].value or 0.0))
-    ahead = (first.cells["rsum"].value or 0.0) - (second.cells["rsum"].value or 0.0)
-    p = second.cells["rsum"].p
-    led = f"{first.model} is ahead{f' of {second.model}' if others else ''} by {ahead:.1f} RSUM"
-    if p is None:
-        return f"{led}."
-    judged = "more than chance" if p < compared.alpha else "no more than chance"
-    return f"{led}: {judged} would do (p = {p:.2g})."
-
-
-def commands(made: Demo, data: Path | None) -> list[str]:
-    """What to try next, ready for a shell."""
+    typer.echo(f"\nDone in {seconds / 60:.1f} min. All files are in {made.folder}. Try next:")
     query = "a rocket in space" if data is None else made.searches[0].query
-    index = quote(made.index)
+    typer.echo(f"  polysem search {_quote(made.index)} {_quote(query)} --relevant")
+    typer.echo(f"  polysem serve {_quote(made.index)}")
+    typer.echo(f"  polysem map {_quote(made.index)} --out map.html")
     if made.comparison is None:  # a diagnosis takes captions
         picture = made.searches[0].results.items[0].path
-        last = f"polysem explain {quote(made.model)} {quote(picture)} {quote(query)} --out why.png"
+        typer.echo(f"  polysem explain {_quote(made.model)} {_quote(picture)} {_quote(query)} --out why.png")
     else:
-        last = f"polysem diagnose {quote(made.model)} --data {quote(made.data)} --out report.html"
-    return [
-        f"polysem search {index} {quote(query)} --relevant",
-        f"polysem serve {index}",
-        f"polysem map {index} --out map.html",
-        last,
-    ]
+        typer.echo(f"  polysem diagnose {_quote(made.model)} --data {_quote(made.data)} --out report.html")
 
 
-def quote(value: object) -> str:
+def describe_lead(comparison: Comparison) -> str:
+    """Which of them is ahead, and whether that means anything."""
+    first, second, *others = sorted(comparison.rows, key=lambda row: -(row.cells["rsum"].value or 0.0))
+    ahead = (first.cells["rsum"].value or 0.0) - (second.cells["rsum"].value or 0.0)
+    p = second.cells["rsum"].p
+    lead = f"{first.model} is ahead{f' of {second.model}' if others else ''} by {ahead:.1f} RSUM"
+    if p is None:
+        return f"{lead}."
+    return f"{lead}: {'more' if p < comparison.alpha else 'no more'} than chance would do (p = {p:.2g})."
+
+
+def _quote(value: object) -> str:
     """For a shell."""
     return shlex.quote(str(value))
 
@@ -152,12 +137,11 @@ def _serve(made: Demo, port: int) -> None:
         if sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
             webbrowser.open(address)
 
-    serve(made.index, Settings(port=_free(port)), announce=announce)
+    serve(made.index, Settings(port=find_port(port)), announce=announce)
 
 
-def _free(port: int) -> int:
+def find_port(port: int) -> int:
     """The port, or any free one where nobody asked for this one and something else has it."""
-    from polysem.errors import InputError
     from polysem.server.run import bind_socket
     from polysem.server.settings import Settings
 

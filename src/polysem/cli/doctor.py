@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import typer
 
-from polysem.cli.common import AsJson, new_console, print_facts, print_json
+from polysem.cli.common import AsJson, new_console, new_table, print_facts, print_json
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.text import Text
 
-    from polysem.environment import Asset, Environment, Precision
+    from polysem.environment import Environment, Precision
 
 _STYLES = {"ok": "green", "missing": "yellow", "optional": "yellow"}
 
@@ -22,7 +23,12 @@ def doctor_command(as_json: AsJson = False) -> None:
 
     The exit code is 1 when something required is missing or something installed is broken, 0 otherwise.
     """
-    environment = _examine()
+    from polysem.environment import examine
+    from polysem.environment.precision import is_remembered
+
+    waiting = "Trying reduced precision on this processor, once per machine …"
+    with nullcontext() if is_remembered() else new_console(stderr=True).status(waiting):
+        environment = examine()
     if as_json:
         print_json({**asdict(environment), "healthy": environment.healthy})
     else:
@@ -31,34 +37,32 @@ def doctor_command(as_json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
-def _examine() -> Environment:
-    """The report; what takes seconds the first time on a machine is announced on stderr."""
-    from polysem.environment import examine
-    from polysem.environment.precision import is_remembered
-
-    if is_remembered():
-        return examine()
-    from rich.console import Console
-
-    with Console(stderr=True).status("Trying reduced precision on this processor, once per machine …"):
-        return examine()
-
-
 def _show(environment: Environment) -> None:
+    from rich.text import Text
+
     console = new_console()
     _show_machine(environment)
     if environment.packages:
-        console.print(_packages(environment))
-    console.print(_offline(environment))
-    # Not wrapped by the console, here and below: paths and commands must survive being copied.
+        offline = {package.name for package in environment.offline}
+        table = new_table("Packages", "Package", "Asked for by", "Needs", "Found", "")
+        for each in environment.packages:
+            if each.name not in offline:
+                table.add_row(each.name, each.group, each.required, each.installed or "-", _status(each.status))
+        console.print(table)
+    table = new_table("Weights and pictures", "Package", "Gives", "Found", "")
+    table.columns[0].no_wrap = True
     for package in environment.offline:
-        for asset in package.assets:
-            console.print(_place(asset), soft_wrap=True)
+        table.add_row(package.name, package.provides, package.installed or "-", _status(package.status))
+    console.print(table)
+    # Not wrapped by the console, here and below: paths and commands must survive being copied.
+    for asset in (asset for package in environment.offline for asset in package.assets):
+        files = f"{asset.files} files, " if asset.files > 1 else ""
+        console.print(f"{asset.path} ({files}{asset.bytes / 1e6:.1f} MB)", soft_wrap=True)
     if not environment.findings:
-        console.print("[green]Everything is here.[/green]")
+        console.print("Nothing is missing.", style="green")
     for finding in environment.findings:
-        console.print(f"{_status(finding.severity)}: {_plain(finding.problem)}")
-        console.print(f"  {_plain(finding.remedy)}", soft_wrap=True)
+        console.print(Text.assemble(_status(finding.severity), f": {finding.problem}"))
+        console.print(f"  {finding.remedy}", soft_wrap=True)
 
 
 def _show_machine(environment: Environment) -> None:
@@ -74,7 +78,7 @@ def _show_machine(environment: Environment) -> None:
         ("Search loops", "compiled" if environment.search_kernels else "torch's: no compiler at install"),
     ]
     if environment.precisions:
-        rows.append(("Reduced precision", "\n".join(_precision(each) for each in environment.precisions)))
+        rows.append(("Reduced precision", "\n".join(map(_describe_precision, environment.precisions))))
     devices = "; ".join(
         f"{device.kind} ({device.evidence}){'' if device.usable else ', not usable with this torch'}"
         for device in environment.accelerators
@@ -83,47 +87,14 @@ def _show_machine(environment: Environment) -> None:
     print_facts(f"polysem {environment.polysem}", rows)
 
 
-def _precision(precision: Precision) -> str:
+def _describe_precision(precision: Precision) -> str:
     if not precision.works:
         return f"{precision.dtype}: {precision.problem} (see below)"
     worth = "faster than" if precision.pays else "no faster than"
     return f"{precision.dtype}: works, {worth} float32 ({precision.speedup:g}×)"
 
 
-def _packages(environment: Environment) -> RenderableType:
-    from rich.table import Table
+def _status(word: str) -> Text:
+    from rich.text import Text
 
-    shown_below = {package.name for package in environment.offline}
-    table = Table("Package", "Asked for by", "Needs", "Found", "", title="Packages", title_justify="left")
-    for package in environment.packages:
-        if package.name not in shown_below:
-            found = package.installed or "-"
-            table.add_row(package.name, package.group, package.required, found, _status(package.status))
-    return table
-
-
-def _offline(environment: Environment) -> RenderableType:
-    from rich.table import Table
-
-    table = Table("Package", "Gives", "Found", "", title="Weights and pictures", title_justify="left")
-    table.columns[0].no_wrap = True
-    for package in environment.offline:
-        table.add_row(package.name, package.provides, package.installed or "-", _status(package.status))
-    return table
-
-
-def _place(asset: Asset) -> str:
-    size = f"{asset.bytes / 1e6:.1f} MB"
-    return f"{_plain(asset.path)} ({f'{asset.files} files, ' if asset.files > 1 else ''}{size})"
-
-
-def _status(word: str) -> str:
-    style = _STYLES.get(word, "bold red")
-    return f"[{style}]{word}[/{style}]"
-
-
-def _plain(text: str) -> str:
-    """Text that must not be read as console markup: paths and extras carry square brackets."""
-    from rich.markup import escape
-
-    return escape(text)
+    return Text(word, style=_STYLES.get(word, "bold red"))

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from polysem.cli.common import AsJson, ProgressBar, new_console, print_facts, print_json
+from polysem.cli.common import AsJson, ProgressBar, new_console, new_table, option, print_facts, print_json
 from polysem.errors import unknown
-
-if TYPE_CHECKING:
-    from polysem.export import Export
-    from polysem.models import Model
 
 FORMATS = ("onnx",)
 
@@ -22,19 +18,12 @@ def import_command(
     checkpoint: Annotated[Path, typer.Argument(help="The checkpoint file, as its authors released it.")],
     source: Annotated[str, typer.Option("--from", help="Whose it is: vse-infty, vse-2ad, dive or labelwise.")],
     out: Annotated[Path, typer.Option(help="Folder of the model. One that is there is replaced.")],
-    vocabulary: Annotated[
-        Path | None,
-        typer.Option(help="JSON vocabulary of a BiGRU, for a model that takes sentences.", show_default="none"),
-    ] = None,
-    tokenizer: Annotated[
-        Path | None, typer.Option(help="Folder of BERT's tokenizer, for the same.", show_default="none")
-    ] = None,
+    vocabulary: Annotated[Path | None, option("JSON vocabulary of a BiGRU, for a model that takes sentences.")] = None,
+    tokenizer: Annotated[Path | None, option("Folder of BERT's tokenizer, for the same.")] = None,
     variant: Annotated[
         str, typer.Option(help="paper leaves padding out; official lets it in where the released code does.")
     ] = "paper",
-    bert_heads: Annotated[
-        int | None, typer.Option(help="Attention heads of BERT.", show_default="its width / 64")
-    ] = None,
+    bert_heads: Annotated[int | None, option("Attention heads of BERT.", default="its width / 64")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Turn the authors' checkpoint into a model that `polysem.load` reads, with embeddings equal to theirs.
@@ -47,53 +36,42 @@ def import_command(
         checkpoint, source, vocabulary, variant=variant, tokenizer=tokenizer, bert_heads=bert_heads
     )
     model.save(out)
-    summary = _summarise(model, out)
-    if as_json:
-        print_json(summary)
-    else:
-        _show_imported(summary)
-
-
-def _summarise(model: Model, out: Path) -> dict[str, Any]:
-    """imported: among others what the file says of itself; nothing of it was measured."""
-    image, text = model.image.encoder.config, model.text.encoder
+    image, text, origin = model.image.encoder.config, model.text.encoder, model.provenance["imported"]
     boxes = " with their boxes" if model.image.sets.classifies else ""
-    can_read = getattr(text, "vocabulary", None) or getattr(text, "tokenizer", None)
-    return {
+    # What turns sentences into token ids: the attribute of the encoder is named as the option.
+    needed = "vocabulary" if hasattr(text, "vocabulary") else "tokenizer"
+    summary: dict[str, Any] = {
         "out": str(out),
-        "imported": model.provenance["imported"],
+        "imported": origin,  # among others what the file says of itself; nothing of it was measured
         "dim": model.dim,
         "image_vectors": model.set_sizes[0],
         "text_vectors": model.set_sizes[1],
         "images": f"region features{boxes}, (regions, {image['input_dim']})",
-        "texts": "sentences" if can_read else "token ids",
+        "texts": "sentences" if getattr(text, needed, None) else "token ids",
         "parts": [
             {"place": place, "part": part.config["name"], "parameters": sum(p.numel() for p in part.parameters())}
             for place, part in model.parts().items()
         ],
         "fingerprint": model.fingerprint(),
     }
-
-
-def _show_imported(summary: dict[str, Any]) -> None:
-    origin = summary["imported"]
+    if as_json:
+        print_json(summary)
+        return
     facts = {"data": origin["data"], "epoch": origin["epoch"], **origin["recorded"]}
     recorded = ", ".join(f"{name} {value}" for name, value in facts.items() if value not in (None, "")) or "nothing"
-    images, texts = summary["image_vectors"], summary["text_vectors"]
     rows = [
         ("Model", summary["out"]),
         ("From", f"{origin['file']} ({origin['from']}, variant {origin['variant']})"),
         ("The file says", f"{recorded} (as recorded there, not measured)"),
-        ("Vectors", f"{images} per image, {texts} per text, width {summary['dim']}"),
+        ("Vectors", f"{model.set_sizes[0]} per image, {model.set_sizes[1]} per text, width {model.dim}"),
         ("Takes", f"{summary['images']}; {summary['texts']}"),
         *((part["place"], f"{part['part']}, {part['parameters']:,} parameters") for part in summary["parts"]),
         *(("Left out", dropped) for dropped in origin["dropped"]),
     ]
     print_facts("Imported", rows)
     if summary["texts"] == "token ids":
-        words = any(part["part"] == "bigru" for part in summary["parts"])
-        wanted = "--vocabulary FILE" if words else "--tokenizer FOLDER"
-        new_console().print(f"Texts are given as token ids. For sentences, import again with {wanted}.")
+        again = "--vocabulary FILE" if needed == "vocabulary" else "--tokenizer FOLDER"
+        typer.echo(f"Texts are given as token ids. For sentences, import again with {again}.")
 
 
 def join_command(
@@ -152,22 +130,12 @@ def export_command(
         agreements = {name: asdict(agreement) for name, agreement in exported.agreements.items()}
         summary = {"out": str(exported.out), "files": exported.files, "checked": agreements}
         print_json({**summary, "max_difference": exported.difference})
-    else:
-        _show_exported(exported)
-
-
-def _show_exported(exported: Export) -> None:
-    from rich.table import Table
-
-    console = new_console()
-    table = Table("File", "MB", "Differs from the model by", "Alone from its batch by", title=str(exported.out))
+        return
+    table = new_table(str(exported.out), "File", "MB", "Differs from the model by", "Alone from its batch by")
     for name, size in exported.files.items():
         agreement = exported.agreements.get(name.removesuffix(".onnx")) if name.endswith(".onnx") else None
-        table.add_row(
-            name,
-            f"{size / 1e6:.1f}",
-            "" if agreement is None else f"{agreement.difference:.1e} ({agreement.batches} batches)",
-            "" if agreement is None or name == "similarity.onnx" else f"{agreement.alone:.1e}",
-        )
-    console.print(table)
-    console.print(f"Largest difference: {exported.difference:.1e}.")
+        difference = "" if agreement is None else f"{agreement.difference:.1e} ({agreement.batches} batches)"
+        alone = "" if agreement is None or name == "similarity.onnx" else f"{agreement.alone:.1e}"
+        table.add_row(name, f"{size / 1e6:.1f}", difference, alone)
+    new_console().print(table)
+    typer.echo(f"Largest difference: {exported.difference:.1e}.")

@@ -1,47 +1,62 @@
-"""`polysem train`: a recipe and a collection to a model folder."""
+"""`polysem train` and `polysem sweep`: a recipe and a collection to a model folder, or to many and a curve."""
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polysem.cli.common import AsJson, FolderLabels, ProgressBar, open_data, print_facts, print_json
+from polysem.cli.common import (
+    AsJson,
+    FolderLabels,
+    ProgressBar,
+    ProtocolOptions,
+    exit_on_interrupt,
+    find_protocol,
+    new_console,
+    new_table,
+    open_data,
+    option,
+    print_facts,
+    print_json,
+)
 from polysem.errors import ConfigError
 
 if TYPE_CHECKING:
     from polysem.training import TrainingResult
     from polysem.training.monitoring.display import TerminalDisplay
+    from polysem.training.sweep import Sweep, SweepRun
 
-ON_COLLAPSE = ("stop", "warn")
 LOG_SECONDS = 30.0
 """Between two lines where there is no terminal to draw a bar on, such as a log file."""
-
+LOWER_IS_BETTER = ("median_rank", "mean_rank")
 
 RecipeName = Annotated[str, typer.Argument(help="Name of a recipe (`polysem recipes`), or the path of a YAML.")]
 TrainingData = Annotated[Path, typer.Option(help="The collection: a folder, or the file that describes it.")]
-ImageStore = Annotated[
-    Path | None, typer.Option("--features", help="Features of the images, made if absent.", show_default="in the cache")
-]
-TextStore = Annotated[
-    Path | None,
-    typer.Option("--text-features", help="Features of the captions, made if absent.", show_default="in the cache"),
-]
+RunFolder = Annotated[Path, typer.Option(help="Folder to write. What an earlier run began there is continued.")]
+ImageStore = Annotated[Path | None, option("Features of the images, made if absent.", default="in the cache")]
+TextStore = Annotated[Path | None, option("Features of the captions, made if absent.", default="in the cache")]
 OnCollapse = Annotated[str, typer.Option(help="What to do with a run that collapses or diverges: stop or warn.")]
 Tracker = Annotated[str, typer.Option(help="A tracker of accelerate by name, or none.")]
+
+
+def _check_on_collapse(value: str) -> Any:
+    if value not in ("stop", "warn"):
+        raise ConfigError(f"--on-collapse takes stop or warn, got {value!r}.")
+    return value
 
 
 def train_command(
     recipe: RecipeName,
     data: TrainingData,
-    out: Annotated[Path, typer.Option(help="Folder of the run. One begun earlier is continued.")],
+    out: RunFolder,
     settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="PATH.TO.KEY=VALUE", help="Change the recipe; repeatable.", show_default="none"),
+        list[str] | None, option("Change the recipe; repeatable.", "--set", metavar="PATH.TO.KEY=VALUE")
     ] = None,
     features: ImageStore = None,
     text_features: TextStore = None,
@@ -55,13 +70,12 @@ def train_command(
     OUT becomes a model folder for polysem.load(), with metrics.jsonl, report.html and the resolved recipe.yaml. Under
     `accelerate launch` or `torchrun` the processes share each batch and all its negatives.
     """
-    if on_collapse not in ON_COLLAPSE:
-        raise ConfigError(f"--on-collapse takes stop or warn, got {on_collapse!r}.")
+    on_collapse = _check_on_collapse(on_collapse)
     from polysem import recipes
     from polysem.training import train
 
     loaded = recipes.load(recipe, settings or ())
-    try:
+    with exit_on_interrupt(f"Interrupted. {out} holds a checkpoint: run the same command to go on."):
         result = train(
             loaded,
             open_data(data, folder_labels),
@@ -72,15 +86,12 @@ def train_command(
             tracker=None if tracker == "none" else tracker,
             show=TrainingDisplay(),
         )
-    except KeyboardInterrupt:
-        typer.echo(f"\nInterrupted. {out} holds a checkpoint: run the same command to go on.", err=True)
-        sys.exit(130)
     if os.environ.get("RANK", "0") != "0":  # the processes have parted by now, only their names are left
         return
     if as_json:
         print_json({**asdict(result), "run": str(result.run)})
     else:
-        _show(result)
+        _show_run(result)
 
 
 class TrainingDisplay(ProgressBar):
@@ -105,7 +116,7 @@ class TrainingDisplay(ProgressBar):
         return live
 
 
-def _show(result: TrainingResult) -> None:
+def _show_run(result: TrainingResult) -> None:
     rows = [
         ("Folder", str(result.run)),
         ("Steps", f"{result.steps:,}" + (f" (from {result.resumed_from:,} on)" if result.resumed_from else "")),
@@ -125,3 +136,160 @@ def _show(result: TrainingResult) -> None:
         rows.append(("Left out", f"{len(result.left_out)} item(s) that cannot be read\n" + "\n".join(first)))
     print_facts("Run", rows)
     typer.echo(f"polysem.load({str(result.run)!r}) loads the model; {result.run / 'report.html'} shows the curves.")
+
+
+# --------------------------------------------------------------------------------------------------------------- sweep
+
+
+def sweep_command(
+    recipe: RecipeName,
+    data: TrainingData,
+    out: RunFolder,
+    settings: Annotated[
+        list[str] | None,
+        option(
+            "Values of a key, written as in YAML; repeatable: several make a grid. One value changes the recipe.",
+            "--set",
+            metavar="PATH.TO.KEY=A,B,C",
+        ),
+    ] = None,
+    seeds: Annotated[
+        str | None, option("Train each with these seeds.", metavar="0,1,2", default="the recipe's")
+    ] = None,
+    metric: Annotated[
+        str | None,
+        option(
+            "What to show, such as i2t.ndcg50,micro_f1.image.",
+            metavar="A,B,…",
+            default="what picks the checkpoint: rsum, or NDCG both ways if labels are learned",
+        ),
+    ] = None,
+    protocol: Annotated[
+        str | None, option("Measure each run like `polysem eval`.", default="the validation of its training")
+    ] = None,
+    split: Annotated[str | None, option("Which split to measure on, with --protocol.", default="test")] = None,
+    option: ProtocolOptions = None,
+    features: ImageStore = None,
+    text_features: TextStore = None,
+    folder_labels: FolderLabels = False,
+    on_collapse: OnCollapse = "warn",
+    tracker: Tracker = "tensorboard",
+    as_json: AsJson = False,
+) -> None:
+    """Train a recipe with several values of any of its keys, and plot the metrics against them.
+
+    Each run is an ordinary one, in OUT/KEY=VALUE/seed-N. Stopped at any moment, the same command goes on from there;
+    more values or seeds extend the sweep. OUT/sweep.png is the curve, OUT/sweep.json every figure. A run that fails is
+    reported, the others go on, and the exit code is 1.
+    """
+    on_collapse = _check_on_collapse(on_collapse)
+    if protocol is None and option:
+        raise ConfigError(f"--option {option[0]} is for --protocol, and none was given.")
+    chosen_seeds = _parse_seeds(seeds)
+    chosen = None if protocol is None else find_protocol(protocol, option)
+    from polysem.training.sweep import sweep
+
+    display: Any = _SweepDisplay()
+    with exit_on_interrupt(f"Interrupted. {out} holds what is done: run the same command to go on."):
+        result = sweep(
+            recipe,
+            settings or (),
+            open_data(data, folder_labels),
+            out,
+            seeds=chosen_seeds,
+            protocol=chosen,
+            split=split,
+            metrics=tuple(filter(None, (metric or "").replace(" ", "").split(","))),
+            features=features,
+            text_features=text_features,
+            on_collapse=on_collapse,  # type: ignore[arg-type]
+            tracker=None if tracker == "none" else tracker,
+            show=display,
+        )
+    if as_json:
+        print_json({**result.as_dict(), "out": str(out)})
+    else:
+        _show_sweep(result)
+    if result.failed:
+        sys.exit(1)
+
+
+def _parse_seeds(text: str | None) -> tuple[int, ...]:
+    try:
+        seeds = tuple(int(part) for part in text.split(",")) if text is not None else ()
+    except ValueError:
+        seeds = (-1,)
+    if seeds and min(seeds) < 0:
+        raise ConfigError(f"--seeds takes whole numbers from 0 on, such as 0,1,2; got {text!r}.")
+    return seeds
+
+
+class _SweepDisplay:
+    """A `SweepObserver`: announcements on stderr, with the bar of each training below its own."""
+
+    def __init__(self) -> None:
+        self._console = new_console(stderr=True)
+        self._began, self._trained, self._left = 0.0, list[float](), 0
+        self._stage = ""
+
+    def begin(self, number: int, total: int, point: Any, seed: int) -> None:
+        self._began, self._left = time.monotonic(), total - number
+        self._print(f"Run {number} of {total}: {point.name}, seed {seed}", "bold")
+
+    def training(self) -> Any:
+        return TrainingDisplay()
+
+    def measuring(self, stage: str, done: int, total: int) -> None:
+        if stage != self._stage and done < total:
+            self._stage = stage
+            self._print(f"Measuring: {stage} …", "dim")
+
+    def end(self, run: SweepRun, trained: bool) -> None:
+        from polysem.training.monitoring.report import format_duration
+
+        if run.error:
+            self._print(f"Failed: {run.error}", "red")
+        elif not trained:
+            self._print("Finished earlier.", "dim")
+        else:
+            self._trained.append(time.monotonic() - self._began)
+            if self._left:
+                left = self._left * sum(self._trained) / len(self._trained)
+                self._print(f"{self._left} to go, {format_duration(left)} at most if all take as long.", "dim")
+
+    def _print(self, text: str, style: str) -> None:
+        self._console.print(text, style=style, soft_wrap=True)
+
+
+def _show_sweep(result: Sweep) -> None:
+    from rich.text import Text
+
+    from polysem.training.monitoring.report import format_duration
+    from polysem.training.sweep.plan import format_value
+    from polysem.training.sweep.run import PLOT
+
+    rows = result.rows
+    names = [*result.keys, "seeds", *result.metrics, "time"]
+    table = new_table(f"{result.recipe} on {result.data}", *names, align="r" * len(names))
+    best = {}
+    for metric in result.metrics:
+        means = [row.means[metric] for row in rows if row.means.get(metric) is not None]
+        better = min if metric.rpartition(".")[2] in LOWER_IS_BETTER else max
+        best[metric] = better(means) if len(means) > 1 else None
+    for row in rows:
+        cells = []
+        for metric in result.metrics:
+            mean, spread = row.means.get(metric), row.spreads.get(metric)
+            figure = "–" if mean is None else f"{mean:.1f}" if spread is None else f"{mean:.1f} ± {spread:.1f}"
+            cells.append(Text(figure, style="bold" if mean == best[metric] is not None else ""))
+        seeds = str(len(row.finished)) if len(row.finished) == len(row.runs) else f"{len(row.finished)}/{len(row.runs)}"
+        spent = format_duration(sum(run.seconds for run in row.runs))
+        table.add_row(*(format_value(row.values[key]) for key in result.keys), seeds, *cells, spent)
+    console = new_console()
+    console.print(table)
+    for stamp in result.protocols:
+        console.print(f"[{stamp}]", style="dim", soft_wrap=True)
+    for run in result.failed:
+        console.print(f"{run.folder}, seed {run.seed}: {run.status}. {run.error}", style="red", soft_wrap=True)
+    if any(row.means for row in rows):
+        console.print(f"{result.out / PLOT} shows the curve.", soft_wrap=True)

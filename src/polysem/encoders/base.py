@@ -35,6 +35,8 @@ class Encoder(Part):
     takes: ClassVar[Takes]
     makes_summary: ClassVar[bool] = False
     """Whether it returns a global feature of each item beside the local ones."""
+    tiles_image: ClassVar[bool] = False
+    """Whether its tokens are the cells of a square grid over what it sees of an image, after a class token if any."""
     learns_vocabulary: ClassVar[bool] = False
     """Whether its words are counted in the training captions: it is built for a `vocab_size`."""
     dim: int

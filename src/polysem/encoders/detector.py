@@ -44,6 +44,8 @@ class Detector(ImageEncoder):
     facebook/detr-resnet-50@no_timm. The other knobs are those of `grid`.
     """
 
+    tiles_image = False
+
     def __init__(
         self,
         model: str,

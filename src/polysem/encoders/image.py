@@ -48,6 +48,7 @@ class ImageEncoder(PixelEncoder):
     """Pictures to pixels by `preprocess` (or `augment`, to train), pixels to `LocalFeatures` by calling it."""
 
     kind: ClassVar[Kind] = "image"
+    tiles_image: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -116,41 +116,29 @@ def _batch_attentions(tower: Tower, batch: Inputs) -> list[Attention]:
     read = projected if tower.reads == "projected" else encoded
     steps, sums = tower.sets.token_shares(prediction), tower.sets.as_sum(read) if tower.sets.k == 1 else None
     won = prediction.attention_steps if tower.sets.elements_compete else None
-    common = _global_weights(tower, projected)
+    pooling = tower.pool.weights(projected) if tower.pool is not None and tower.sets.needs_global else None
+    common = None if pooling is None else coefficient_shares(pooling)
     attentions = []
     for row, (vectors, real) in enumerate(zip(prediction.vectors, read.mask, strict=True)):
         how: WeightKind = "attention"
+        terms = None
         if sums is not None:
-            how, weights = "pooling", sums.shares[row, real][None, None]
+            how, weights, terms = "pooling", sums.shares[row, real][None, None], sums.terms[row, real]
+            length = terms.sum(0).norm()
+            terms = terms * (vectors[0].norm() / length) if length > 0 else terms  # as their sum became the vector
         elif steps is not None:
             weights = steps[:, row][..., real]
         else:
             how, weights = "omission", occlusion_weights(tower, batch, row, vectors)[None]
+        optional = (
+            None if won is None else won[:, row].mean(1)[..., real],
+            terms,
+            None if common is None else common[row, real],
+        )
         attentions.append(
-            Attention(
-                _detach(vectors),
-                _detach(weights),
-                how,
-                None if won is None else _detach(won[:, row].mean(1)[..., real]),
-                None if sums is None else _detach(_scale_terms(vectors[0], sums.terms[row, real])),
-                None if common is None else _detach(common[row, real]),
-            )
+            Attention(_detach(vectors), _detach(weights), how, *(None if x is None else _detach(x) for x in optional))
         )
     return attentions
-
-
-def _global_weights(tower: Tower, projected: LocalFeatures) -> Tensor | None:
-    """(B, N): the weights of the pooling that made the global feature; None where no pooling with weights did."""
-    if tower.pool is None or not tower.sets.needs_global:
-        return None
-    weights = tower.pool.weights(projected)
-    return None if weights is None else coefficient_shares(weights)
-
-
-def _scale_terms(vector: Tensor, terms: Tensor) -> Tensor:
-    """(N, D) terms scaled as their sum was to become the vector."""
-    length = terms.sum(0).norm()
-    return terms * (vector.norm() / length) if length > 0 else terms
 
 
 def _detach(x: Tensor) -> Tensor:
@@ -169,7 +157,15 @@ def occlusion_weights(tower: Tower, batch: Inputs, row: int, vectors: Tensor) ->
     Returns:
         (K, N), each row scaled to sum to 1.
     """
-    tokens = _select_item(tower, batch, row)
+    # One item, where there are tokens to leave out for the first time: before a GRU has read them all.
+    if not isinstance(batch, (Tokens, LocalFeatures)):
+        batch, row = tower.encoder(batch[row : row + 1]), 0
+    real, tokens = batch.mask[row], batch
+    if isinstance(batch, Tokens):
+        tokens = Tokens(batch.ids[row : row + 1, real], batch.mask[row : row + 1, real])
+    else:
+        summary = None if batch.summary is None else batch.summary[row : row + 1]
+        tokens = LocalFeatures(batch.values[row : row + 1, real], real[real][None], summary)
     count = tokens.ids.shape[1] if isinstance(tokens, Tokens) else tokens.values.shape[1]
     if count == 1:
         return vectors.new_ones(len(vectors), 1)
@@ -180,18 +176,6 @@ def occlusion_weights(tower: Tower, batch: Inputs, row: int, vectors: Tensor) ->
     change = torch.cat(changes).clamp(min=0).t()
     total = change.sum(1, keepdim=True)
     return torch.where(total > 0, change / torch.where(total > 0, total, 1.0), 1 / count)
-
-
-def _select_item(tower: Tower, batch: Inputs, row: int) -> Tokens | LocalFeatures:
-    """The one item, where there are tokens to leave out for the first time: before a GRU has read them all."""
-    if isinstance(batch, Tokens):
-        return Tokens(batch.ids[row : row + 1, batch.mask[row]], batch.mask[row : row + 1, batch.mask[row]])
-    features = batch if isinstance(batch, LocalFeatures) else tower.encoder(batch[row : row + 1])
-    if features is not batch:
-        row = 0
-    real = features.mask[row]
-    summary = None if features.summary is None else features.summary[row : row + 1]
-    return LocalFeatures(features.values[row : row + 1, real], real[real][None], summary)
 
 
 def _leave_out(tokens: Tokens | LocalFeatures, positions: range) -> Tokens | LocalFeatures:

@@ -27,7 +27,7 @@ class EmbeddedGallery:
     embeddings: Embeddings
 
     @property
-    def described(self) -> str:
+    def summary(self) -> str:
         return f"{self.items.name} {self.split}, {len(self.items):,} images, {len(self.items.captions):,} captions"
 
 

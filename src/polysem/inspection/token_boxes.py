@@ -11,12 +11,13 @@ from torch import Tensor
 
 from polysem.data.store import FeatureManifest
 from polysem.encoders import Detector, Encoder, ImageEncoder
+from polysem.encoders.base import registry
 from polysem.encoders.preprocessing import Preprocessing, grid_boxes
-from polysem.errors import InputError, kind
+from polysem.errors import InputError, UnknownNameError, kind
 
 TokenKind = Literal["cells", "boxes", "frames", "unknown"]
-_VIDEO_ENCODERS = frozenset({"frames", "video_frames"})
-"""Encoders whose tokens are frames."""
+_SEEN_BY = ("image_size", "resize", "interpolation")
+"""Knobs of an encoder that say which part of the image its grid covers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +84,15 @@ def locate_tokens(encoder: Encoder, image: Image.Image | tuple[int, int], tokens
     if isinstance(encoder, Detector):
         if not isinstance(image, Image.Image):
             raise InputError(f"A detector's regions lie elsewhere in each image: give the image, not its size {size}.")
-        return _detect_regions(encoder, image)
+        training, device = encoder.training, next(encoder.parameters()).device
+        encoder.eval()
+        try:
+            with torch.no_grad():
+                detected = encoder.detect(encoder.preprocess(image)[None].to(device)).boxes[0].float().cpu()
+        finally:
+            encoder.train(training)
+        boxes = encoder.preprocessing.on_picture(detected, *size)
+        return TokenBoxes(boxes * boxes.new_tensor([*size, *size]), "boxes", size)
     if isinstance(encoder, ImageEncoder):
         return _tile(encoder.places(*size), int(bool(getattr(encoder, "has_cls", False))), size)
     if tokens is None:
@@ -112,16 +121,21 @@ def locate_stored_tokens(manifest: FeatureManifest, tokens: int, size: tuple[int
 
     It does for grids and patches. A detector's boxes are not stored.
     """
-    encoder = manifest.encoder
-    if encoder.get("name") not in ("grid", "grids", "patch"):
-        return TokenBoxes.unlocated(tokens, "frames" if encoder.get("name") in _VIDEO_ENCODERS else "unknown", size)
+    stored = manifest.encoder
+    try:
+        encoder = registry.find(str(stored.get("name")))
+    except UnknownNameError:  # made by other means
+        return TokenBoxes.unlocated(tokens, "unknown", size)
+    if not encoder.tiles_image or not all(knob in stored for knob in _SEEN_BY):
+        return TokenBoxes.unlocated(tokens, "frames" if encoder.kind == "video" else "unknown", size)
     side = int(tokens**0.5)
     unlocated = tokens - side**2
     if unlocated not in (0, 1):
         raise InputError(
-            f"{tokens} tokens of a {encoder['name']} encoder are no square grid, with or without a class token."
+            f"{tokens} tokens of a {stored['name']} encoder are not a square grid, with or without a class token."
         )
-    seen = Preprocessing(int(encoder["image_size"]), encoder["resize"], (), (), encoder["interpolation"])
+    image_size, resize, interpolation = (stored[knob] for knob in _SEEN_BY)
+    seen = Preprocessing(int(image_size), resize, (), (), interpolation)
     boxes = seen.on_picture(grid_boxes(side, side), *size)
     return _tile(torch.cat([boxes[:unlocated], boxes]), unlocated, size)
 
@@ -132,16 +146,3 @@ def _tile(fractions: Tensor, unlocated: int, size: tuple[int, int]) -> TokenBoxe
     boxes[:unlocated] = float("nan")
     side = int((len(boxes) - unlocated) ** 0.5)
     return TokenBoxes(boxes, "cells", size, (side, side))
-
-
-@torch.no_grad()
-def _detect_regions(encoder: Detector, image: Image.Image) -> TokenBoxes:
-    training = encoder.training
-    encoder.eval()
-    try:
-        device = next(encoder.parameters()).device
-        detected = encoder.detect(encoder.preprocess(image)[None].to(device)).boxes[0].float().cpu()
-    finally:
-        encoder.train(training)
-    boxes = encoder.preprocessing.on_picture(detected, *image.size)
-    return TokenBoxes(boxes * boxes.new_tensor([*image.size] * 2), "boxes", image.size)

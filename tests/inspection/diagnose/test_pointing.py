@@ -92,7 +92,7 @@ def test_the_report_shows_the_game(monkeypatch: pytest.MonkeyPatch) -> None:
     page = render_report(replace(diagnose_gallery(gallery), pointing=found))
     assert "Pointing game: does attention land on what is named?" in page
     own = found.own
-    assert f"{own.value:.1%} ({own.low:.1%} to {own.high:.1%}), by lot {found.own_chance:.1%}" in page
+    assert f"{own.value:.1%} ({own.low:.1%} to {own.high:.1%}), at random {found.own_chance:.1%}" in page
     assert "100.0% (100.0% to 100.0%)" in page
     assert "element 4 ends at 100%" in page
 

@@ -1,6 +1,7 @@
 """`explain` gives data that adds up, and `draw` draws it."""
 
 import json
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,6 @@ from inspection.small_models import DIM, WORDS, make_model, make_regions
 from polysem import PolysemError, encoders
 from polysem.data.collection import Collection, Item, Media
 from polysem.inspection import draw, explain
-from polysem.inspection.explain import nearest_captions
 from polysem.inspection.explain.drawing import make_figure
 
 pytestmark = pytest.mark.slow
@@ -46,7 +46,7 @@ def test_a_set_model_is_explained(grid):
 
 
 def test_the_nearest_captions_are_the_nearest(grid, monkeypatch):
-    monkeypatch.setattr(nearest_captions, "_BATCH", 10)  # several rounds
+    monkeypatch.setattr(sys.modules[explain.__module__], "_BATCH", 10)  # several rounds
     seen = []
     found = explain(grid, photo(), CAPTION, CAPTIONS, progress=lambda *step: seen.append(step))
     image, texts = grid.encode_images([photo()])[0], grid.encode_texts(CAPTIONS)

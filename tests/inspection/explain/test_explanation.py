@@ -48,5 +48,5 @@ def test_pieces_of_a_word_are_put_together(pieces):
 def test_mistakes(pieces):
     with pytest.raises(PolysemError, match="empty"):
         align_words(pieces, "  ")
-    with pytest.raises(PolysemError, match="reads no texts"):
+    with pytest.raises(PolysemError, match="does not read texts"):
         align_words(encoders.build("region", input_dim=4, dim=2), "a dog")

@@ -126,8 +126,7 @@ def test_the_command_maps_an_index(tmp_path: Path) -> None:
 
 def test_the_command_itself_loads_nothing_heavy() -> None:
     probe = (
-        "import sys, polysem.cli.evaluation_commands.inspect; "
-        "print([m for m in ('torch', 'numpy', 'matplotlib') if m in sys.modules])"
+        "import sys, polysem.cli.inspection; print([m for m in ('torch', 'numpy', 'matplotlib') if m in sys.modules])"
     )
     finished = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=LONG, check=True)
     assert finished.stdout == "[]\n"

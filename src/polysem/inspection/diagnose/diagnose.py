@@ -18,7 +18,7 @@ from polysem.evaluation import metrics
 from polysem.evaluation.ranking import rank_bidirectional
 from polysem.evaluation.score_matrix import EmbeddingScores
 from polysem.evaluation.top_k import TopK
-from polysem.inspection.diagnose import geometry, page, predictions, retrieval_errors, sets
+from polysem.inspection.diagnose import geometry, page, predictions, retrieval_errors
 from polysem.inspection.diagnose.pointing import PointingGame, play_pointing_game
 from polysem.inspection.diagnose.verdicts import HealthVerdict, make_verdicts, summarise_verdicts
 from polysem.inspection.gallery import EmbeddedGallery, StorePath, open_gallery
@@ -40,9 +40,9 @@ class Diagnosis:
     hubness: Mapping[str, geometry.Hubness]
     calibration: Mapping[str, predictions.Calibration]
     failures: Mapping[str, list[retrieval_errors.RetrievalFailure]]
-    spreads: Mapping[str, sets.SetSpread]
-    usages: Mapping[str, sets.ElementUsage]
-    as_one: sets.SingleVectorOverlap | None
+    spreads: Mapping[str, geometry.SetSpread]
+    usages: Mapping[str, geometry.ElementUsage]
+    as_one: geometry.SingleVectorOverlap | None
     confusions: Mapping[str, retrieval_errors.Confusions]
     pointing: PointingGame | str
     left_out: tuple[str, ...]
@@ -62,7 +62,7 @@ class Diagnosis:
         result: dict[str, Any] = _as_json(
             {
                 "model": self.gallery.name,
-                "data": self.gallery.described,
+                "data": self.gallery.summary,
                 "set_sizes": model.set_sizes,
                 "similarity": dict(model.similarity.config),
                 "headline": self.headline,
@@ -77,28 +77,28 @@ class Diagnosis:
                 "labels": self.predicted,
                 "confusions": self.confusions,
                 "pointing": None if isinstance(self.pointing, str) else self.pointing,
-                "failures": {way: [self._name(way, each) for each in some] for way, some in self.failures.items()},
+                "failures": {
+                    way: [self._describe_failure(each, from_text=way == "t2i") for each in failures]
+                    for way, failures in self.failures.items()
+                },
                 "left_out": self.left_out,
             }
         )
         return result
 
-    def _name(self, direction: str, failure: retrieval_errors.RetrievalFailure) -> dict[str, Any]:
+    def _describe_failure(self, failure: retrieval_errors.RetrievalFailure, from_text: bool) -> dict[str, Any]:
         """A failure with ids and captions in place of numbers."""
         items, captions = self.gallery.items, self.gallery.items.captions
-
-        def name(is_text: bool, number: int, item: int) -> str:
-            return captions[number] if is_text else items[item].id
-
-        from_text = direction == "t2i"
+        ids = [items[answer.item].id for answer in failure.answers]
+        own = items[failure.item].id
         return {
-            "query": name(from_text, failure.query, failure.item),
-            "item": items[failure.item].id,
-            "right": name(not from_text, failure.right, failure.item),
+            "query": captions[failure.query] if from_text else own,
+            "item": own,
+            "right": own if from_text else captions[failure.right],
             "rank": failure.rank,
             "answers": [
-                {"answer": name(not from_text, a.number, a.item), "item": items[a.item].id, "score": a.score}
-                for a in failure.answers
+                {"answer": name if from_text else captions[answer.number], "item": name, "score": answer.score}
+                for name, answer in zip(ids, failure.answers, strict=True)
             ],
         }
 
@@ -125,14 +125,14 @@ def diagnose(
     split: str | None = None,
     features: StorePath = None,
     text_features: StorePath = None,
-    groups: Mapping[str, str] | None = None,
+    groups: Mapping[str, str] | str | Path | None = None,
     progress: Progress | None = None,
 ) -> Diagnosis:
     """Measure what can be wrong with a model, on a collection with captions.
 
     Args:
         out: where to write the report, a page (.html) with its JSON beside it, or .json alone.
-        groups: label -> super-class, to tell confusions apart; by default what the boxes' groups say.
+        groups: label -> super-class, or a JSON file of it, to tell confusions apart; by default what the boxes say.
         progress: called with a stage, what is done of it and its total. The rest as for `evaluate`.
 
     Returns:
@@ -140,6 +140,8 @@ def diagnose(
     """
     if out is not None:
         check_report_path(out)
+    if isinstance(groups, (str, Path)):
+        groups = _read_groups(Path(groups))
     gallery = open_gallery(model, data, split=split, features=features, text_features=text_features, progress=progress)
     result = diagnose_gallery(gallery, features=features, groups=groups, progress=progress)
     if out is not None:
@@ -158,10 +160,7 @@ def diagnose_gallery(
     items, images, texts = gallery.items, gallery.embeddings.images, gallery.embeddings.texts
     similarity, owners = gallery.model.similarity, items.caption_items
     if len(items) < 2:
-        raise InputError(
-            f"{gallery.described}: with one item every answer is right. A diagnosis needs two at least, and says "
-            "something from a hundred on."
-        )
+        raise InputError(f"{gallery.summary}: a diagnosis needs two items at least, and says something from 100 on.")
     scores = EmbeddingScores(images, texts, similarity)
     rankings, _ = rank_bidirectional(scores, owners, keep=metrics.DEPTH, progress=progress or ignore)
     best = {way: cast(TopK, ranking.top) for way, ranking in rankings.items()}
@@ -178,16 +177,14 @@ def diagnose_gallery(
     left_out = []
     if len(sides) < 2:
         single = " and ".join(side + "s" for side in ("image", "text") if side not in sides)
-        left_out.append(
-            f"Variance and use of elements: {single} have a single vector here, so there is nothing to tell."
-        )
+        left_out.append(f"Variance and use of elements: {single} have a single vector each.")
     if len(calibration) < 2:
         left_out.append("Calibration: too few queries, or their first answers are all right or all wrong.")
     if not labelled:
         left_out.append("Confusions: these items have no labels.")
     if isinstance(pointing, str):
         left_out.append(f"Pointing game: {pointing}")
-    usages = dict(zip(("image", "text"), sets.measure_usage(images, texts, owners, similarity), strict=True))
+    usages = dict(zip(("image", "text"), geometry.measure_usage(images, texts, owners, similarity), strict=True))
     figures = metrics.bidirectional_metrics(rankings)
     names = ("r1", "r5", "r10", "median_rank", "queries")
     return Diagnosis(
@@ -202,19 +199,28 @@ def diagnose_gallery(
             "i2t": retrieval_errors.find_failures(rankings["i2t"], scores, image_items, text_items),
             "t2i": retrieval_errors.find_failures(rankings["t2i"], scores.transpose(), text_items, image_items),
         },
-        spreads={side: sets.measure_spread(vectors) for side, vectors in sides.items()},
+        spreads={side: geometry.measure_spread(vectors) for side, vectors in sides.items()},
         usages={side: usages[side] for side in sides},
-        as_one=sets.compare_with_single_vectors(best, images, texts, owners) if sides else None,
+        as_one=geometry.compare_with_single_vectors(best, images, texts, owners) if sides else None,
         confusions={
-            way: retrieval_errors.count_confusions(r, items, groups, from_text=way == "t2i")
-            for way, r in rankings.items()
-        }
-        if labelled
-        else {},
+            way: retrieval_errors.count_confusions(ranking, items, groups, from_text=way == "t2i")
+            for way, ranking in rankings.items()
+            if labelled
+        },
         pointing=pointing,
         left_out=tuple(left_out),
         predicted=predictions.measure_labels(gallery),
     )
+
+
+def _read_groups(path: Path) -> dict[str, str]:
+    try:
+        groups = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"Cannot read the super-classes in {path}: {error}.") from None
+    if not isinstance(groups, dict) or not all(isinstance(value, str) for value in groups.values()):
+        raise InputError(f'{path} must be a JSON object of labels and their super-class, {{"apple": "fruit"}}.')
+    return groups
 
 
 def check_report_path(out: str | Path) -> Path:

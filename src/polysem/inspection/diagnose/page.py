@@ -102,7 +102,7 @@ def _draw_pointing(diagnosis: Diagnosis) -> Iterator[Markup]:
     x, y = (0.6, steps + 0.4), (0, min(1.0, max(most, game.chance) * 1.15))
     title, x_label = "Hits by element and iteration", "iteration" if steps > 1 else ""
     chart = Chart(title, x_label, "hits", x, y, percent=True, whole_x=True)
-    marks = charts.horizontal_rule(chart, game.chance, "a token by lot")
+    marks = charts.horizontal_rule(chart, game.chance, "a random token")
     key, alt = [], []
     for slot in range(slots):
         style, shift = f"c{slot % COLOURS}", (slot - (slots - 1) / 2) * 0.06

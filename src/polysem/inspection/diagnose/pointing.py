@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import Image
-from torch import Tensor
 
 from polysem import masked_ops
-from polysem.data.collection import Box, Item
+from polysem.data.collection import Item
 from polysem.data.images import load_image
 from polysem.data.store import FeatureStore
 from polysem.encoders import Detector, ImageEncoder
@@ -91,7 +90,12 @@ def play_pointing_game(
         tokens = _locate(gallery, gallery.items[number], store, weights.shape[-1])
         if not bool(tokens.located.any()):
             return "Where the model's features lie in the picture is not known."
-        peaks.append(_find_peaks(number, gallery.items[number], attention, tokens))
+        boxes, (x, y) = gallery.items[number].boxes, tokens.centres[tokens.located].unbind(1)
+        on = [(x >= b.x0) & (x < b.x1) & (y >= b.y0) & (y < b.y1) for b in boxes]
+        names = sorted({box.name for box in boxes})
+        inside = [torch.stack([each for each, b in zip(on, boxes, strict=True) if b.name == n]).any(0) for n in names]
+        strongest = attention.weights[..., tokens.located].argmax(-1)
+        peaks.append(_Peaks(number, names, strongest.numpy(), torch.stack(inside).numpy()))
         if progress is not None:
             progress("pointing game", len(peaks), len(boxed))
     if even == len(peaks):
@@ -132,22 +136,13 @@ class _Peaks:
     inside: Flags
 
 
-def _find_peaks(number: int, item: Item, attention: Attention, boxes: TokenBoxes) -> _Peaks:
-    names = sorted({box.name for box in item.boxes})
-    centres = boxes.centres[boxes.located]
-    inside = torch.stack([_inside(centres, [b for b in item.boxes if b.name == name]) for name in names])
-    return _Peaks(number, names, attention.weights[..., boxes.located].argmax(-1).numpy(), inside.numpy())
-
-
-def _inside(centres: Tensor, boxes: list[Box]) -> Tensor:
-    """(N,) whether each point lies in any of the boxes."""
-    x, y = centres[:, 0], centres[:, 1]
-    return torch.stack([(x >= b.x0) & (x < b.x1) & (y >= b.y0) & (y < b.y1) for b in boxes]).any(0)
-
-
 def _score(gallery: EmbeddedGallery, peaks: list[_Peaks]) -> PointingGame | str:
     captions = _CaptionIndex(gallery)
-    habits = _attention_habits(peaks)
+    habits = None
+    if len({image.inside.shape[1] for image in peaks}) == 1:  # images with the same tokens
+        tokens = np.stack([image.tokens for image in peaks])
+        # (T, K, tokens) how often each token has the peak
+        habits = np.stack([(tokens == token).mean(0) for token in range(peaks[0].inside.shape[1])], axis=-1)
     on_anything = np.mean([np.any(image.inside[:, image.tokens[-1]], axis=0).mean() for image in peaks])
     every, own = (_run_trials(peaks, captions, habits, own_only) for own_only in (False, True))
     if not every.counted.any() or not own.counted.any():
@@ -211,15 +206,6 @@ def _run_trials(peaks: list[_Peaks], captions: _CaptionIndex, habits: Floats | N
         chance.append(targets.mean(1))
         habit.append(hits[-1] * 0.0 if habits is None else (habits * targets).sum(-1))
     return _Trials(np.array(counted, bool), np.array(hits, np.float64), np.array(chance, np.float64), np.array(habit))
-
-
-def _attention_habits(peaks: list[_Peaks]) -> Floats | None:
-    """(T, K, tokens) how often each token has the peak; None where images have no tokens in common."""
-    sizes = {image.inside.shape[1] for image in peaks}
-    if len(sizes) > 1:
-        return None
-    tokens = np.stack([image.tokens for image in peaks])
-    return np.stack([(tokens == token).mean(0) for token in range(sizes.pop())], axis=-1)
 
 
 class _CaptionIndex:

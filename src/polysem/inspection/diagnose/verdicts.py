@@ -44,8 +44,6 @@ BY_CHANCE = 3.0
 MUTE = 0.5
 """Share of the labels that are never predicted, from which on to watch it."""
 
-_PAIRS_AT_ONE_POINT = f"Train again with a lower learning rate and with all negatives first: {ALL_NEGATIVES_FIRST}."
-_LABELS_AT_ONE_POINT = "Train longer, or again with a lower learning rate: --set optimiser.lr=…"
 _DIRECTIONS = {"i2t": "image → text", "t2i": "text → image"}
 
 
@@ -61,18 +59,7 @@ class HealthVerdict:
 
 def make_verdicts(diagnosis: Diagnosis) -> list[HealthVerdict]:
     """All verdicts, the worst first."""
-    checks = (
-        _check_retrieval,
-        _check_labels,
-        _check_spread,
-        _check_single_vectors,
-        _check_usage,
-        _check_pointing,
-        _check_hubs,
-        _check_calibration,
-        _check_gap,
-    )
-    verdicts = [verdict for check in checks for verdict in check(diagnosis)]
+    verdicts = [verdict for check in _CHECKS for verdict in check(diagnosis)]
     return sorted(verdicts, key=lambda verdict: ("bad", "watch", "good").index(verdict.level))
 
 
@@ -84,24 +71,23 @@ def summarise_verdicts(verdicts: list[HealthVerdict]) -> str:
     return f"Healthy; to watch: {', '.join(watch)}." if watch else "Healthy."
 
 
-def _percent(value: float) -> str:
-    return f"{value:.0f}%" if value >= 10 else f"{value:.2g}%"
-
-
 def _check_retrieval(diagnosis: Diagnosis) -> Iterator[HealthVerdict]:
     figures, learns_labels = diagnosis.retrieval, bool(diagnosis.gallery.model.labels)
     items = len(diagnosis.gallery.items)
     chance = 100 * min(1.0, 10 / items)
+    by_chance = " and ".join(f"{x:.0f}%" if x >= 10 else f"{x:.2g}%" for x in (100 / items, chance))
     r10 = figures["t2i"]["r10"]
     says = (
         f"RSUM {figures['rsum']:.1f}. A caption finds its image first in {figures['t2i']['r1']:.1f}% of cases and "
-        f"among the first ten in {r10:.1f}%; by lot that would be {_percent(100 / items)} and {_percent(chance)}."
+        f"among the first ten in {r10:.1f}%; at random that would be {by_chance}."
     )
     cosines = (diagnosis.space.cosine_image, diagnosis.space.cosine_text)
     cosine = max(value for value in cosines if math.isfinite(value))
     if cosine > ONE_POINT:
         says += f" Two different items have a mean cosine of {cosine:.2f}: the space is not used."
-        advice = _LABELS_AT_ONE_POINT if learns_labels else _PAIRS_AT_ONE_POINT
+        advice = "Train longer, or again with a lower learning rate: --set optimiser.lr=…"
+        if not learns_labels:
+            advice = f"Train again with a lower learning rate and with all negatives first: {ALL_NEGATIVES_FIRST}."
         yield HealthVerdict("everything at one point", "bad", says, advice)
     elif r10 < BY_CHANCE * chance and chance * BY_CHANCE < 100:
         advice = "Hardly better than chance: see whether the captions belong to their pictures."
@@ -132,19 +118,16 @@ def _check_labels(diagnosis: Diagnosis) -> Iterator[HealthVerdict]:
 
 def _check_spread(diagnosis: Diagnosis) -> Iterator[HealthVerdict]:
     for side, spread in diagnosis.spreads.items():
+        level, what = _grade(spread.variance, COLLAPSED, CLOSE), "set collapse"
         advice = advise_against_set_collapse(side)
-        figures = (
-            f"circular variance {spread.variance:.2g}, ln {spread.log_variance:.2f}; "
-            f"{spread.within:.1%} of the variance is within sets."
+        if level == "good":
+            what, advice = "diverse sets", ""
+        degree = {"bad": "all but agree", "watch": "lie close together", "good": "lie apart"}[level]
+        says = (
+            f"The elements of {side} sets {degree}: circular variance {spread.variance:.2g}, ln "
+            f"{spread.log_variance:.2f}; {spread.within:.1%} of the variance is within sets."
         )
-        if spread.variance < COLLAPSED:
-            says = f"The elements of {side} sets all but agree: {figures}"
-            yield HealthVerdict("set collapse", "bad", says, advice)
-        elif spread.variance < CLOSE:
-            says = f"The elements of {side} sets lie close together: {figures}"
-            yield HealthVerdict("set collapse", "watch", says, advice)
-        else:
-            yield HealthVerdict("diverse sets", "good", f"The elements of {side} sets lie apart: {figures}")
+        yield HealthVerdict(what, level, says, advice)
 
 
 def _check_single_vectors(diagnosis: Diagnosis) -> Iterator[HealthVerdict]:
@@ -173,12 +156,9 @@ def _check_usage(diagnosis: Diagnosis) -> Iterator[HealthVerdict]:
             count = f"{len(starved)} of {k} get next to nothing. " if starved else ""
             same = max((usage.constancy[number] for number in starved), default=0.0)
             fixed = f" The idle ones say the same of everything (up to {same:.0%} of them)." if same > 0.3 else ""
-            yield HealthVerdict(
-                "starved elements",
-                "bad",
-                f"{count}{usage.effective:.1f} of {k} elements of {side} sets are in use. {says}{fixed}",
-                advise_against_starvation(side, max(1, round(usage.effective))),
-            )
+            says = f"{count}{usage.effective:.1f} of {k} elements of {side} sets are in use. {says}{fixed}"
+            advice = advise_against_starvation(side, max(1, round(usage.effective)))
+            yield HealthVerdict("starved elements", "bad", says, advice)
         else:
             says = f"{usage.effective:.1f} of {k} elements are in use. {says}"
             yield HealthVerdict("elements in use", "good", says)
@@ -210,26 +190,23 @@ def _check_hubs(diagnosis: Diagnosis) -> Iterator[HealthVerdict]:
             f"skewness {hubs.skewness:.1f}."
         )
         if hubs.skewness > HUBS:
-            level: Level = "bad" if hubs.skewness > MANY_HUBS else "watch"
             advice = "Re-score when searching: `polysem eval --rescore csls` shows the effect."
-            yield HealthVerdict("hubs", level, says, advice)
+            yield HealthVerdict("hubs", "bad" if hubs.skewness > MANY_HUBS else "watch", says, advice)
         else:
             yield HealthVerdict("no hubs", "good", says)
 
 
 def _check_calibration(diagnosis: Diagnosis) -> Iterator[HealthVerdict]:
+    advice = {"bad": "Set no threshold on this model's scores.", "good": ""}
+    advice["watch"] = "A threshold on the score lets many wrong answers through."
     for direction, scores in diagnosis.calibration.items():
         says = (
             f"{_DIRECTIONS[direction]}: a right first answer scores higher than a wrong one in {scores.auroc:.0%} of "
             f"comparisons; turned into a probability, the score is off by {scores.error:.1f} points on average."
         )
-        if scores.auroc < USELESS:
-            yield HealthVerdict("scores say little", "bad", says, "Set no threshold on this model's scores.")
-        elif scores.auroc < BELIEVABLE:
-            advice = "A threshold on the score lets many wrong answers through."
-            yield HealthVerdict("scores say little", "watch", says, advice)
-        else:
-            yield HealthVerdict("scores can be believed", "good", says)
+        level = _grade(scores.auroc, USELESS, BELIEVABLE)
+        about = "scores can be believed" if level == "good" else "scores say little"
+        yield HealthVerdict(about, level, says, advice[level])
 
 
 def _check_gap(diagnosis: Diagnosis) -> Iterator[HealthVerdict]:
@@ -244,3 +221,21 @@ def _check_gap(diagnosis: Diagnosis) -> Iterator[HealthVerdict]:
         yield HealthVerdict("modality gap", "watch", says, advice)
     else:
         yield HealthVerdict("no modality gap", "good", says)
+
+
+def _grade(value: float, bad: float, watch: float) -> Level:
+    """bad, watch: the limits under which a value is so."""
+    return "bad" if value < bad else "watch" if value < watch else "good"
+
+
+_CHECKS = (
+    _check_retrieval,
+    _check_labels,
+    _check_spread,
+    _check_single_vectors,
+    _check_usage,
+    _check_pointing,
+    _check_hubs,
+    _check_calibration,
+    _check_gap,
+)

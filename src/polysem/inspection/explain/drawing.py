@@ -24,14 +24,12 @@ DPI = 150
 def draw(explanation: Explanation, out: str | Path, theme: str = "light") -> Path:
     """Write the drawing to `out`, a .png, .svg or .pdf file. theme: light or dark."""
     path = check_drawing_path(out)
-    check_theme(theme)
-    with panels.use_theme(THEMES[theme]):
-        figure = make_figure(explanation, theme)
-        try:
-            with replace_file(path) as temporary:
-                figure.savefig(temporary, dpi=DPI)
-        except OSError as error:
-            raise PolysemError(f"Cannot write {path}: {error.strerror or error}.") from None
+    figure = make_figure(explanation, theme)
+    try:
+        with panels.use_theme(THEMES[theme]), replace_file(path) as temporary:
+            figure.savefig(temporary, dpi=DPI)
+    except OSError as error:
+        raise PolysemError(f"Cannot write {path}: {error.strerror or error}.") from None
     return path
 
 
@@ -84,12 +82,14 @@ def _lay_out_set(figure: Any, explanation: Explanation, theme: Theme) -> None:
     title, top, bottom = figure.subfigures(3, 1, height_ratios=heights)
     panels.show_title(title, explanation, theme)
     left, right = top.subfigures(1, 2, width_ratios=[left_width, width - left_width])
-    _show_image_and_matrix(left, explanation, theme)
-    _show_element_maps(right, explanation, theme)
+    weights, common = explanation.image.weights, explanation.image.common
+    scale = panels.make_scale(theme, max(float(x.max()) for x in (weights, common) if x is not None))  # of all maps
+    _show_image_and_matrix(left, explanation, scale, theme)
+    _show_element_maps(right, explanation, scale, theme)
     _show_element_words(bottom, explanation, theme)
 
 
-def _show_image_and_matrix(part: Any, explanation: Explanation, theme: Theme) -> None:
+def _show_image_and_matrix(part: Any, explanation: Explanation, scale: Any, theme: Theme) -> None:
     common, image = explanation.image.common, explanation.picture
     rows = 1 + (image is not None) + (common is not None)
     *above, last = part.subplots(rows, 1, squeeze=False)[:, 0]
@@ -98,7 +98,6 @@ def _show_image_and_matrix(part: Any, explanation: Explanation, theme: Theme) ->
         panels.show_image(first, image)
         first.set_title(panels.wrap(explanation.image_name, 34, 1), fontsize=10)
     if common is not None:
-        scale = panels.make_scale(theme, _largest_weight(explanation))
         panels.show_weights(above[0], explanation, common, scale, theme)
         above[0].set_title("global feature, in every element", fontsize=9)
     matrix = explanation.contributions.matrix
@@ -110,16 +109,9 @@ def _show_image_and_matrix(part: Any, explanation: Explanation, theme: Theme) ->
     last.set_ylabel("element of the image", fontsize=9)
 
 
-def _largest_weight(explanation: Explanation) -> float:
-    """The end of the scale that all maps share."""
-    weights, common = explanation.image.weights, explanation.image.common
-    return max(float(x.max()) for x in (weights, common) if x is not None)
-
-
-def _show_element_maps(part: Any, explanation: Explanation, theme: Theme) -> None:
+def _show_element_maps(part: Any, explanation: Explanation, scale: Any, theme: Theme) -> None:
     weights = explanation.image.weights
     steps, elements, _ = weights.shape
-    scale = panels.make_scale(theme, _largest_weight(explanation))
     ratios = [1.0] * steps + ([1.9 / panels.map_aspect(explanation)] if explanation.nearest else [])
     axes = part.subplots(elements, len(ratios), squeeze=False, width_ratios=ratios)
     for element in range(elements):
@@ -141,8 +133,7 @@ def _show_element_maps(part: Any, explanation: Explanation, theme: Theme) -> Non
         count = panels.wrap(f"nearest of {explanation.searched.count:,} captions", 40, 1)
         name = panels.wrap(explanation.searched.name, 36, 1)
         axes[0][-1].set_title(f"{count}\n({name})", fontsize=9.5, loc="left")
-    shown = axes[:, :steps].ravel().tolist()
-    bar = part.colorbar(scale, ax=shown, location="bottom", shrink=0.7, aspect=45)
+    bar = part.colorbar(scale, ax=axes[:, :steps].ravel().tolist(), location="bottom", shrink=0.7, aspect=45)
     bar.set_label("share of the local feature in what is taken in", fontsize=9)
     bar.ax.tick_params(labelsize=8)
 
@@ -159,8 +150,7 @@ def _show_element_words(part: Any, explanation: Explanation, theme: Theme) -> No
     axes.set_yticks(range(len(weights)), [f"c{i + 1}" for i in range(len(weights))], fontsize=9)
     last = ", last iteration" if len(explanation.text.weights) > 1 else ""
     axes.set_title(f"words: {panels.WORD_TITLES[explanation.text.how]}{last}", fontsize=10)
-    bar = part.colorbar(scale, ax=axes, fraction=0.02, pad=0.01)
-    bar.ax.tick_params(labelsize=8)
+    part.colorbar(scale, ax=axes, fraction=0.02, pad=0.01).ax.tick_params(labelsize=8)
 
 
 # ---------------------------------------------------------------------------------------------------- single vectors

@@ -112,10 +112,15 @@ class Explanation:
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able. The vectors themselves are left out: `encode_images` gives them."""
-        winning = None if self.winning is None else dict(vars(self.winning))
-        if winning is not None:
-            winning = {name: value.tolist() for name, value in winning.items() if name != "names"}
-            winning["names"] = list(self.winning.names) or None  # type: ignore[union-attr]
+        winning: dict[str, Any] | None = None
+        if self.winning is not None:
+            winning = {name: value.tolist() for name, value in vars(self.winning).items() if name != "names"}
+            winning["names"] = list(self.winning.names) or None
+        places = self.places
+        boxes = [box.tolist() if known else None for box, known in zip(places.boxes, places.located, strict=True)]
+        located = {"kind": places.kind, "size": list(places.size), "grid": list(places.grid), "boxes": boxes}
+        if places.kind == "frames":
+            located["times"] = list(places.times) or None
         return {
             "model": self.model,
             "image": self.image_name,
@@ -124,7 +129,7 @@ class Explanation:
             "similarity": self.similarity,
             "contributions": self.contributions.matrix.tolist(),
             "closeness": self.contributions.closeness.tolist(),
-            "image_weights": {**_weights_as_dict(self.image), "places": _boxes_as_dict(self.places)},
+            "image_weights": {**_weights_as_dict(self.image), "places": located},
             "text_weights": {
                 **_weights_as_dict(self.text),
                 "words": [{**asdict(word), "tokens": list(word.tokens)} for word in self.words],
@@ -140,19 +145,9 @@ class Explanation:
 
 def _weights_as_dict(attention: Attention) -> dict[str, Any]:
     """Shapes: weights and won (iterations, elements, tokens), the others (tokens,)."""
-    values = {
-        "weights": attention.weights,
-        "won": attention.won,
-        "wins": attention.wins,
-        "global_feature": attention.common,
-    }
+    values = {"weights": attention.weights, "won": attention.won, "wins": attention.wins}
+    values["global_feature"] = attention.common
     return {"how": attention.how, **{name: None if x is None else x.tolist() for name, x in values.items()}}
-
-
-def _boxes_as_dict(tokens: TokenBoxes) -> dict[str, Any]:
-    boxes = [box.tolist() if known else None for box, known in zip(tokens.boxes, tokens.located, strict=True)]
-    result = {"kind": tokens.kind, "size": list(tokens.size), "grid": list(tokens.grid), "boxes": boxes}
-    return {**result, "times": list(tokens.times) or None} if tokens.kind == "frames" else result
 
 
 # ------------------------------------------------------------------------------------------------------------- words
@@ -161,7 +156,7 @@ def _boxes_as_dict(tokens: TokenBoxes) -> dict[str, Any]:
 def align_words(encoder: Encoder, text: str) -> tuple[Word, ...]:
     """The words of `text`, special tokens included: together they hold every token the encoder makes of it, once."""
     if not isinstance(encoder, TextEncoder):
-        raise InputError(f"{type(encoder).__name__} reads no texts.")
+        raise InputError(f"{type(encoder).__name__} does not read texts.")
     tokens = encoder.tokenize([text])  # also checks the text
     if isinstance(encoder, Transformer):
         return _align_subwords(encoder, text)

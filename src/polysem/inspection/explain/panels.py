@@ -141,34 +141,22 @@ def show_weights(axes: Any, explanation: Explanation, weights: Tensor, scale: An
     show_image(axes, image, grey=True)
     if tokens.kind == "cells":
         left, top, right, bottom = tokens.window
-        axes.imshow(
-            tokens.as_map(weights).numpy(),
-            extent=(left, right, bottom, top),
-            cmap=scale.cmap,
-            norm=scale.norm,
-            alpha=MAP_ALPHA,
-            interpolation="nearest",
-        )
-        width, height = tokens.size
-        axes.set_xlim(0, width)
-        axes.set_ylim(height, 0)
+        colours = {"cmap": scale.cmap, "norm": scale.norm, "alpha": MAP_ALPHA, "interpolation": "nearest"}
+        axes.imshow(tokens.as_map(weights).numpy(), extent=(left, right, bottom, top), **colours)
+        axes.set_xlim(0, tokens.size[0])
+        axes.set_ylim(tokens.size[1], 0)
     else:
-        _show_boxes(axes, tokens, weights, scale)
+        from matplotlib.patches import Rectangle
+
+        for token in weights.argsort().tolist():  # the largest last, so that nothing covers it
+            if tokens.located[token]:
+                x0, y0, x1, y1 = tokens.boxes[token].tolist()
+                share = float(scale.norm(float(weights[token])))
+                style: dict[str, Any] = {"edgecolor": scale.cmap(share), "linewidth": 0.6 + 2.4 * share, "alpha": 0.95}
+                axes.add_patch(Rectangle((x0, y0), x1 - x0, y1 - y0, fill=False, **style))
     unlocated = weights[~tokens.located]
     if len(unlocated):
         axes.set_xlabel(f"class token {float(unlocated.sum()):.0%}", fontsize=8, color=theme.faint)
-
-
-def _show_boxes(axes: Any, tokens: TokenBoxes, weights: Tensor, scale: Any) -> None:
-    """The largest weight last, so that nothing covers it."""
-    from matplotlib.patches import Rectangle
-
-    for token in weights.argsort().tolist():
-        if tokens.located[token]:
-            x0, y0, x1, y1 = tokens.boxes[token].tolist()
-            share = float(scale.norm(float(weights[token])))
-            style: dict[str, Any] = {"edgecolor": scale.cmap(share), "linewidth": 0.6 + 2.4 * share, "alpha": 0.95}
-            axes.add_patch(Rectangle((x0, y0), x1 - x0, y1 - y0, fill=False, **style))
 
 
 def _show_bars(axes: Any, tokens: TokenBoxes, weights: Tensor, scale: Any, theme: Theme) -> None:

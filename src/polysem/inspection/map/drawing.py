@@ -15,8 +15,7 @@ from polysem.atomic_write import replace_file
 from polysem.data.collection import Collection
 from polysem.errors import InputError
 from polysem.inspection.gallery import StorePath, open_gallery
-from polysem.inspection.map.layout import LIMIT, Map, Method, lay_out
-from polysem.inspection.map.points import MapPoints, make_points
+from polysem.inspection.map.layout import LIMIT, Map, MapPoints, Method, lay_out, make_points
 from polysem.models import Model
 from polysem.progress import Progress
 from polysem.training.charts import render_page

@@ -1,4 +1,4 @@
-"""From sets of vectors to a map in two dimensions: the data that every drawing is made from."""
+"""From sets of vectors to a map in two dimensions: what goes on it, and the data that every drawing is made from."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ import torch
 from torch import Tensor
 
 from polysem import masked_ops
-from polysem.errors import ConfigError, InputError, unknown
-from polysem.inspection.map.points import MapPoints, MapSide
+from polysem.encoders import caption_keys
+from polysem.errors import ConfigError, InputError, NonFiniteError, kind, unknown
+from polysem.inspection.gallery import EmbeddedGallery
 from polysem.inspection.map.tsne import run_tsne
 from polysem.progress import Progress
 
+MapSide = Literal["image", "text"]
 Method = Literal["tsne", "pca"]
 LIMIT = 20_000
 """Elements on a map by default."""
@@ -28,6 +30,88 @@ MOST_LABELS = 7
 OTHER = "other"
 
 Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class MapPoints:
+    """Items of one side.
+
+    Args:
+        vectors: (n, K, D) array or tensor.
+        ids: the name of each item. texts: what a reader is shown of it, the id if not given.
+        labels: of each item, empty if it has none.
+        partners: items with the same partner belong together, as an image and its captions do; the id if not given.
+    """
+
+    vectors: Any
+    side: MapSide
+    ids: Sequence[str]
+    texts: Sequence[str] = ()
+    labels: Sequence[Sequence[str]] = ()
+    partners: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if self.side not in ("image", "text"):
+            raise InputError(f"A side is 'image' or 'text', got {self.side!r}.")
+        vectors = self.tensor
+        if vectors.ndim != 3 or not vectors.is_floating_point():
+            raise InputError(
+                f"Points are floating-point vectors of shape (items, set size, dim), got {kind(self.vectors)}. "
+                "Single vectors are sets of one: x[:, None]."
+            )
+        for name in ("ids", "texts", "labels", "partners"):
+            values = getattr(self, name)
+            if len(values) != len(vectors) and (values or name == "ids"):
+                raise InputError(f"{len(vectors)} {self.side} items need as many {name}, got {len(values)}.")
+        if not bool(torch.isfinite(vectors).all()):
+            raise NonFiniteError(
+                f"Vectors of {self.side}s hold NaN or infinity and cannot be put on a map. Look for damaged features, "
+                "or for a training run that diverged."
+            )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def tensor(self) -> Tensor:
+        return torch.as_tensor(self.vectors)
+
+    @property
+    def elements(self) -> int:
+        """How many vectors there are in all."""
+        return len(self.ids) * int(self.tensor.shape[1])
+
+    def select(self, rows: Sequence[int]) -> MapPoints:
+        """The items at these positions."""
+        columns: Sequence[Sequence[Any]] = (self.ids, self.texts, self.labels, self.partners)
+        selected = [[column[row] for row in rows] if column else [] for column in columns]
+        return MapPoints(self.tensor[torch.tensor(rows, dtype=torch.long)], self.side, *selected)
+
+
+def make_points(gallery: EmbeddedGallery) -> list[MapPoints]:
+    """The images and the captions of a collection, as a model embeds them."""
+    items, embeddings = gallery.items, gallery.embeddings
+    ids = [item.id for item in items]
+    texts = [item.captions[0] if item.captions else item.id for item in items]
+    owners = [items[owner] for owner in items.caption_items.tolist()]
+    keys, partners = caption_keys(items), [item.id for item in owners]
+    return [
+        MapPoints(embeddings.images, "image", ids, texts, [item.labels for item in items], ids),
+        MapPoints(embeddings.texts, "text", keys, items.captions, [item.labels for item in owners], partners),
+    ]
+
+
+def make_index_points(index: Any, limit: int) -> list[MapPoints]:
+    """The images and the texts of an open `polysem.search.Index`; of more than `limit` on a side, a random sample."""
+    sides = []
+    for side in index.stats().by_side:
+        items = index.sample(side, limit)
+        if items:
+            ids, texts = [item.id for item in items], [item.caption or item.id for item in items]
+            partners = [str(item.metadata.get("item", item.id)) for item in items]
+            vectors = index.vectors(side, ids).astype("float32")
+            sides.append(MapPoints(vectors, side, ids, texts, [item.labels for item in items], partners))
+    return sides
 
 
 @dataclass(frozen=True)
@@ -158,7 +242,7 @@ def _sample(sides: list[MapPoints], limit: int, seed: int) -> tuple[list[MapPoin
             used += cost[partner]
     rows = [[row for row, partner in enumerate(side.partners or side.ids) if partner in chosen] for side in sides]
     sampled = [side.select(own) for side, own in zip(sides, rows, strict=True) if own]
-    return sampled, [f"{used:,} of {total:,} elements: items drawn by lot, images together with their captions."]
+    return sampled, [f"{used:,} of {total:,} elements: a random choice of items, images together with their captions."]
 
 
 def _describe_items(sides: Sequence[MapPoints]) -> tuple[list[str], list[MapItem]]:
@@ -166,12 +250,11 @@ def _describe_items(sides: Sequence[MapPoints]) -> tuple[list[str], list[MapItem
     counts = Counter(label for side in sides for own in side.labels for label in dict.fromkeys(own))
     common = [label for label, _ in counts.most_common(MOST_LABELS)]
 
-    def choose_label(own: Sequence[str]) -> str:
-        return next((label for label in common if label in own), OTHER)
-
     items = []
     for side in sides:
-        labels = [choose_label(own) for own in side.labels] if counts and side.labels else [None] * len(side)
+        labels: list[str | None] = [None] * len(side)
+        if counts and side.labels:
+            labels = [next((label for label in common if label in own), OTHER) for own in side.labels]
         columns = side.ids, side.texts or side.ids, side.partners or side.ids, labels
         items += [
             MapItem(own, side.side, text, partner, label) for own, text, partner, label in zip(*columns, strict=True)

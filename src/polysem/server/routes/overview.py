@@ -71,22 +71,9 @@ def _describe_values(name: str, counts: Counter[tuple[bool, Any]]) -> dict[str, 
 def build_map(index: Index, method: str, limit: int, report: ReportShare) -> bytes:
     """The map, elements of images and texts in the plane, as the JSON of a `MapAnswer`: thousands of points are written
     out once, not for every reader."""
-    from polysem.inspection.map import MapPoints, lay_out
+    from polysem.inspection.map import lay_out, make_index_points
 
-    sides = []
-    for side in index.stats().by_side:
-        items = index.sample(side, limit)  # type: ignore[arg-type]
-        if items:
-            sides.append(
-                MapPoints(
-                    index.vectors(side, [item.id for item in items]).astype("float32"),  # type: ignore[arg-type]
-                    side,  # type: ignore[arg-type]
-                    [item.id for item in items],
-                    [item.caption or item.id for item in items],
-                    [item.labels for item in items],
-                    [str(item.metadata.get("item", item.id)) for item in items],
-                )
-            )
+    sides = make_index_points(index, limit)
     if not sides:
         return MapAnswer(ready=True, progress=1.0, note="The index is empty.").model_dump_json().encode()
     made = lay_out(
@@ -117,7 +104,7 @@ def measure_sets(index: Index) -> dict[str, Any]:
     import numpy as np
     import torch
 
-    from polysem.inspection.diagnose.sets import measure_spread, measure_usage
+    from polysem.inspection.diagnose.geometry import measure_spread, measure_usage
 
     def read(side: str, ids: list[str]) -> torch.Tensor:
         return torch.from_numpy(index.vectors(side, ids).astype(np.float32))  # type: ignore[arg-type]

@@ -115,7 +115,7 @@ def test_the_help_has_an_example() -> None:
 
 
 def test_the_command_itself_loads_nothing_heavy() -> None:
-    module = "polysem.cli.evaluation_commands.compare"
+    module = "polysem.cli.evaluation"
     probe = f"import sys, {module}; print([m for m in ('torch', 'numpy', 'rich.table') if m in sys.modules])"
     finished = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=LONG, check=True)
     assert finished.stdout == "[]\n"

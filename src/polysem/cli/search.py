@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polysem.cli.common import AsJson, new_console, print_json
+from polysem.cli.common import AsJson, new_console, new_table, option, print_json
 from polysem.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from polysem.search import SearchResults
 
 IndexPath = Annotated[str, typer.Argument(metavar="INDEX", help="The index.")]
-ModelPath = Annotated[
-    str | None, typer.Option("--model", help="Where the index's model is now.", show_default="where it was")
-]
+ModelPath = Annotated[str | None, option("Where the index's model is now.", "--model", default="where it was")]
 
 SIDES = {"images": "image", "texts": "text", "image": "image", "text": "text"}
 
@@ -24,28 +22,19 @@ SIDES = {"images": "image", "texts": "text", "image": "image", "text": "text"}
 def search_command(
     path: IndexPath,
     query: Annotated[str | None, typer.Argument(metavar="TEXT", help="What to look for.", show_default="none")] = None,
-    image: Annotated[
-        Path | None, typer.Option("--image", help="Look for what is like this picture or video.", show_default="none")
-    ] = None,
-    item: Annotated[
-        str | None, typer.Option("--item", help="Look for what is like this item, by its id.", show_default="none")
-    ] = None,
-    find: Annotated[
-        str | None, typer.Option("--find", help="images or texts.", show_default="images, if there are any")
-    ] = None,
+    image: Annotated[Path | None, option("Look for what is like this picture or video.")] = None,
+    item: Annotated[str | None, option("Look for what is like this item, by its id.")] = None,
+    find: Annotated[str | None, option("images or texts.", default="images, if there are any")] = None,
     k: Annotated[int, typer.Option("--k", help="How many results.")] = 10,
     where: Annotated[
-        str | None,
-        typer.Option(
-            "--filter", help="Only items for which this holds: label = 'dog' and year > 2020.", show_default="none"
-        ),
+        str | None, option("Only items for which this holds: label = 'dog' and year > 2020.", "--filter")
     ] = None,
     fast: Annotated[
         bool | None,
-        typer.Option(
+        option(
+            "Choose candidates by the mean of each set first, or score everything.",
             "--fast/--exact",
-            help="Choose candidates by the mean of each set first, or score everything.",
-            show_default="the index's own: exact in a folder, fast in Milvus",
+            default="the index's own: exact in a folder, fast in Milvus",
         ),
     ] = None,
     candidates: Annotated[int, typer.Option(help="How many items --fast scores in full.")] = 200,
@@ -57,12 +46,7 @@ def search_command(
         bool, typer.Option("--hybrid", help="Rank by the words of captions and ids too. For a text, in a folder.")
     ] = False,
     model: ModelPath = None,
-    sheet: Annotated[
-        Path | None,
-        typer.Option(
-            "--sheet", help="Write the pictures found, of videos the moment, to this PNG file.", show_default="none"
-        ),
-    ] = None,
+    sheet: Annotated[Path | None, option("Write the pictures found, of videos the moment, to this PNG file.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Search an index. Text and pictures find pictures and texts alike, and in videos the moment that matches."""
@@ -100,39 +84,27 @@ def search_command(
 
 def show_results(results: SearchResults) -> None:
     """The results as a table, best first, and how they were found."""
-    from rich.table import Table
-    from rich.text import Text
-
     console = new_console()
-    table = Table("", "score", "id", "caption")
-    table.columns[0].justify = table.columns[1].justify = "right"
-    timed = any(result.moment for result in results)
+    table = new_table("", "", "score", "id", "caption", align="rr")
+    timed, labelled = any(result.moment for result in results), any(result.labels for result in results)
     if timed:
         table.add_column("moment", no_wrap=True)
-    labelled = any(result.labels for result in results)
     if labelled:
         table.add_column("labels")
     for result in results:
         more = f"  +{len(result.duplicates)} alike" if result.duplicates else ""
-        row = [str(result.rank), f"{result.score:.3f}", result.id + more, result.caption or ""]
-        if timed:
-            row.append("" if result.moment is None else result.moment.text)
-        table.add_row(*(Text(cell) for cell in [*row, *([", ".join(result.labels)] if labelled else [])]))
-    if results.items:
-        console.print(table)
-    else:
-        console.print("Nothing found.")
-    scored = f"{results.scored:,} of {results.of:,} {results.side}s scored in full"
+        moment = ["" if result.moment is None else result.moment.text] if timed else []
+        labels = [", ".join(result.labels)] if labelled else []
+        table.add_row(str(result.rank), f"{result.score:.3f}", result.id + more, result.caption or "", *moment, *labels)
+    console.print(table if results.items else "Nothing found.")
     mode = f"hybrid (vectors and words), {results.mode}" if results.hybrid else results.mode
-    way = f"{mode}, {scored}, {1e3 * results.seconds:.0f} ms"
+    way = f"{mode}, {results.scored:,} of {results.of:,} {results.side}s scored in full, {1e3 * results.seconds:.0f} ms"
     if results.cut is not None:
         way += f"; {results.cut.explain()}"
-    console.print(Text(f"[{way}]", style="dim"), soft_wrap=True)
+    console.print(f"[{way}]", style="dim", soft_wrap=True)
     if results.folded_among is not None:
-        console.print(
-            f"Of the best {results.folded_among:,} most are duplicates: there may be more different ones.",
-            style="bold",
-        )
+        duplicates = f"Of the best {results.folded_among:,} most are duplicates: there may be more different ones."
+        console.print(duplicates, style="bold")
     if results.unreadable:
         console.print(f"{results.unreadable:,} items could not be searched: run `polysem verify`.", style="bold red")
 
@@ -162,23 +134,19 @@ def _draw_sheet(results: SearchResults, out: Path) -> None:
 def serve_command(
     path: IndexPath,
     host: Annotated[
-        str, typer.Option("--host", help="Where to listen. Anything but this machine's own loopback needs a token.")
+        str, typer.Option(help="Where to listen. Anything but this machine's own loopback needs a token.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", help="0 takes any free one.")] = 8000,
+    port: Annotated[int, typer.Option(help="0 takes any free one.")] = 8000,
     token_file: Annotated[
         Path | None,
-        typer.Option(
-            "--token-file",
-            help="A file with the token that changes need, and off loopback everything. chmod 600.",
-            show_default="none: no changes",
+        option(
+            "A file with the token that changes need, and off loopback everything. chmod 600.",
+            default="none: no changes",
         ),
     ] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="Refuse changes, token or not.")] = False,
     model: ModelPath = None,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option("--allow-host", help="A name the server goes by in URLs; may be repeated.", show_default="none"),
-    ] = None,
+    allow_host: Annotated[list[str] | None, option("A host name that URLs may use; may be repeated.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the address as JSON when it listens.")] = False,
 ) -> None:
     """Serve an index: a page to search it and an API for programs (/docs). Ctrl-C finishes what is running and ends."""

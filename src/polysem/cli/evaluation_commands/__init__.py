@@ -1,1 +1,0 @@
-"""Commands that measure and inspect models: eval, compare, cost, explain, map, diagnose."""

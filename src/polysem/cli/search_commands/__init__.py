@@ -1,1 +1,0 @@
-"""Commands of an index: index, add, remove, stats, verify, compact, search, serve."""

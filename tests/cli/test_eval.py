@@ -67,7 +67,7 @@ def test_a_matrix_and_an_ensemble(run, data, tmp_path):
     ("arguments", "says"),
     [
         (["a", "b"], "--ensemble mean"),
-        (["a", "--ensemble", "max"], "knows mean"),
+        (["a", "--ensemble", "max"], "takes mean"),
         (["a", "--protocol", "coco"], "coco-5k"),
         (["a", "--option", "folds"], "KEY=VALUE"),
         (["a", "--option", "folts=5"], "folds"),

@@ -167,14 +167,14 @@ def test_the_same_command_goes_on_where_it_was_stopped(tmp_path, model, photos, 
     assert told("stats", index)["items"] == 13
 
 
-def test_an_index_that_cannot_be_tidied_up_is_made_all_the_same(tmp_path, model, photos, monkeypatch):
+def test_an_index_that_cannot_be_compacted_is_made_all_the_same(tmp_path, model, photos, monkeypatch):
     def full(*_: object) -> None:
         raise SearchError("The disk is full.")
 
     monkeypatch.setattr(Index, "compact", full)
     done = call("index", photos, "--model", model, "--out", tmp_path / "index")
     assert done.exit_code == 0
-    assert "All items are in the index, but it could not be tidied up: The disk is full." in done.stderr
+    assert "All items are in the index, but it could not be compacted: The disk is full." in done.stderr
     assert "12 new" in done.stdout
 
 

@@ -215,7 +215,7 @@ def test_ctrl_c_while_it_works_and_while_it_shows(out, monkeypatch):
     def interrupted(*_: object, **__: object) -> Demo:
         raise KeyboardInterrupt
 
-    for what in ((polysem.demo, "demo"), (command, "show"), (command, "_serve")):
+    for what in ((polysem.demo, "demo"), (command, "_show"), (command, "_serve")):
         with monkeypatch.context() as patch:
             patch.setattr(*what, interrupted)
             done = call("demo", "--out", out)

@@ -53,9 +53,8 @@ def check_command(path: DataPath, images: Images = None, repair_bytes: Repair = 
         report = check_collection(path, progress=progress, **_options(images, repair_bytes))
     collection = report.collection
     if as_json:
-        problems = [asdict(problem) for problem in report.problems]
         items = None if collection is None else len(collection)
-        print_json({"sound": report.sound, "items": items, "problems": problems})
+        print_json({"sound": report.sound, "items": items, "problems": list(map(asdict, report.problems))})
     else:
         from rich.text import Text
 

@@ -157,33 +157,27 @@ def occlusion_weights(tower: Tower, batch: Inputs, row: int, vectors: Tensor) ->
     Returns:
         (K, N), each row scaled to sum to 1.
     """
-    # One item, where there are tokens to leave out for the first time: before a GRU has read them all.
-    if not isinstance(batch, (Tokens, LocalFeatures)):
-        batch, row = tower.encoder(batch[row : row + 1]), 0
-    real, tokens = batch.mask[row], batch
-    if isinstance(batch, Tokens):
-        tokens = Tokens(batch.ids[row : row + 1, real], batch.mask[row : row + 1, real])
+    # Where there are tokens to leave out for the first time: before a GRU has read them all.
+    if isinstance(batch, Tensor):
+        features, row = tower.encoder(batch[row : row + 1]), 0
     else:
-        summary = None if batch.summary is None else batch.summary[row : row + 1]
-        tokens = LocalFeatures(batch.values[row : row + 1, real], real[real][None], summary)
-    count = tokens.ids.shape[1] if isinstance(tokens, Tokens) else tokens.values.shape[1]
+        features = batch
+    real, changes = features.mask[row], []
+    count, device = int(real.sum()), real.device
     if count == 1:
         return vectors.new_ones(len(vectors), 1)
-    changes = []
     for first in range(0, count, _OCCLUDED_AT_ONCE):
-        occluded = tower(_leave_out(tokens, range(first, min(count, first + _OCCLUDED_AT_ONCE)))).vectors
-        changes.append(1 - F.cosine_similarity(occluded, vectors, -1))
+        left_out = range(first, min(count, first + _OCCLUDED_AT_ONCE))
+        copies: Inputs
+        if isinstance(features, Tokens):
+            ids = features.ids[row, real].tolist()
+            copies = Tokens.from_lists([ids[:i] + ids[i + 1 :] for i in left_out]).to(device)
+        else:
+            values = features.values[row, real].expand(len(left_out), -1, -1)
+            keep = torch.arange(count, device=device) != torch.tensor(left_out, device=device)[:, None]
+            summary = None if features.summary is None else features.summary[row].expand(len(left_out), -1)
+            copies = LocalFeatures(values, keep, summary)
+        changes.append(1 - F.cosine_similarity(tower(copies).vectors, vectors, -1))
     change = torch.cat(changes).clamp(min=0).t()
     total = change.sum(1, keepdim=True)
     return torch.where(total > 0, change / torch.where(total > 0, total, 1.0), 1 / count)
-
-
-def _leave_out(tokens: Tokens | LocalFeatures, positions: range) -> Tokens | LocalFeatures:
-    """As many copies of the item as there are positions, each without the token there."""
-    if isinstance(tokens, Tokens):
-        ids = tokens.ids[0].tolist()
-        return Tokens.from_lists([ids[:i] + ids[i + 1 :] for i in positions]).to(tokens.ids.device)
-    count, device = len(positions), tokens.values.device
-    keep = torch.arange(tokens.values.shape[1], device=device) != torch.tensor(list(positions), device=device)[:, None]
-    summary = None if tokens.summary is None else tokens.summary.expand(count, -1)
-    return LocalFeatures(tokens.values.expand(count, -1, -1), keep, summary)

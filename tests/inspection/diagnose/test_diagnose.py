@@ -101,7 +101,7 @@ def test_what_cannot_be_diagnosed_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"got 'report\.pdf'"):
         diagnose("no such model", "no such data", out="report.pdf")
     gallery = galleries.make_diverse(1)
-    with pytest.raises(InputError, match="two at least"):
+    with pytest.raises(InputError, match="two items at least"):
         diagnose_gallery(gallery)
     model = small_models.make_model("slots", "slots")
     bare = Collection("bare", "features", [replace(item, captions=()) for item in galleries.make_items(3)])

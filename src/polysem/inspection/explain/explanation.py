@@ -118,7 +118,12 @@ class Explanation:
             winning["names"] = list(self.winning.names) or None
         places = self.places
         boxes = [box.tolist() if known else None for box, known in zip(places.boxes, places.located, strict=True)]
-        located = {"kind": places.kind, "size": list(places.size), "grid": list(places.grid), "boxes": boxes}
+        located: dict[str, Any] = {
+            "kind": places.kind,
+            "size": list(places.size),
+            "grid": list(places.grid),
+            "boxes": boxes,
+        }
         if places.kind == "frames":
             located["times"] = list(places.times) or None
         return {

@@ -158,6 +158,7 @@ def occlusion_weights(tower: Tower, batch: Inputs, row: int, vectors: Tensor) ->
         (K, N), each row scaled to sum to 1.
     """
     # Where there are tokens to leave out for the first time: before a GRU has read them all.
+    features: Tokens | LocalFeatures
     if isinstance(batch, Tensor):
         features, row = tower.encoder(batch[row : row + 1]), 0
     else:

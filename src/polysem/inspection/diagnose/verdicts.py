@@ -7,7 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from polysem.training.monitoring.diagnosis import STARVED
+from polysem.training.monitoring.diagnosis import (
+    ALL_NEGATIVES_FIRST,
+    STARVED,
+    advise_against_set_collapse,
+    advise_against_starvation,
+)
 
 if TYPE_CHECKING:
     from polysem.inspection.diagnose.diagnose import Diagnosis
@@ -39,7 +44,6 @@ BY_CHANCE = 3.0
 MUTE = 0.5
 """Share of the labels that are never predicted, from which on to watch it."""
 
-ALL_NEGATIVES_FIRST = '--set objective.mining=\'[[0,"all"],[1,"hardest"]]\''
 _DIRECTIONS = {"i2t": "image → text", "t2i": "text → image"}
 
 
@@ -222,23 +226,6 @@ def _check_gap(diagnosis: Diagnosis) -> Iterator[HealthVerdict]:
 def _grade(value: float, bad: float, watch: float) -> Level:
     """bad, watch: the limits under which a value is so."""
     return "bad" if value < bad else "watch" if value < watch else "good"
-
-
-def advise_against_set_collapse(side: str) -> str:
-    """What to do about sets of one side whose elements are alike."""
-    return (
-        "Let every element take part, and push them apart: --set similarity.name=smooth_chamfer "
-        f"--set {side}.sets.name=slots --set regularisers='[{{name: diversity, weight: 0.1, on: residual}}]'. "
-        "If one meaning is enough, a single vector costs less."
-    )
-
-
-def advise_against_starvation(side: str, elements: int) -> str:
-    """What to do about sets of one side of which only so many elements are trained."""
-    return (
-        "Use a similarity in which every element has a part: --set similarity.name=smooth_chamfer (mil gives all to "
-        f"one pair). Or ask for fewer: --set {side}.sets.k={elements}."
-    )
 
 
 _CHECKS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
@@ -123,8 +123,8 @@ def per_query_metrics(
 
 
 class Protocol(ABC):
-    """One way to measure retrieval. To add one: a frozen dataclass in a new file of this folder, which calls
-    `register` with an instance. `gallery` refuses a collection that the protocol is not defined on."""
+    """One way to measure retrieval. To add one: a frozen dataclass in a new file of this folder, decorated
+    with `register`. `gallery` refuses a collection that the protocol is not defined on."""
 
     name: str
     about: str
@@ -186,10 +186,14 @@ class Protocol(ABC):
 
 
 _REGISTERED: dict[str, Protocol] = {}
+Registered = TypeVar("Registered", bound=type[Protocol] | Protocol)
 
 
-def register(*protocols: Protocol) -> None:
-    _REGISTERED.update({protocol.name: protocol for protocol in protocols})
+def register(first: Registered, *more: Protocol) -> Registered:
+    """Class decorator: register the protocol with its default fields. Or a call with instances that differ in them."""
+    for protocol in (first() if isinstance(first, type) else first, *more):
+        _REGISTERED[protocol.name] = protocol
+    return first
 
 
 def catalogue() -> dict[str, Protocol]:

@@ -47,6 +47,7 @@ class RatedPairs:
     scores: npt.NDArray[np.float64]
 
 
+@register
 @dataclass(frozen=True)
 class CxcProtocol(Protocol):
     """Recalls under CxC's positives in four directions, and Spearman's correlation of scores with ratings.
@@ -297,6 +298,3 @@ def _coco_id(name: str) -> int:
     """COCO_val2014:sentid:648388 -> 648388, COCO_val2014_000000431431.jpg -> 431431."""
     number = parse_file_name(name)
     return int(name.rsplit(":", 1)[-1]) if number is None else number
-
-
-register(CxcProtocol())

@@ -34,6 +34,7 @@ Positives = Mapping[int, Sequence[int]]
 """Ids of right answers by the query's id."""
 
 
+@register
 @dataclass(frozen=True)
 class EccvCaptionProtocol(Protocol):
     """annotations: the folder of the package's data files, where the package is not installed."""
@@ -267,6 +268,3 @@ class EccvCaptionFiles:
             "(pip install --force-reinstall eccv-caption), or name a folder of its data files "
             "(--option annotations=FOLDER)."
         )
-
-
-register(EccvCaptionProtocol())

@@ -29,6 +29,7 @@ INSIDE = 0.5
 FILES = "ExpertAnnotations.txt or CrowdFlowerAnnotations.txt of Flickr8k"
 
 
+@register
 @dataclass(frozen=True)
 class JudgementsProtocol(Protocol):
     """NDCG of judged answers, and recall with judged positives.
@@ -168,6 +169,3 @@ def _positions(judged: PairJudgements, gallery: Collection, split: str) -> tuple
             "that holds them (Flickr8k's: --split test), with items named as Flickr8k names its files."
         )
     return images, texts, inside
-
-
-register(JudgementsProtocol())

@@ -90,6 +90,7 @@ class PairsProtocol(Protocol):
         return ProtocolResult(stamp, result, per_query_metrics(parts, owners), whole)
 
 
+@register
 @dataclass(frozen=True)
 class VideoProtocol(Protocol):
     """Captions find their videos and videos their captions, as HGR measures on MSR-VTT, TGIF and VATEX.
@@ -165,5 +166,4 @@ register(
         "coco-1k-5fold", "COCO: mean over five consecutive blocks of 1,000 test images", 5000, "coco", folds=5
     ),
     PairsProtocol("pairs", "any collection, any number of captions per image"),
-    VideoProtocol(),
 )

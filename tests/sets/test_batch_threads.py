@@ -7,7 +7,7 @@ import torch
 
 from polysem import sets
 from polysem.sets import batch_threads
-from polysem.sets.slot_attention import Competition, SlotAttention
+from polysem.sets.slots import Competition, SlotAttention
 from support import batch, shaken
 
 SMALL = {"heads": 2, "head_dim": 6, "ff_mult": 2}

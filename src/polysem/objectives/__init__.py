@@ -10,10 +10,9 @@ Example:
 """
 
 from polysem.objectives.base import LabelledBatch, LabelObjective, Loss, Objective, Regulariser, registry
-from polysem.objectives.infonce import AdOpt, InfoNCE
+from polysem.objectives.contrastive import AdOpt, InfoNCE, Triplet
 from polysem.objectives.label_objectives import DSCMR, SemanticSharingLoss
 from polysem.objectives.regularisers import MMD, Diversity
-from polysem.objectives.triplet import Triplet
 
 registry.import_folder(__name__, __path__)
 

@@ -28,10 +28,10 @@ def compute_gradients(recipe: str, data: Path, chunk: int, overrides: list[str])
     loader.rank, loader.world_size = distributed.rank(), distributed.world_size()
     model.double().train()
     batch = doubled(next(iter(loader.epoch(0))))
-    result = backward.run_batch(model, criterion, batch, cpu(), chunk=chunk or None)
+    loss, _ = backward.run_batch(model, criterion, batch, cpu(), chunk=chunk or None)
     towers = [*model.image.parameters(), *model.text.parameters()]
     distributed.reduce_gradients(towers, model.similarity.parameters())
-    found = {"loss": result.loss.total, "images": torch.tensor(len(batch.images)), **gradients(model)}
+    found = {"loss": loss.total, "images": torch.tensor(len(batch.images)), **gradients(model)}
     return found | {f"buffer/{name}": buffer for name, buffer in model.named_buffers()}
 
 

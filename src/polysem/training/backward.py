@@ -8,7 +8,7 @@ Memory holds the graph of one chunk, and the loss still sees every negative of t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import TypeVar
 
 import torch
@@ -37,35 +37,8 @@ from polysem.training.monitoring.diagnosis import (
 InputsT = TypeVar("InputsT", bound=Inputs)
 
 
-@dataclass(frozen=True, eq=False)
-class SideEmbeddings:
-    """What the loss reads of the images or of the texts.
-
-    Args:
-        vectors: (B, K, D), unit vectors.
-        residual: (B, K, D), what they were before normalisation, where a regulariser or a label objective wants it.
-        residual_norm: its mean length, to watch.
-        logits: (B, C), of each class.
-        states: (B, N, D), of the tokens of this process, where masked ones are predicted.
-    """
-
-    vectors: Tensor
-    residual: Tensor | None = None
-    residual_norm: float = 0.0
-    logits: Tensor | None = None
-    states: Tensor | None = None
-
-    def tensors(self) -> list[Tensor]:
-        """Those that are there."""
-        return [each for each in (self.vectors, self.residual, self.logits, self.states) if each is not None]
-
-
-@dataclass(frozen=True, eq=False)
-class BatchResult:
-    """The loss of a batch, detached, and what the diagnosis reads; the loop fills in what it knows of the step."""
-
-    loss: Loss
-    facts: StepFacts
+TENSORS = ("vectors", "residual", "logits", "states")
+"""Of a prediction: what the loss may read."""
 
 
 def seed_random(seed: int) -> None:
@@ -101,7 +74,7 @@ class Criterion(nn.Module):
         """Whether the loss reads residuals and logits."""
 
     def forward(
-        self, images: SideEmbeddings, texts: SideEmbeddings, batch: TrainingBatch, similarity: Similarity
+        self, images: SetPrediction, texts: SetPrediction, batch: TrainingBatch, similarity: Similarity
     ) -> tuple[Loss, Tensor, float, float]:
         """The loss; and, detached, the scores, the objective alone, and its collapsed value."""
         of_labels = isinstance(self.objective, LabelObjective)
@@ -127,12 +100,12 @@ class Criterion(nn.Module):
         return Loss(total, parts, loss.info), scores.detach(), objective, collapsed
 
     def _objective(
-        self, images: SideEmbeddings, texts: SideEmbeddings, batch: TrainingBatch, scores: Tensor
+        self, images: SetPrediction, texts: SetPrediction, batch: TrainingBatch, scores: Tensor
     ) -> tuple[Loss, float]:
         """The objective, and what it would be for a collapsed model."""
         if isinstance(self.objective, LabelObjective):
-            if batch.labels is None or images.residual is None or texts.residual is None:
-                raise TypeError("a label objective needs labels and residuals")  # training gives them
+            if batch.labels is None:
+                raise TypeError("a label objective needs labels")  # training gives them
             image = LabelledBatch(images.vectors, images.residual, images.logits, batch.labels[0])
             text = LabelledBatch(texts.vectors, texts.residual, texts.logits, batch.labels[1])
             loss = self.objective(image, text, batch.positives)
@@ -149,19 +122,22 @@ def run_batch(
     accelerator: Accelerator,
     chunk: int | None = None,
     scale: float = 1.0,
-) -> BatchResult:
+) -> tuple[Loss, StepFacts]:
     """Forward, loss and backward: gradients are added to the weights' `grad`.
 
     Args:
         chunk: images embedded at once, with about as many captions in proportion; None for all.
         scale: a factor on the loss.
+
+    Returns:
+        The loss, detached, and what the diagnosis reads; the loop fills in what it knows of the step.
     """
     masks = (None, None) if criterion.heads is None else criterion.heads.tower_masks(batch.masked)
     towers: list[_ChunkedTower] = []
     if chunk is None or len(batch.images) <= chunk:
         with accelerator.autocast():
             predictions = model(batch.images, batch.texts, (batch.image_keep, batch.text_keep), masks)
-        own = [_side(prediction, criterion) for prediction in predictions]
+        own = [_reduce(prediction, criterion) for prediction in predictions]
         for side in own:
             if side.vectors.requires_grad:  # a side may have nothing to learn, for an epoch or for good
                 side.vectors.retain_grad()
@@ -173,35 +149,35 @@ def run_batch(
         ]
         own = [tower.embed() for tower in towers]
     # The loss is of all processes' embeddings, its gradient with respect to the own ones.
-    images, texts = (_gather(side, sizes) for side, sizes in zip(own, batch.sizes, strict=True))
+    images, texts = (_gather(side, sizes, criterion) for side, sizes in zip(own, batch.sizes, strict=True))
     with accelerator.autocast():
         loss, scores, objective, collapsed = criterion(images, texts, batch, model.similarity)
     accelerator.backward(loss.total * scale)
     for tower, leaves in zip(towers, own, strict=False):
         tower.backward(leaves)
     facts = StepFacts(objective, collapsed, criterion.objective.collapse, float(scores.std(correction=0)))
-    for name, side, gradient in (("image", images, own[0].vectors.grad), ("text", texts, own[1].vectors.grad)):
-        facts.norms[name] = side.residual_norm
-        if side.vectors.shape[1] > 1:
-            facts.variance[name] = circular_variance(side.vectors)
-            if gradient is not None:
-                facts.supervision[name] = gradient_shares(gradient)
+    for name, mine, whole in (("image", own[0], images), ("text", own[1], texts)):
+        facts.norms[name] = float(mine.residual.detach().norm(dim=-1).mean())
+        if whole.vectors.shape[1] > 1:
+            facts.variance[name] = circular_variance(whole.vectors)
+            if mine.vectors.grad is not None:
+                facts.supervision[name] = gradient_shares(mine.vectors.grad)
     detached = Loss(loss.total.detach(), {name: part.detach() for name, part in loss.parts.items()}, loss.info)
-    return BatchResult(detached, facts)
+    return detached, facts
 
 
-def _gather(side: SideEmbeddings, sizes: list[int]) -> SideEmbeddings:
+def _gather(side: SetPrediction, sizes: list[int], criterion: Criterion) -> SetPrediction:
     """Of all processes. States stay: each process predicts what is masked of its own tokens."""
-    residual, logits = (None if own is None else distributed.gather(own, sizes) for own in (side.residual, side.logits))
-    vectors = distributed.gather(side.vectors, sizes)
-    return SideEmbeddings(vectors, residual, side.residual_norm, logits, side.states)
+    names = [name for name in TENSORS[:3] if getattr(side, name) is not None]
+    names = names if criterion.needs_residual else ["vectors"]
+    return replace(side, **{name: distributed.gather(getattr(side, name), sizes) for name in names})
 
 
-def _side(prediction: SetPrediction, criterion: Criterion) -> SideEmbeddings:
-    residual, logits = (prediction.residual, prediction.logits) if criterion.needs_residual else (None, None)
-    norm = float(prediction.residual.detach().norm(dim=-1).mean())
+def _reduce(prediction: SetPrediction, criterion: Criterion) -> SetPrediction:
+    """Without what the loss does not read."""
+    logits = prediction.logits if criterion.needs_residual else None
     states = None if criterion.heads is None else prediction.states
-    return SideEmbeddings(prediction.vectors, residual, norm, logits, states)
+    return SetPrediction(prediction.vectors, None, prediction.residual, None, logits, states)
 
 
 class _ChunkedTower:
@@ -250,31 +226,32 @@ class _ChunkedTower:
                 self.cuts.append((tensor, leaves[name]))
         return replace(features, **leaves)
 
-    def embed(self) -> SideEmbeddings:
+    def embed(self) -> SetPrediction:
         """The embeddings as leaves, without a graph behind them."""
         parts = []
         with torch.no_grad(), self.accelerator.autocast():
             for rows in self.chunks:
                 self.random_states.append(self.rng.get_rng_state())
-                parts.append(_side(self.predict(rows), self.criterion))
-        joined = {
+                parts.append(_reduce(self.predict(rows), self.criterion))
+        leaves = {
             name: torch.cat([getattr(part, name) for part in parts]).requires_grad_()
-            for name in ("vectors", "residual", "logits", "states")
+            for name in TENSORS
             if getattr(parts[0], name) is not None
         }
-        return SideEmbeddings(**joined, residual_norm=sum(part.residual_norm for part in parts) / len(parts))
+        return SetPrediction(attention=None, **leaves)
 
-    def backward(self, whole: SideEmbeddings) -> None:
+    def backward(self, leaves: SetPrediction) -> None:
         """Push the embeddings' gradient through each chunk, with the random numbers of `embed` (dropout)."""
+        gradients = {name: leaf.grad for name in TENSORS if (leaf := getattr(leaves, name)) is not None}
         after = self.rng.get_rng_state()
         for rows, state in zip(self.chunks, self.random_states, strict=True):
             self.rng.set_rng_state(state)
             with self.accelerator.autocast():
-                part = _side(self.predict(rows), self.criterion)
+                part = _reduce(self.predict(rows), self.criterion)
             _backward_pairs(
-                (tensor, leaf.grad[rows])
-                for tensor, leaf in zip(part.tensors(), whole.tensors(), strict=True)
-                if leaf.grad is not None and tensor.requires_grad
+                (getattr(part, name), gradient[rows])
+                for name, gradient in gradients.items()
+                if gradient is not None and getattr(part, name).requires_grad
             )
         self.rng.set_rng_state(after)
         _backward_pairs((tensor, leaf.grad) for tensor, leaf in self.cuts if leaf.grad is not None)

@@ -62,6 +62,9 @@ class StepObserver(Protocol):
     def finding(self, finding: TrainingFinding) -> None: ...
 
 
+ShownSteps = AbstractContextManager[StepObserver]
+
+
 class TrainingObserver(Protocol):
     """Callbacks of a run, to show its progress.
 
@@ -70,9 +73,7 @@ class TrainingObserver(Protocol):
     """
 
     def features(self, what: str, done: int, total: int) -> None: ...
-    def begin(
-        self, title: str, total: int, step: int, best: dict[str, Any] | None
-    ) -> AbstractContextManager[StepObserver]: ...
+    def begin(self, title: str, total: int, step: int, best: dict[str, Any] | None) -> ShownSteps: ...
 
 
 class NullObserver:
@@ -82,9 +83,7 @@ class NullObserver:
     def step(self, record: Mapping[str, Any]) -> None: ...
     def validation(self, record: Mapping[str, Any]) -> None: ...
     def finding(self, finding: TrainingFinding) -> None: ...
-    def begin(
-        self, title: str, total: int, step: int, best: dict[str, Any] | None
-    ) -> AbstractContextManager[StepObserver]:
+    def begin(self, title: str, total: int, step: int, best: dict[str, Any] | None) -> ShownSteps:
         return nullcontext(self)
 
 
@@ -240,7 +239,7 @@ class TrainingLoop:
         chunk, clip = self.recipe.training.chunk, self.recipe.optimiser.clip
         for batch in batches:
             try:
-                result = run_batch(self.model, self.criterion, batch, self.accelerator, chunk, scale)
+                loss, facts = run_batch(self.model, self.criterion, batch, self.accelerator, chunk, scale)
             except NonFiniteError as error:  # from the data, or from weights that diverged
                 self.optimiser.zero_grad(set_to_none=True)
                 raise StoppedError(
@@ -250,7 +249,7 @@ class TrainingLoop:
         distributed.reduce_gradients(towers, self.model.similarity.parameters())
         norm = float(self.accelerator.clip_grad_norm_(self.parameters, math.inf if clip is None else clip))
         facts = replace(
-            result.facts,
+            facts,
             step=self.step + 1,
             grad_norm=norm,
             lr=max(group["lr"] for group in self.optimiser.param_groups),
@@ -258,7 +257,7 @@ class TrainingLoop:
         )
         # With half precision the scaler itself skips a step of infinite gradients.
         sound = math.isfinite(norm) or self.accelerator.scaler is not None
-        if not sound or not math.isfinite(float(result.loss.total)):
+        if not sound or not math.isfinite(float(loss.total)):
             self.optimiser.zero_grad(set_to_none=True)
             self.handle_findings(self.monitor.observe(facts))
             raise StoppedError(
@@ -269,7 +268,7 @@ class TrainingLoop:
         self.optimiser.zero_grad(set_to_none=True)
         self.step, self.within_step = self.step + 1, False
         items = sum(sum(batch.sizes[1]) for batch in batches)
-        self.record_step(result.loss, facts, epoch, items / max(1e-9, time.monotonic() - started))
+        self.record_step(loss, facts, epoch, items / max(1e-9, time.monotonic() - started))
 
     def record_step(self, loss: Loss, facts: StepFacts, epoch: int, items_per_second: float) -> None:
         """Log a step, show it, and diagnose it."""

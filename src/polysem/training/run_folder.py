@@ -194,24 +194,20 @@ class Checkpoints:
                 f"Cannot write a checkpoint to {self.folder}: {error.strerror or error}. The one before it is whole; "
                 "make room and run the same command again."
             ) from None
-        for older in self._list(kind):
+        for older in list(self.folder.glob(f"{kind}-*")):
             if older != final:
                 shutil.rmtree(older, ignore_errors=True)
 
     def load(self, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """Tensors and state of the newest complete checkpoint of this kind, or None."""
-        paths = self._list(kind)
-        if not paths:
+        path = max(self.folder.glob(f"{kind}-*"), default=None)
+        if path is None:
             return None
-        path = paths[-1]
         try:
             return load_file(path / _WEIGHTS), json.loads((path / _STATE).read_text(encoding="utf-8"))
         except (OSError, ValueError, SafetensorError) as error:
             remedy = "Delete it to resume from an older one, if there is one, or train into another folder."
             raise CheckpointError(f"The checkpoint {path} cannot be read ({error}). {remedy}") from None
-
-    def _list(self, kind: str) -> list[Path]:
-        return sorted(self.folder.glob(f"{kind}-*")) if self.folder.is_dir() else []
 
 
 def collect_tensors(

@@ -13,8 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 
-import numpy as np
-
 from polysem.data.collection import HELD_OUT_NAME, Collection, DataError, Item, normalise_caption, open_features
 from polysem.data.store import FeatureStore
 from polysem.errors import InputError
@@ -151,33 +149,25 @@ def _find_twins(train: Collection, val: Sequence[Item]) -> list[tuple[str, str]]
     """Validation items with the content of a training item: the ids of both."""
     arrays = lru_cache(maxsize=16)(open_features)
 
-    def array(item: Item) -> np.ndarray:
-        whole = arrays(item.media.path)
-        return whole if item.media.row is None else whole[item.media.row]
-
-    def quick_key(item: Item) -> Hashable:
-        """What is quickly had and must agree: a file's size, or the shape and first token of features."""
-        try:
-            if not item.media.is_features:
-                return item.media.path.stat().st_size
-            return array(item).shape, array(item)[:1].tobytes()
-        except (OSError, DataError, IndexError):
-            return None
-
-    def content_hash(item: Item) -> bytes | None:
+    def key(item: Item, quick: bool = False) -> Hashable:
+        """A hash of the content; quick: what must agree, a file's size, or the shape and first token of features."""
         try:
             if item.media.is_features:
-                return hashlib.blake2b(array(item).tobytes()).digest()
+                whole = arrays(item.media.path)
+                array = whole if item.media.row is None else whole[item.media.row]
+                return (array.shape, array[:1].tobytes()) if quick else hashlib.blake2b(array.tobytes()).digest()
+            if quick:
+                return item.media.path.stat().st_size
             with item.media.path.open("rb") as file:  # in pieces: a video may be larger than the memory
                 return hashlib.file_digest(file, hashlib.blake2b).digest()
         except (OSError, DataError, IndexError):
             return None
 
-    sides = [[(item, quick_key(item)) for item in items] for items in (list(train), val)]
-    alike = set.intersection(*({key for _, key in side} for side in sides)) - {None}
-    of_train, of_val = ([item for item, key in side if key in alike] for side in sides)
+    sides = [[(item, key(item, quick=True)) for item in items] for items in (list(train), val)]
+    alike = set.intersection(*({quick for _, quick in side} for side in sides)) - {None}
+    of_train, of_val = ([item for item, quick in side if quick in alike] for side in sides)
     with ThreadPoolExecutor(_THREADS) as pool:
-        seen = dict(zip(pool.map(content_hash, of_train), (item.id for item in of_train), strict=True))
-        hashes = list(pool.map(content_hash, of_val))
+        seen = dict(zip(pool.map(key, of_train), (item.id for item in of_train), strict=True))
+        hashes = list(pool.map(key, of_val))
     seen.pop(None, None)
     return [(item.id, seen[content]) for item, content in zip(of_val, hashes, strict=True) if content in seen]

@@ -14,9 +14,8 @@ from polysem import atomic_write, models
 from polysem.data.collection import Collection
 from polysem.errors import unknown
 from polysem.evaluation import Protocol, evaluate
-from polysem.models import Model
 from polysem.progress import Progress
-from polysem.recipes import Recipe
+from polysem.recipes import Recipe, parse
 from polysem.training.build import learns_labels
 from polysem.training.feature_cache import cache_both_sides
 from polysem.training.run_folder import flatten_numbers, is_number, read_json
@@ -115,12 +114,7 @@ class Sweep:
             "protocol": " | ".join(self.protocols),
             "seconds": round(sum(run.seconds for run in self.runs), 1),
             "table": [
-                {
-                    "values": dict(row.values),
-                    "seeds": [run.seed for run in row.finished],
-                    "mean": dict(row.means),
-                    "std": dict(row.spreads),
-                }
+                {"values": row.values, "seeds": [r.seed for r in row.finished], "mean": row.means, "std": row.spreads}
                 for row in self.rows
             ],
             "runs": [asdict(run) for run in self.runs],
@@ -166,68 +160,50 @@ def check_metrics(asked: Sequence[str], known: Sequence[str], what: str) -> None
             raise unknown(f"--metric ({what})", metric, known)
 
 
-@dataclass(frozen=True, eq=False)
-class SweepEvaluation:
-    """How the figures of each run are measured.
+def measure_run(
+    run: Path,
+    about: Mapping[str, Any],
+    collection: Collection,
+    protocol: Protocol | None,
+    split: str,
+    stores: Mapping[str, Any],
+    progress: Progress,
+) -> tuple[dict[str, float], str]:
+    """The figures of a finished run by path, and their stamp; measured once and kept beside the run.
 
     Args:
-        protocol: None takes the validation that each run has made of itself.
-        split: of the collection.
-        stores: `features` and `text_features` as for `train`, completed with those of this split.
+        about: the run's run.json.
+        protocol: None takes the validation that the run has made of itself.
+        stores: `features` and `text_features` as for `train`, completed with those of this split: encoders that never
+            change run once for all runs.
     """
-
-    collection: Collection
-    protocol: Protocol | None = None
-    split: str | None = None
-    stores: Mapping[str, Any] = field(default_factory=dict)
-
-    def measure(
-        self, run: Path, about: Mapping[str, Any], recipe: Recipe, progress: Progress
-    ) -> tuple[dict[str, float], str]:
-        """The figures of a finished run by path, and their stamp; measured once and kept beside the run.
-
-        Args:
-            about: the run's run.json.
-        """
-        if self.protocol is None:
-            return validation_figures(about.get("best") or {}), str(about.get("protocol", ""))
-        weights = run / "model.safetensors"
-        version = [weights.stat().st_size, weights.stat().st_mtime_ns] if weights.is_file() else []
-        asked = {"protocol": repr(self.protocol), "split": self._split, "weights": version}
-        path = run.with_name(f"{run.name}.{self.protocol.name}.json")
-        kept = read_json(path)
-        if kept.get("asked") != asked:
-            model = models.load(run)
-            settings = {**self._cache_features(model, recipe, progress), "intervals": False, "progress": progress}
-            result = evaluate(model, self.collection, protocol=self.protocol, split=self._split, **settings)
-            kept = {"asked": asked, **result.as_dict(), "model": run.name}
-            atomic_write.write_text(path, json.dumps(kept, indent=2, ensure_ascii=False) + "\n")
-        numbers = {name: value for name, value in kept["metrics"].items() if isinstance(value, (int, float))}
-        return numbers, str(kept["protocol"]["stamp"])
-
-    @property
-    def _split(self) -> str:
-        """The one asked for; else test, or whatever was not trained on."""
-        if not self.collection.has_splits:
-            return self.split or "val"
-        there = [name for name in ("test", "val", *self.collection.splits) if name in self.collection.splits]
-        return self.split or there[0]
-
-    def _cache_features(self, model: Model, recipe: Recipe, progress: Progress) -> dict[str, Any]:
-        """Encoders that never change run once for all runs, here as in training."""
-        part = self.collection
-        if self._split == "val" and not part.has_splits:
+    if protocol is None:
+        return validation_figures(about.get("best") or {}), str(about.get("protocol", ""))
+    weights = run / "model.safetensors"
+    version = [weights.stat().st_size, weights.stat().st_mtime_ns] if weights.is_file() else []
+    asked = {"protocol": repr(protocol), "split": split, "weights": version}
+    path = run.with_name(f"{run.name}.{protocol.name}.json")
+    kept = read_json(path)
+    if kept.get("asked") != asked:
+        part = collection
+        if split == "val" and not part.has_splits:
             part = part.hold_out()[0]
-        elif self._split != "all":
-            part = part.split(self._split)
+        elif split != "all":
+            part = part.split(split)
         part = part.where([i for i, item in enumerate(part) if item.captions])
 
         def report(what: str, done: int, total: int, /) -> None:
             progress(f"features of {what}", done, total)
 
+        model, recipe = models.load(run), parse(about["recipe"])
         encoders = model.image.encoder, model.text.encoder
-        images, texts = cache_both_sides(part, encoders, recipe, list(self.stores.values()), report)
-        return {"features": images and images.folder, "text_features": texts and texts.folder}
+        caches = cache_both_sides(part, encoders, recipe, list(stores.values()), report)
+        folders: list[Any] = [None if cache is None else cache.folder for cache in caches]
+        settings = {**dict(zip(stores, folders, strict=True)), "intervals": False, "progress": progress}
+        result = evaluate(model, collection, protocol=protocol, split=split, **settings)
+        kept = {"asked": asked, **result.as_dict(), "model": run.name}
+        atomic_write.write_text(path, json.dumps(kept, indent=2, ensure_ascii=False) + "\n")
+    return {name: value for name, value in kept["metrics"].items() if is_number(value)}, kept["protocol"]["stamp"]
 
 
 # ------------------------------------------------------------------------------------------------------------- plot

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from polysem.data import open_collection
 from polysem.data.collection import Collection
 from polysem.errors import ConfigError, InputError, PolysemError
 from polysem.evaluation import Protocol
-from polysem.recipes import parse
 from polysem.training import splits
 from polysem.training.build import learns_labels
 from polysem.training.loop import NullObserver, OnCollapse, TrainingObserver
@@ -29,16 +29,19 @@ from polysem.training.run_folder import (
 from polysem.training.sweep.plan import SweepPlan, SweepPoint, canonical, plan_sweep
 from polysem.training.sweep.result import (
     Sweep,
-    SweepEvaluation,
     SweepRun,
     check_metrics,
     check_validation_metrics,
     default_metrics,
+    measure_run,
     save_plot,
 )
 from polysem.training.train import train
 
 STATE, PLOT = "sweep.json", "sweep.png"
+
+Measure = Callable[[Path, Mapping[str, Any]], tuple[dict[str, float], str]]
+"""From a run's folder and run.json to its figures and their stamp."""
 
 
 class SweepObserver:
@@ -105,7 +108,12 @@ def sweep(
     content = {"name": collection.name, "digest": digest}
     old = _read_other_runs(folder, plan, content)
     stores = {"features": features and Path(features), "text_features": text_features and Path(text_features)}
-    evaluation = SweepEvaluation(collection, protocol, split, stores)
+    if split is None:  # test, or whatever was not trained on
+        known = collection.splits if collection.has_splits else {}
+        split = next((name for name in ("test", "val", *known) if name in known), "val")
+    measure = partial(
+        measure_run, collection=collection, protocol=protocol, split=split, stores=stores, progress=observer.measuring
+    )
 
     def write(state: Sweep) -> None:
         values = {**state.as_dict(), "settings": plan.base, "content": content}
@@ -117,7 +125,7 @@ def sweep(
         if not (folder / STATE).is_file():
             write(result)
         shared = {**stores, "on_collapse": on_collapse, "tracker": tracker}
-        for run in _run_all(plan, old, folder, evaluation, observer, shared):
+        for run in _run_all(plan, old, folder, collection, measure, observer, shared):
             result = replace(result, runs=(*result.runs, run))
             if run.figures and not result.metrics:
                 result = replace(result, metrics=default_metrics(recipes, None if protocol is None else run.figures))
@@ -137,7 +145,8 @@ def _run_all(
     plan: SweepPlan,
     old: Sequence[SweepRun],
     out: Path,
-    evaluation: SweepEvaluation,
+    collection: Collection,
+    measure: Measure,
     observer: SweepObserver,
     settings: dict[str, Any],
 ) -> Iterator[SweepRun]:
@@ -145,7 +154,7 @@ def _run_all(
     for run in old:
         folder = out / run.folder / f"seed-{run.seed}"
         try:
-            yield _measure(replace(run, figures={}, protocol="", error=""), folder, evaluation, observer)
+            yield _measure(replace(run, figures={}, protocol="", error=""), folder, measure)
         except PolysemError as error:
             yield replace(run, status="failed", figures={}, protocol="", error=str(error))
     total = len(plan.points) * len(plan.seeds)
@@ -157,9 +166,9 @@ def _run_all(
         run, trained = SweepRun(dict(point.values), seed, point.folder, "failed"), False
         try:
             recipe = plan.recipes[point.folder, seed]
-            result = train(recipe, evaluation.collection, folder, show=observer.training(), **settings)
+            result = train(recipe, collection, folder, show=observer.training(), **settings)
             trained = result.resumed_from < result.steps
-            run = _measure(replace(run, status=result.status, seconds=result.seconds), folder, evaluation, observer)
+            run = _measure(replace(run, status=result.status, seconds=result.seconds), folder, measure)
         except PolysemError as error:
             run = replace(run, error=str(error))
         except Exception as error:  # of memory, or a defect: the other values may do
@@ -170,14 +179,14 @@ def _run_all(
         yield run
 
 
-def _measure(run: SweepRun, folder: Path, evaluation: SweepEvaluation, observer: SweepObserver) -> SweepRun:
+def _measure(run: SweepRun, folder: Path, measure: Measure) -> SweepRun:
     about = read_run(folder)
     if about is None:
         return replace(run, status="missing", error=f"{folder} is gone. Ask for its value and seed to train it again.")
     run = replace(run, status=about["status"], seconds=float(about.get("seconds", 0.0)))
     if run.status != "finished":
-        return replace(run, error=run.error or f"{about.get('error') or about['status']}")
-    figures, stamp = evaluation.measure(folder, about, parse(about["recipe"]), observer.measuring)
+        return replace(run, error=run.error or str(about.get("error") or about["status"]))
+    figures, stamp = measure(folder, about)
     return replace(run, figures=figures, protocol=stamp, error="")
 
 

@@ -61,7 +61,7 @@ def points_to(place: str | Path, store: str) -> bool:
     if address is None:
         return False
     _check_address(store)
-    from polysem.search.milvus.address import Address
+    from polysem.search.milvus import Address
 
     return Address.parse(address).url == Address.parse(store).url
 

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polysem.search.filters import And, Compare, Field, FilterError, In, IsNull, Not, Or, matches, parse, sql, to_sql
+from polysem.search.filters import And, Compare, Field, FilterError, In, IsNull, Not, Or, matches, parse, sql
+from polysem.search.filters.sql import to_sql
 from search.filters.random_filters import random_filter, random_item
 
 DOG: dict[str, Any] = {

@@ -192,7 +192,7 @@ def test_thousands_of_items_come_in_pages(lite: MilvusPlace) -> None:
 
 def test_sets_larger_than_a_field_are_split(lite: MilvusPlace) -> None:
     wide = manifest(sets={"image": 4}, dim=4096)
-    assert rows.count_parts(wide) == 2
+    assert rows.set_fields(wide) == ["set_0", "set_1"]
     index = lite.new(wide)
     vectors = sets(3, 4, 4096)
     index.add(VectorBatch("image", [Entry(each) for each in "abc"], vectors))
@@ -241,7 +241,7 @@ def test_a_set_that_cannot_be_read_is_left_out_and_counted(lite: MilvusPlace) ->
 def test_what_milvus_cannot_hold_is_refused_by_name(lite: MilvusPlace) -> None:
     index = lite.empty(manifest())
     for entry, message in (
-        (Entry("big", caption="é" * 40_000), r"'big'.* take 80,\d+ bytes"),
+        (Entry("big", caption="é" * 40_000), r"'big' has 80,\d+ bytes"),
         (Entry("big", metadata={"x": list(range(5000))}), r"'big'.* values to filter by"),
     ):
         with pytest.raises(InputError, match=message):
@@ -258,17 +258,19 @@ def test_an_interrupted_add_is_completed_by_the_next(lite: MilvusPlace, monkeypa
     index = lite.empty(manifest())
     given, items = numbered(20)
     index.add(batch(["i0"], seed=9))
-    send, sent = index._collection._upsert, list[int]()
+    connection, sent = index._collection.connection, list[int]()
+    call = connection.call
 
-    def fail_at_the_third(partition: str, some: list[Any], before: int) -> int:
-        if len(sent) == 2:
-            raise SearchError("the server is gone")
-        sent.append(len(some))
-        return send(partition, some, before)
+    def fail_at_the_third(method: str, *given: Any, **more: Any) -> Any:
+        if method == "upsert":
+            if len(sent) == 2:
+                raise SearchError("the server is gone")
+            sent.append(len(given[1]))
+        return call(method, *given, **more)
 
     monkeypatch.setattr("polysem.search.milvus.collection._WRITE_BYTES", 2000)
     with monkeypatch.context() as patched:
-        patched.setattr(index._collection, "_upsert", fail_at_the_third)
+        patched.setattr(connection, "call", fail_at_the_third)
         with pytest.raises(SearchError, match="gone"):
             index.add(given)
     arrived = sum(sent)

@@ -18,35 +18,6 @@ each of its values: `label = 'dog'` holds if any label is. `contains` asks a lis
 """
 
 from polysem.search.filters.evaluate import matches
-from polysem.search.filters.parse import (
-    And,
-    Compare,
-    Field,
-    Filter,
-    FilterError,
-    In,
-    IsNull,
-    Not,
-    Operator,
-    Or,
-    Value,
-    parse,
-)
-from polysem.search.filters.sql import to_sql
+from polysem.search.filters.parse import And, Compare, Field, Filter, FilterError, In, IsNull, Not, Or, parse
 
-__all__ = [
-    "And",
-    "Compare",
-    "Field",
-    "Filter",
-    "FilterError",
-    "In",
-    "IsNull",
-    "Not",
-    "Operator",
-    "Or",
-    "Value",
-    "matches",
-    "parse",
-    "to_sql",
-]
+__all__ = ["And", "Compare", "Field", "Filter", "FilterError", "In", "IsNull", "Not", "Or", "matches", "parse"]

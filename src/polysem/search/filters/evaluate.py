@@ -28,54 +28,41 @@ def matches(given: Filter | str, item: Mapping[str, Any]) -> bool:
             return all(matches(part, item) for part in parts)
         case Or(parts):
             return any(matches(part, item) for part in parts)
-        case IsNull(field):
-            return _value(field, item) is None
-        case In(field, values):
-            return any(_holds(each, "=", value) for each in _each(field, item) for value in values)
-        case Compare(field, "contains", value):
-            return _contains(_value(field, item), value)
-        case Compare(field, sign, value):
-            return any(_holds(each, sign, value) for each in _each(field, item))
+    value = _value(node.field, item)
+    each = value if isinstance(value, list | tuple) else [value]
+    match node:
+        case IsNull():
+            return value is None
+        case In(_, values):
+            return any(_holds(one, "=", wanted) for one in each for wanted in values)
+        case Compare(_, "contains", str(wanted)) if isinstance(value, str):
+            return wanted in value
+        case Compare(_, "contains", wanted):
+            return isinstance(value, list | tuple) and any(_holds(one, "=", wanted) for one in each)
+        case Compare(_, sign, wanted):
+            return any(_holds(one, sign, wanted) for one in each)
 
 
 def _value(field: Field, item: Mapping[str, Any]) -> Any:
     if field.built_in:
         # No labels are no value, unlike an empty list that the user has put into the metadata.
         return item.get(field.keys[0]) or None if field.keys == ("label",) else item.get(field.keys[0])
-    found: Any = item.get("metadata", {})
+    value: Any = item.get("metadata", {})
     for key in field.keys:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
 
 
-def _each(field: Field, item: Mapping[str, Any]) -> list[Any]:
-    found = _value(field, item)
-    return list(found) if isinstance(found, list | tuple) else [found]
-
-
-def _contains(found: Any, value: Value) -> bool:
-    if isinstance(found, list | tuple):
-        return any(_holds(each, "=", value) for each in found)
-    return isinstance(found, str) and isinstance(value, str) and value in found
-
-
-def _holds(found: Any, sign: str, value: Value) -> bool:
-    if _type(found) != _type(value):
+def _holds(found: Any, sign: str, wanted: Value) -> bool:
+    if not isinstance(found, str | bool | int | float) or _type(found) is not _type(wanted):
         return False
     if sign == "like":
-        return re.fullmatch(_pattern(str(value)), found, re.IGNORECASE | re.ASCII | re.DOTALL) is not None
-    return _ORDER[sign](found, value)
+        # Of a LIKE pattern: % is any text, _ one sign, and a backslash stands before a sign that is meant.
+        parts = re.findall(r"\\.|.", str(wanted), re.DOTALL)
+        pattern = "".join({"%": ".*", "_": "."}.get(part, re.escape(part[-1])) for part in parts)
+        return re.fullmatch(pattern, str(found), re.IGNORECASE | re.ASCII | re.DOTALL) is not None
+    return _ORDER[sign](found, wanted)
 
 
-def _type(value: Any) -> str:
-    if isinstance(value, bool):
-        return "truth"
-    if isinstance(value, int | float):
-        return "number"
-    return "text" if isinstance(value, str) else "other"
-
-
-def _pattern(like: str) -> str:
-    """The regular expression of a LIKE pattern."""
-    parts = re.findall(r"\\.|.", like, re.DOTALL)
-    return "".join({"%": ".*", "_": "."}.get(part, re.escape(part[-1])) for part in parts)
+def _type(value: Value) -> type:
+    return bool if isinstance(value, bool) else str if isinstance(value, str) else float

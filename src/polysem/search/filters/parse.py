@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias, cast
+from typing import Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 from polysem.errors import InputError
 
@@ -34,8 +35,7 @@ _TOKENS = re.compile(
 _UNSTORABLE = re.compile(r"[\0\ud800-\udfff]")
 _SAME = {"==": "=", "<>": "!="}
 _VALUE = "a value ('text', a number, true or false)"
-
-
+T = TypeVar("T")
 Value: TypeAlias = str | int | float | bool
 Operator = Literal["=", "<", "<=", ">", ">=", "like", "contains"]
 BUILT_IN = ("id", "label", "caption", "path", "side")
@@ -107,10 +107,6 @@ class _Token(NamedTuple):
     text: str
     place: int
 
-    @property
-    def shown(self) -> str:
-        return "the end" if self.kind == "end" else f"{self.text!r}"
-
 
 def parse(text: str) -> Filter:
     """The tree of a filter."""
@@ -120,7 +116,13 @@ def parse(text: str) -> Filter:
         raise FilterError(f"The filter has {len(text):,} characters, the limit is {MAX_LENGTH:,}. Split it.")
     if bad := _UNSTORABLE.search(text):
         raise _error(text, bad.start(), f"found {bad[0]!r}, which no item can hold")
-    return _Parser(text).whole()
+    parser = _Parser(text)
+    if parser.token.kind == "end":
+        raise parser.expected("a comparison such as label = 'dog'")
+    tree = parser.any_of()
+    if parser.token.kind != "end":
+        raise parser.expected("'and', 'or' or the end")
+    return tree
 
 
 def _tokens(text: str) -> list[_Token]:
@@ -128,7 +130,7 @@ def _tokens(text: str) -> list[_Token]:
     while place < len(text):
         match = _TOKENS.match(text, place)
         if match is None:
-            raise _error(text, place, _advice(text, place))
+            raise _error(text, place, _describe_unknown(text[place]))
         kind, token = str(match.lastgroup), match[0]
         if kind == "name" and token.lower() in _WORDS:
             kind, token = "word", token.lower()
@@ -138,12 +140,12 @@ def _tokens(text: str) -> list[_Token]:
     return [*found, _Token("end", "", len(text))]
 
 
-def _advice(text: str, place: int) -> str:
-    if text[place] in "'\"":
-        return f"this {text[place]} is not closed"
-    if text[place] in "+-.0123456789":
+def _describe_unknown(sign: str) -> str:
+    if sign in "'\"":
+        return f"this {sign} is not closed"
+    if sign in "+-.0123456789":
         return "expected a number such as 12, -0.5 or 1e3"
-    return f"found {text[place]!r}, which no filter needs outside quotation marks"
+    return f"found {sign!r}, which no filter needs outside quotation marks"
 
 
 def _error(text: str, place: int, why: str) -> FilterError:
@@ -158,20 +160,13 @@ class _Parser:
         self.text, self.tokens, self.next = text, _tokens(text), 0
         self.depth = self.tests = 0
 
-    def whole(self) -> Filter:
-        if self.token.kind == "end":
-            raise self.expected("a comparison such as label = 'dog'")
-        found = self.any_of()
-        if self.token.kind != "end":
-            raise self.expected("'and', 'or' or the end")
-        return found
-
     @property
     def token(self) -> _Token:
         return self.tokens[self.next]
 
-    def expected(self, what: str) -> FilterError:
-        return _error(self.text, self.token.place, f"expected {what}, found {self.token.shown}")
+    def expected(self, what: str, advice: str = "") -> FilterError:
+        found = "the end" if self.token.kind == "end" else f"{self.token.text!r}"
+        return _error(self.text, self.token.place, f"expected {what}, found {found}{advice}")
 
     def accept(self, *texts: str) -> str | None:
         """Step over the next token if it is one of these words or signs."""
@@ -184,17 +179,19 @@ class _Parser:
         if not self.accept(text):
             raise self.expected(f"{text!r}")
 
+    def separated(self, separator: str, read: Callable[[], T]) -> tuple[T, ...]:
+        parts = [read()]
+        while self.accept(separator):
+            parts.append(read())
+        return tuple(parts)
+
     def any_of(self) -> Filter:
-        parts = [self.all_of()]
-        while self.accept("or"):
-            parts.append(self.all_of())
-        return parts[0] if len(parts) == 1 else Or(tuple(parts))
+        parts = self.separated("or", self.all_of)
+        return parts[0] if len(parts) == 1 else Or(parts)
 
     def all_of(self) -> Filter:
-        parts = [self.negation()]
-        while self.accept("and"):
-            parts.append(self.negation())
-        return parts[0] if len(parts) == 1 else And(tuple(parts))
+        parts = self.separated("and", self.negation)
+        return parts[0] if len(parts) == 1 else And(parts)
 
     def negation(self) -> Filter:
         self.depth += 1
@@ -235,22 +232,19 @@ class _Parser:
     def of_words(self, field: Field, expected: str) -> Filter:
         if self.accept("in"):
             self.demand("(")
-            values = [self.value(_VALUE)]
-            while self.accept(","):
-                values.append(self.value(_VALUE))
+            values = self.separated(",", lambda: self.value(_VALUE))
             self.demand(")")
-            return In(field, tuple(values))
+            return In(field, values)
         if self.accept("like"):
-            if self.token.kind != "text":
-                raise self.expected("a 'text' after 'like'")
             return Compare(field, "like", self.pattern())
         if self.accept("contains"):
             return Compare(field, "contains", self.value(f"{_VALUE} after 'contains'"))
         raise self.expected(expected)
 
     def pattern(self) -> str:
-        token = self.token
-        pattern = str(self.value(_VALUE))
+        if self.token.kind != "text":
+            raise self.expected("a 'text' after 'like'")
+        token, pattern = self.token, str(self.value(_VALUE))
         if len(pattern) > MAX_PATTERN:
             raise _error(self.text, token.place, f"this pattern has more than {MAX_PATTERN} characters")
         if re.fullmatch(r"(?:[^\\]|\\.)*", pattern, re.DOTALL) is None:
@@ -276,27 +270,20 @@ class _Parser:
     def value(self, expected: str) -> Value:
         token = self.token
         if token.kind == "word" and token.text == "null":
-            raise _error(self.text, token.place, f"expected {expected}, found 'null': write `is null`")
+            raise self.expected(expected, ": write `is null`")
         if token.kind == "quoted":
-            raise _error(
-                self.text, token.place, f"expected {expected}, found {token.shown}: texts stand in single quotes"
-            )
+            raise self.expected(expected, ": texts stand in single quotes")
         if word := self.accept("true", "false"):
             return word == "true"
-        if token.kind == "text":
-            self.next += 1
-            return token.text[1:-1].replace("''", "'")
-        if token.kind == "number":
-            return self.number()
-        raise self.expected(expected)
-
-    def number(self) -> int | float:
-        token = self.token
+        if token.kind not in ("text", "number"):
+            raise self.expected(expected)
         self.next += 1
+        if token.kind == "text":
+            return token.text[1:-1].replace("''", "'")
         if re.fullmatch(r"[+-]?[0-9]+", token.text):
             whole = int(token.text) if len(token.text) < 21 else 2**63
             if -(2**63) <= whole < 2**63:
                 return whole
-        elif math.isfinite(found := float(token.text)):
-            return found
+        elif math.isfinite(number := float(token.text)):
+            return number
         raise _error(self.text, token.place, "this number is too large")

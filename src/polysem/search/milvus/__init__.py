@@ -21,7 +21,7 @@ What holds, and what does not. Milvus has no transactions, and no lock for write
 - With consistency Strong, the default, a search sees every write that has returned, of whichever process.
 """
 
-from polysem.search.milvus.address import Address
 from polysem.search.milvus.backend import MilvusBackend
+from polysem.search.milvus.connection import Address
 
 __all__ = ["Address", "MilvusBackend"]

@@ -1,56 +1,88 @@
-"""`MilvusBackend`: an index whose items live in a Milvus collection."""
+"""`MilvusBackend`: an index whose items live in a Milvus collection.
+
+Searching takes candidates by their means, or every item, and scores their sets exactly.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from hashlib import blake2b
 from typing import Any, Self
 
+import numpy as np
 from numpy.typing import NDArray
 
-from polysem.errors import InputError
+from polysem.errors import InputError, unknown
 from polysem.progress import Progress
-from polysem.search.filters import Field, Filter
+from polysem.search.backend import CANDIDATES, Mode, Ranking
+from polysem.search.engine.engine import validate_k, validate_queries
+from polysem.search.engine.scan import ScanItems, score_exactly
+from polysem.search.engine.scoring import find_scoring, mean_vectors, similarity_scores
+from polysem.search.filters import Field, Filter, matches
 from polysem.search.milvus import rows
-from polysem.search.milvus.address import Address
-from polysem.search.milvus.collection import MilvusCollection, split_keys
-from polysem.search.milvus.connection import MilvusConnection
-from polysem.search.milvus.expressions import any_equals
-from polysem.search.milvus.reader import MilvusReader
-from polysem.search.store import (
-    AddCounts,
-    CompactReport,
-    Damage,
-    IndexedItem,
-    Manifest,
-    SearchError,
-    Side,
-    Stats,
-    VectorBatch,
-)
-from polysem.search.store.entries import SIDES, check_units, validate_batches
+from polysem.search.milvus.collection import MOST, MilvusCollection, split_keys
+from polysem.search.milvus.connection import Address, MilvusConnection
+from polysem.search.milvus.expressions import any_equals, certain, complement, join, possible
+from polysem.search.store import AddCounts, CompactReport, Damage, IndexedItem, Manifest, SearchError, Side, Stats
+from polysem.search.store.entries import SIDES, VectorBatch, check_units, validate_batches
 
 MANIFEST = "manifest"
 _IDS = 500
 """Images whose captions are asked for at once."""
+_MORE = 4
+"""Where a filter leaves too few of the candidates, this many times as many are requested."""
 
 
-class MilvusBackend(MilvusReader):
+class _TopItems:
+    """The k best of one query among items that come in pages, scored in float64 as in a folder.
+
+    hits: -score, time of adding, key, item and set; equal scores are in the order of adding.
+    """
+
+    def __init__(self, manifest: Manifest, query: NDArray[Any], k: int) -> None:
+        self.query = validate_queries(np.asarray(query)[None], manifest.dim)[0][0]
+        self.k, self.scored, self.unreadable = validate_k(k), 0, 0
+        self._similarity, self._scoring = manifest.similarity, find_scoring(manifest.similarity)
+        self.hits: list[tuple[float, int, str, IndexedItem, NDArray[Any]]] = []
+
+    def scores(self, sets: NDArray[Any]) -> NDArray[np.float64]:
+        """(n, K, D) -> (n,)."""
+        if not len(sets):
+            return np.empty(0)
+        if self._scoring is not None:
+            items = ScanItems(np.ascontiguousarray(sets))
+            return score_exactly(items, self.query[None], self._scoring, [np.arange(len(sets))])
+        return similarity_scores(sets, self.query, self._similarity)
+
+    def add(self, items: Sequence[tuple[rows.Row, IndexedItem]], sets: NDArray[Any]) -> None:
+        self.scored += len(items)
+        for score, (row, item), own in zip(self.scores(sets).tolist(), items, sets, strict=True):
+            self.hits.append((-score, row["added"], row["id"], item, own))
+        self.hits.sort(key=lambda hit: hit[:3])
+        del self.hits[self.k :]
+
+
+class MilvusBackend:
     """A `Backend` over Milvus. Several threads may use it. The package docstring says what is guaranteed."""
 
     keeps_frames = False
+    modes: Sequence[Mode] = ("fast", "exact")
 
     def __init__(self, collection: MilvusCollection, manifest: Manifest, writable: bool) -> None:
-        super().__init__(collection, manifest)
-        self.writable = writable
+        self._collection, self.manifest, self.writable = collection, manifest, writable
         self.address = collection.address.url
         self._last_added = 0
+        self._set_fields = rows.set_fields(manifest)
+        self._all_fields = [*rows.ITEM_FIELDS, *self._set_fields]
+        self._checked_fields = [*self._all_fields, "mean", "facts", "ranges", "crc"]
+        """What `rows.find_damage` looks at."""
 
     @classmethod
     def create(cls, url: str, manifest: Manifest, name: str | None = None) -> Self:
         """Make an index at an address that has none, and open it for writing."""
-        rows.count_parts(manifest)
+        rows.set_fields(manifest)  # refuses sets that Milvus cannot hold
         connection = MilvusConnection(Address.parse(url, name), create=True)
         try:
             collection = MilvusCollection(connection, manifest)
@@ -77,17 +109,14 @@ class MilvusBackend(MilvusReader):
         try:
             collection = MilvusCollection(connection)
             if not collection.exists():
-                raise SearchError(
-                    f"There is no index {collection.address.url}. Make one with "
-                    f"`polysem index … --store {collection.address.url}`, or look at the name."
-                )
+                url = collection.address.url
+                make = f"`polysem index … --store {url}`"
+                raise SearchError(f"There is no index {url}. Make one with {make}, or look at the name.")
             collection.load()
             stored = collection.read_value(MANIFEST)
             if stored is None:
-                raise SearchError(
-                    f"The creation of the index {collection.address.url} was interrupted. Run the same `polysem index` "
-                    "again."
-                )
+                interrupted = f"The creation of the index {collection.address.url} was interrupted."
+                raise SearchError(f"{interrupted} Run the same `polysem index` again.")
             manifest = Manifest.from_rows(stored)
             collection.set_manifest(manifest)
             return cls(collection, manifest, write)
@@ -111,10 +140,11 @@ class MilvusBackend(MilvusReader):
         entries = [rows.encode_entries(batch) for batch in valid]
         replaced = total = 0
         for batch, own in zip(valid, entries, strict=True):
-            replaced += len(self._known([rows.key(batch.side, entry.id) for entry in batch.entries]))
-            total += self._collection.write(
-                batch.side, rows.encode_rows(batch, own, self.manifest, self._next_added(len(own)))
-            )
+            replaced += len(self._known([entry["id"] for entry in own]))
+            # A number for each item: the time in nanoseconds, and never one twice.
+            added = max(time.time_ns(), self._last_added + 1)
+            self._last_added = added + len(own) - 1
+            total += self._collection.write(batch.side, rows.encode_rows(batch, own, self.manifest, added))
         return AddCounts(total - replaced, replaced)
 
     def remove(self, ids: Iterable[str], side: Side | None = None, *, texts: Iterable[str] = ()) -> int:
@@ -177,40 +207,32 @@ class MilvusBackend(MilvusReader):
     def vectors(self, side: Side, ids: Sequence[str]) -> NDArray[Any]:
         self._check_side(side)
         keys = [rows.key(side, one) for one in ids]
-        fields = ["id", *rows.set_fields(self.manifest)]
-        fetched = list(self._collection.fetch(dict.fromkeys(keys), fields))
-        sets, positions = self._read_sets(side, fetched)
-        numbers = {fetched[position]["id"]: number for number, position in enumerate(positions)}
-        lost = next((one for one, key in zip(ids, keys, strict=True) if key not in numbers), None)
+        fetched = self._collection.fetch(dict.fromkeys(keys), ["id", *self._set_fields])
+        sets = {row["id"]: rows.read_set(row, side, self.manifest) for row in fetched}
+        lost = next((one for one, key in zip(ids, keys, strict=True) if sets.get(key) is None), None)
         if lost is not None:
             raise InputError(f"The index holds no {side} {lost!r:.80} that can be read. `polysem verify` says more.")
-        ordered: NDArray[Any] = sets[[numbers[key] for key in keys]] if keys else sets
-        return ordered
+        return self._stack(side, [sets[key] for key in keys])
 
     def intact_vectors(self, side: Side, ids: Iterable[str]) -> dict[str, NDArray[Any]]:
         self._check_side(side)
         keys = {rows.key(side, one): one for one in ids}
-        fetched = self._collection.fetch(dict.fromkeys(keys), self._checked_fields)
-        intact = [row for row in fetched if rows.find_damage(row, side, self.manifest) is None]
-        sets, positions = self._read_sets(side, intact)
-        return {keys[intact[number]["id"]]: own for number, own in zip(positions, sets, strict=True)}
+        fetched = self._collection.fetch(keys, self._checked_fields)
+        intact = (row for row in fetched if rows.find_damage(row, side, self.manifest) is None)
+        sets = ((row["id"], rows.read_set(row, side, self.manifest)) for row in intact)
+        return {keys[key]: own for key, own in sets if own is not None}
 
     def frames(self, side: Side, ids: Sequence[str]) -> dict[str, NDArray[Any]]:
         """None: a row of Milvus holds 64 kB in a field, and the frames of one video are a few times that."""
         return {}
-
-    @property
-    def _checked_fields(self) -> list[str]:
-        """What `rows.find_damage` looks at."""
-        return [*self._all_fields, "mean", "facts", "ranges", "crc"]
 
     def read_value(self, name: str) -> Any:
         return self._collection.read_value(name)
 
     def stats(self) -> Stats:
         """Tombstones, segments and bytes are known to the server alone: 0, 0 and None."""
-        sides = {side: self.count(side) for side in self._sides(None)}
-        return Stats(sum(sides.values()), {str(side): n for side, n in sides.items()}, 0, 0, None, False)
+        sides: dict[str, int] = {side: self.count(side) for side in self._sides(None)}
+        return Stats(sum(sides.values()), sides, 0, 0, None, False)
 
     def verify(self, progress: Progress | None = None) -> list[Damage]:
         """Read every row: checksum, mean, and what filters ask for. A damage's segment is partition/key."""
@@ -240,12 +262,6 @@ class MilvusBackend(MilvusReader):
         """Those of the keys that exist."""
         return [row["id"] for row in self._collection.fetch(keys, ["id"])]
 
-    def _next_added(self, count: int) -> int:
-        """A number for each item: the time in nanoseconds, and never one twice."""
-        first = max(time.time_ns(), self._last_added + 1)
-        self._last_added = first + count - 1
-        return first
-
     def _sides(self, side: Side | None) -> list[Side]:
         if side is not None:
             self._check_side(side)
@@ -254,3 +270,124 @@ class MilvusBackend(MilvusReader):
     def _check_writable(self) -> None:
         if not self.writable:
             raise SearchError(f"The index {self.address} is open for reading. Open it with `write=True` to change it.")
+
+    # ------------------------------------------------------------------------------------------------- searching
+
+    def search(
+        self,
+        side: Side,
+        query: NDArray[Any],
+        k: int,
+        *,
+        where: Filter | None = None,
+        mode: Mode | None = None,
+        candidates: int = CANDIDATES,
+    ) -> Ranking:
+        if mode not in (None, *self.modes):
+            raise unknown("mode of search", str(mode), self.modes)
+        self._check_side(side)
+        best, wanted = _TopItems(self.manifest, query, k), max(k, candidates)
+        if mode == "exact" or wanted > MOST or not self._rank_by_means(side, best, where, wanted):
+            best = _TopItems(self.manifest, query, k)
+            for page in self._pages(side, where, self._all_fields):
+                self._score(side, best, page)
+        items, scores = [hit[3] for hit in best.hits], np.array([-hit[0] for hit in best.hits], np.float64)
+        return Ranking(items, scores, self._stack(side, [hit[4] for hit in best.hits]), best.scored, best.unreadable)
+
+    def search_batch(self, side: Side, queries: NDArray[Any], k: int, *, where: Filter | None = None) -> list[Ranking]:
+        return [self.search(side, query, k, where=where, mode="exact") for query in queries]
+
+    def search_words(self, side: Side, text: str, k: int, *, where: Filter | None = None) -> list[IndexedItem]:
+        raise InputError(
+            f"Hybrid search needs the full-text index of a folder, and {self._collection.address.url} is in Milvus. "
+            "Search without hybrid (--hybrid), or keep the index in a folder."
+        )
+
+    def _rank_by_means(self, side: Side, best: _TopItems, where: Filter | None, wanted: int) -> bool:
+        """Score the candidates that pass; False if these are fewer than k, though more may be there."""
+        expression = True if where is None else possible(where)
+        mean, seen, limit = mean_vectors(best.query), set[str](), wanted
+        while True:
+            keys = self._collection.nearest(side, mean, limit, expression)
+            fresh = [key for key in keys if key not in seen]
+            seen.update(fresh)
+            for some in split_keys(fresh, self._collection.rows_at_once):
+                fetched = list(self._collection.fetch(some, self._all_fields))
+                self._score(side, best, self._filter(side, where, fetched))
+            if best.scored >= wanted or len(keys) < limit or limit == MOST:
+                return best.scored >= best.k
+            limit = min(MOST, _MORE * limit)
+
+    def _score(self, side: Side, best: _TopItems, page: Sequence[rows.Row]) -> None:
+        read = [(row, rows.read_item(row, side), rows.read_set(row, side, self.manifest)) for row in page]
+        intact = [(row, item, own) for row, item, own in read if item is not None and own is not None]
+        best.unreadable += len(page) - len(intact)
+        best.add([(row, item) for row, item, _ in intact], self._stack(side, [own for *_, own in intact]))
+
+    def _stack(self, side: Side, sets: Iterable[NDArray[Any] | None]) -> NDArray[Any]:
+        """(n, K, D) of those that could be read."""
+        intact, shape = [own for own in sets if own is not None], (self.manifest.sets[side], self.manifest.dim)
+        return np.stack(intact) if intact else np.empty((0, *shape), self.manifest.stored)
+
+    def has_items(self, side: Side) -> bool:
+        return self.count(side) > 0
+
+    def count(self, side: Side, where: Filter | None = None) -> int:
+        self._check_side(side)
+        if where is None:
+            return self._collection.count(side, True)
+        surely, maybe = certain(where), possible(where)
+        if surely == maybe:
+            return self._collection.count(side, surely)
+        doubtful = join("and", maybe, complement(where))
+        pages = self._collection.pages(side, doubtful, rows.ITEM_FIELDS)
+        return self._collection.count(side, surely) + sum(len(self._filter(side, where, page)) for page in pages)
+
+    def sample(self, side: Side, count: int, *, where: Filter | None = None, seed: int = 0) -> list[str]:
+        """Keys are hashes, so a run of neighbouring keys is a random sample; the seed says where it begins."""
+        self._check_side(side)
+        items = (rows.read_item(row, side) for page in self._sample_pages(side, count, where, seed, ()) for row in page)
+        return [item.id for item in items if item is not None]
+
+    def sample_scores(
+        self, side: Side, query: NDArray[Any], count: int, *, where: Filter | None = None, seed: int = 0
+    ) -> NDArray[np.float64]:
+        self._check_side(side)
+        best = _TopItems(self.manifest, query, 1)
+        pages = self._sample_pages(side, count, where, seed, self._set_fields)
+        sets = (self._stack(side, (rows.read_set(row, side, self.manifest) for row in page)) for page in pages)
+        return np.concatenate([np.empty(0), *map(best.scores, sets)])
+
+    def _sample_pages(
+        self, side: Side, count: int, where: Filter | None, seed: int, more: Sequence[str]
+    ) -> Iterator[list[rows.Row]]:
+        start = blake2b(f"sample {seed}".encode(), digest_size=16).hexdigest()
+        fields, left = [*rows.ITEM_FIELDS, *more], count
+        for after, before in ((start, ""), ("", start)):
+            if left <= 0:
+                return
+            for page in self._pages(side, where, fields, after, left):
+                own = [row for row in page if not before or row["id"] <= before][:left]
+                left -= len(own)
+                if own:
+                    yield own
+                if left <= 0 or len(own) < len(page):
+                    return
+
+    def _pages(
+        self, side: Side, where: Filter | None, fields: Sequence[str], after: str = "", most: int | None = None
+    ) -> Iterator[list[rows.Row]]:
+        """The rows that pass the filter, a page at a time, ordered by key."""
+        expression = True if where is None else possible(where)
+        for page in self._collection.pages(side, expression, fields, after, most):
+            yield self._filter(side, where, page)
+
+    def _filter(self, side: Side, where: Filter | None, page: list[rows.Row]) -> list[rows.Row]:
+        if where is None:
+            return page
+        contents = ((row, rows.read_content(row)) for row in page)
+        return [row for row, own in contents if own is not None and matches(where, rows.as_filtered(own, side))]
+
+    def _check_side(self, side: str) -> None:
+        if side not in self.manifest.sets:
+            raise InputError(f"This index holds {' and '.join(self.manifest.sets)}, got the side {side!r}.")

@@ -7,7 +7,8 @@ import time
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from functools import cached_property
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,7 @@ from numpy.typing import NDArray
 
 from polysem.errors import InputError
 from polysem.progress import Progress
-from polysem.search.milvus.address import INDEXES
-from polysem.search.milvus.connection import CALL_SECONDS, MilvusConnection
+from polysem.search.milvus.connection import INDEXES, MeanIndexKind, MilvusConnection
 from polysem.search.milvus.expressions import Expression
 from polysem.search.milvus.rows import FACTS_LIMIT, TEXT_LIMIT, Row, key, set_fields
 from polysem.search.store import Manifest, SearchError
@@ -31,7 +31,6 @@ _READ_ROWS = 1000
 _LOAD_SECONDS, _FLUSH_SECONDS = 300.0, 300.0
 # Small segments are never indexed, they are scanned: without progress for this long, waiting ends.
 _IDLE_SECONDS = 2.0
-_EVERYTHING = 'id > ""'
 
 
 class MilvusCollection:
@@ -39,20 +38,16 @@ class MilvusCollection:
 
     def __init__(self, connection: MilvusConnection, manifest: Manifest | None = None) -> None:
         self.connection, self.address = connection, connection.address
-        self._name = self.address.name
         self._reading: dict[str, Any] = {"consistency_level": self.address.consistency}
-        self.rows_at_once, self.set_fields = _READ_ROWS, list[str]()
-        self._index, self._dim = "", 0
+        self.rows_at_once, self.set_fields, self._dim = _READ_ROWS, list[str](), 0
         if manifest is not None:
             self.set_manifest(manifest)
 
     def set_manifest(self, manifest: Manifest) -> None:
         """Size requests by how large a set is."""
-        self._dim, self.rows_at_once, self.set_fields = (
-            manifest.dim,
-            _rows_within(manifest, _READ_BYTES),
-            set_fields(manifest),
-        )
+        row = max(manifest.sets.values()) * manifest.dim * manifest.stored.itemsize * 4 // 3 + 4 * manifest.dim + 1024
+        self.rows_at_once = max(1, min(_READ_ROWS, _READ_BYTES // row))
+        self.set_fields, self._dim = set_fields(manifest), manifest.dim
 
     def exists(self) -> bool:
         """Whether it is there; an error if a collection of this name is another program's."""
@@ -61,8 +56,8 @@ class MilvusCollection:
         names = {field.get("name") for field in self._call("describe_collection").get("fields", ())}
         if not names >= _FIELDS:
             raise SearchError(
-                f"Milvus at {self.address.uri} holds a collection {self._name!r} that is no index of polysem. Choose "
-                "another name at the end of the address."
+                f"Milvus at {self.address.uri} holds a collection {self.address.name!r} that is no index of polysem. "
+                "Choose another name at the end of the address."
             )
         return True
 
@@ -97,18 +92,16 @@ class MilvusCollection:
 
     def write(self, partition: str, rows: Iterable[Row]) -> int:
         """Add rows, or replace those with the same keys; messages of bounded size. How many."""
-        done, some, size = 0, [], 0
-        for row in rows:
-            some.append(row)
-            size += 256 + row["mean"].nbytes + sum(len(value) for value in row.values() if isinstance(value, str))
-            if size > _WRITE_BYTES:
-                done, some, size = done + self._upsert(partition, some, done), [], 0
-        return done + (self._upsert(partition, some, done) if some else 0)
-
-    def _upsert(self, partition: str, rows: list[Row], before: int) -> int:
-        doing = f"write item {before + 1} and later ones to" if before else "write to"
-        self._call("upsert", rows, partition_name=partition, doing=doing)
-        return len(rows)
+        done, some, size = 0, list[Row](), 0
+        for row in chain(rows, [None]):
+            if row is not None:
+                some.append(row)
+                size += 256 + row["mean"].nbytes + sum(len(value) for value in row.values() if isinstance(value, str))
+            if some and (row is None or size > _WRITE_BYTES):
+                doing = f"write item {done + 1} and later ones to" if done else "write to"
+                self._call("upsert", some, partition_name=partition, doing=doing)
+                done, some, size = done + len(some), [], 0
+        return done
 
     def delete(self, keys: Sequence[str]) -> None:
         for some in split_keys(keys, _READ_ROWS):
@@ -156,7 +149,7 @@ class MilvusCollection:
             filter=_and_where("", where),
             output_fields=["added"],
             partition_names=[partition],
-            search_params={"metric_type": "IP", "params": INDEXES[self._index_kind()].search(limit)},
+            search_params={"metric_type": "IP", "params": self._index_kind.search(limit)},
             **self._reading,
         )
         return [str(hit["id"]) for hit in found[0]]
@@ -164,13 +157,8 @@ class MilvusCollection:
     def count(self, partition: str, where: Expression) -> int:
         if where is False:
             return 0
-        (found,) = self._call(
-            "query",
-            filter=_and_where(_EVERYTHING, where),
-            output_fields=["count(*)"],
-            partition_names=[partition],
-            **self._reading,
-        )
+        fields = {"output_fields": ["count(*)"], "partition_names": [partition], **self._reading}
+        (found,) = self._call("query", filter=_and_where('id > ""', where), **fields)
         return int(found["count(*)"])
 
     def read_value(self, name: str) -> Any:
@@ -185,17 +173,8 @@ class MilvusCollection:
             raise InputError(
                 f"The value {name!r} takes {len(text):,} bytes, and Milvus holds {TEXT_LIMIT:,}. Shorten it."
             )
-        row = {
-            "id": key(_VALUES, name),
-            "mean": np.zeros(self._dim, np.float32),
-            "added": time.time_ns(),
-            "item": text,
-            "facts": [0],
-            "ranges": {},
-            "crc": 0,
-            **dict.fromkeys(self.set_fields, ""),
-        }
-        self.write(_VALUES, [row])
+        row = {"id": key(_VALUES, name), "mean": np.zeros(self._dim, np.float32), "added": time.time_ns(), "item": text}
+        self.write(_VALUES, [{**row, "facts": [0], "ranges": {}, "crc": 0, **dict.fromkeys(self.set_fields, "")}])
 
     def wait_until_indexed(self, progress: Progress | None) -> None:
         """Seal what was written and wait while the server indexes it. Searching works meanwhile."""
@@ -217,27 +196,16 @@ class MilvusCollection:
         self._call("flush", doing="compact", timeout=_FLUSH_SECONDS)
         self._call("compact", doing="compact")
 
-    def _index_kind(self) -> str:
-        if not self._index:
-            kind = str(self._call("describe_index", "mean").get("index_type"))
-            self._index = kind if kind in INDEXES else "AUTOINDEX"
-        return self._index
+    @cached_property
+    def _index_kind(self) -> MeanIndexKind:
+        return INDEXES.get(str(self._call("describe_index", "mean").get("index_type")), INDEXES["AUTOINDEX"])
 
-    def _call(
-        self, method: str, *arguments: Any, doing: str = "read", timeout: float = CALL_SECONDS, **more: Any
-    ) -> Any:
-        return self.connection.call(method, self._name, *arguments, doing=doing, timeout=timeout, **more)
-
-
-def _rows_within(manifest: Manifest, size: int) -> int:
-    row = max(manifest.sets.values()) * manifest.dim * manifest.stored.itemsize * 4 // 3 + 4 * manifest.dim + 1024
-    return max(1, min(_READ_ROWS, size // row))
+    def _call(self, method: str, *arguments: Any, **more: Any) -> Any:
+        return self.connection.call(method, self.address.name, *arguments, **more)
 
 
 def _and_where(first: str, where: Expression) -> str:
-    if not isinstance(where, str):
-        return first
-    return f"{first} and {where}" if first else where
+    return " and ".join(each for each in (first, where) if isinstance(each, str) and each)
 
 
 def split_keys(keys: Iterable[str], size: int) -> Iterator[list[str]]:

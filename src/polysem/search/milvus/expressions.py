@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final, Literal
 
-from polysem.search.filters import And, Compare, Field, Filter, In, IsNull, Not, Operator, Or, Value
+from polysem.search.filters.parse import And, Compare, Field, Filter, In, IsNull, Not, Operator, Or, Value
 
 Statement = Literal["has", "equals", "member", "is text", "has text", "has number"]
 Kind = Literal["number", "text"]
@@ -36,7 +36,9 @@ _EXACT_INTEGER = 2**53
 
 def hash_statement(statement: Statement, field: Field, value: Any = None) -> int:
     """The statement as a number of 63 bits: the expressions of milvus-lite know no negative ones."""
-    return _hash(statement, field.built_in, field.keys, _plain(value))
+    if isinstance(value, float) and value.is_integer():  # one spelling for equal numbers
+        value = int(value)
+    return _hash(statement, field.built_in, field.keys, value)
 
 
 def range_key(kind: Kind, end: End, field: Field) -> str:
@@ -53,7 +55,10 @@ def describe(item: Mapping[str, Any]) -> tuple[list[int], dict[str, Any]]:
     """Facts and ranges of an item, given as for `filters.matches`."""
     facts: set[int] = set()
     ranges: dict[str, Any] = {}
-    for field, value in _fields(item):
+    built_in = {name: item.get(name) for name in ("id", "caption", "path", "side")}
+    built_in["label"] = item.get("label") or None  # no labels are no value
+    fields = [(Field((name,), built_in=True), value) for name, value in built_in.items() if value is not None]
+    for field, value in (*fields, *_metadata_fields((), item.get("metadata", {}))):
         facts.add(hash_statement("has", field))
         listed = isinstance(value, list | tuple)
         each = list(value) if listed else [value]
@@ -74,27 +79,12 @@ def describe(item: Mapping[str, Any]) -> tuple[list[int], dict[str, Any]]:
     return sorted(facts), ranges
 
 
-def _fields(item: Mapping[str, Any]) -> Iterator[tuple[Field, Any]]:
-    """Every name a filter could give, with its value, where there is one."""
-    for name in ("id", "caption", "path", "side"):
-        if item.get(name) is not None:
-            yield Field((name,), built_in=True), item[name]
-    if item.get("label"):
-        yield Field(("label",), built_in=True), item["label"]
-    yield from _inside((), item.get("metadata", {}))
-
-
-def _inside(keys: tuple[str, ...], values: Mapping[str, Any]) -> Iterator[tuple[Field, Any]]:
+def _metadata_fields(keys: tuple[str, ...], values: Mapping[str, Any]) -> Iterator[tuple[Field, Any]]:
     for key, value in values.items():
         if value is not None:
             yield Field((*keys, key)), value
         if isinstance(value, Mapping):
-            yield from _inside((*keys, key), value)
-
-
-def _plain(value: Any) -> Any:
-    """One spelling for equal numbers."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+            yield from _metadata_fields((*keys, key), value)
 
 
 def _hash(*parts: Any) -> int:
@@ -117,17 +107,10 @@ def complement(node: Filter) -> Expression:
     return _where(node, False, False)
 
 
-def all_of(*parts: Expression) -> Expression:
-    return _join("and", parts)
-
-
-def any_of(*parts: Expression) -> Expression:
-    return _join("or", parts)
-
-
 def any_equals(field: Field, values: Sequence[Value]) -> str:
     """Items whose field equals one of the values."""
-    return _any_fact(dict.fromkeys(hash_statement("equals", field, value) for value in values))
+    facts = dict.fromkeys(hash_statement("equals", field, value) for value in values)
+    return f"array_contains_any(facts, [{', '.join(map(str, facts))}])"
 
 
 def _where(node: Filter, wanted: bool, sure: bool) -> Expression:
@@ -136,9 +119,9 @@ def _where(node: Filter, wanted: bool, sure: bool) -> Expression:
         case Not(part):
             return _where(part, not wanted, sure)
         case And(parts):
-            return _join("and" if wanted else "or", [_where(part, wanted, sure) for part in parts])
+            return join("and" if wanted else "or", *(_where(part, wanted, sure) for part in parts))
         case Or(parts):
-            return _join("or" if wanted else "and", [_where(part, wanted, sure) for part in parts])
+            return join("or" if wanted else "and", *(_where(part, wanted, sure) for part in parts))
         case IsNull(field):
             return _has("has", field, not wanted)
         case In(field, values):
@@ -158,10 +141,6 @@ def _has(statement: Statement, field: Field, wanted: bool, value: Value | None =
     return test if wanted else f"(not {test})"
 
 
-def _any_fact(facts: dict[int, None]) -> str:
-    return f"array_contains_any(facts, [{', '.join(map(str, facts))}])"
-
-
 def _undecided(needed: str, wanted: bool, sure: bool) -> Expression:
     """A test that Milvus cannot make, but which fails without what is `needed`."""
     return needed if wanted != sure else not sure
@@ -173,7 +152,7 @@ def _contains(field: Field, value: Value, wanted: bool, sure: bool) -> Expressio
     if wanted == sure:  # a text that is equal contains it, and so does a list that has it
         return _has("equals", field, wanted, value)
     parts = (_has("equals", field, wanted, value), _has("is text", field, wanted))
-    return any_of(*parts) if wanted else all_of(*parts)
+    return join("or" if wanted else "and", *parts)
 
 
 def _range(field: Field, operator: Operator, value: Value, wanted: bool, sure: bool) -> Expression:
@@ -193,10 +172,10 @@ def _range(field: Field, operator: Operator, value: Value, wanted: bool, sure: b
         literal = repr(value)
     key = range_key(kind, "least" if operator[0] == "<" else "greatest", field)
     test = f'ranges["{key}"] {sign} {literal}'
-    return f"({test})" if wanted else any_of(_has(there, field, False), test)
+    return f"({test})" if wanted else join("or", _has(there, field, False), test)
 
 
-def _join(word: Literal["and", "or"], parts: Sequence[Expression]) -> Expression:
+def join(word: Literal["and", "or"], *parts: Expression) -> Expression:
     absorbing = word == "or"
     if any(part is absorbing for part in parts):
         return absorbing

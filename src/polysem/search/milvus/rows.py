@@ -36,65 +36,45 @@ def key(side: str, name: str) -> str:
     return blake2b(f"{side}\0{name}".encode(), digest_size=16).hexdigest()
 
 
-def count_parts(manifest: Manifest) -> int:
-    """How many VARCHAR fields hold a set."""
+def set_fields(manifest: Manifest) -> list[str]:
+    """The names of the VARCHAR fields that hold a set."""
     size = max(manifest.sets.values()) * manifest.dim * manifest.stored.itemsize
     parts = -(-(-(-size // 3) * 4) // _PART)
     if parts > _MOST_PARTS:
         raise InputError(f"A set of {size:,} bytes is too large for Milvus. Keep the index in a folder, or in float16.")
-    return parts
+    return [f"set_{part}" for part in range(parts)]
 
 
-def set_fields(manifest: Manifest) -> list[str]:
-    """The names of the fields that hold a set."""
-    return [f"set_{part}" for part in range(count_parts(manifest))]
-
-
-def encode_rows(
-    batch: VectorBatch, entries: Sequence[tuple[Any, ...]], manifest: Manifest, added: int
-) -> Iterator[Row]:
-    """The rows of a checked batch, one at a time; `entries` as `encode_entries` returned them."""
-    names = set_fields(manifest)
-    for number, ((name, text, facts, ranges), own) in enumerate(zip(entries, batch.vectors, strict=True)):
-        stored = np.ascontiguousarray(own).tobytes()
-        encoded = b64encode(stored).decode()
-        yield {
-            "id": key(batch.side, name),
-            "mean": mean_vectors(own),
-            "added": added + number,
-            "item": text,
-            "facts": facts,
-            "ranges": ranges,
-            "crc": zlib.crc32(stored),
-            **{field: encoded[part * _PART : (part + 1) * _PART] for part, field in enumerate(names)},
-        }
-
-
-def encode_entries(batch: VectorBatch) -> list[tuple[str, str, list[int], dict[str, Any]]]:
-    """Id, text, facts and ranges of each entry, or an error that names the one Milvus cannot hold."""
+def encode_entries(batch: VectorBatch) -> list[Row]:
+    """The part of each row that is made from its entry, or an error that names the entry Milvus cannot hold."""
     encoded = []
     for name, path, caption, metadata, labels, digest in as_rows(batch.entries):
         values = (name, path, caption, json.loads(metadata), json.loads(labels), digest)
         content = dict(zip(_CONTENT, values, strict=True))
         text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
         facts, ranges = describe(as_filtered(content, batch.side))
-        sizes = {
-            "caption, labels and metadata": len(text.encode()),
-            "values to filter by": len(json.dumps(ranges)),
-        }
-        for what, size in sizes.items():
-            if size > TEXT_LIMIT:
+        for size, what, most in (
+            (len(text.encode()), "bytes of caption, labels and metadata", TEXT_LIMIT),
+            (len(json.dumps(ranges)), "bytes of values to filter by", TEXT_LIMIT),
+            (len(facts), "values to filter by", FACTS_LIMIT),
+        ):
+            if size > most:
                 raise InputError(
-                    f"Item {name!r:.80}: its {what} take {size:,} bytes, and Milvus holds {TEXT_LIMIT:,}. Shorten "
-                    "them, or keep the index in a folder."
+                    f"Item {name!r:.80} has {size:,} {what}, and Milvus holds {most:,}. Shorten them, leave some out, "
+                    "or keep the index in a folder."
                 )
-        if len(facts) > FACTS_LIMIT:
-            raise InputError(
-                f"Item {name!r:.80}: its metadata and labels make {len(facts):,} values to filter by, and Milvus holds "
-                f"{FACTS_LIMIT:,}. Leave some out, or keep the index in a folder."
-            )
-        encoded.append((name, text, facts, ranges))
+        encoded.append({"id": key(batch.side, name), "item": text, "facts": facts, "ranges": ranges})
     return encoded
+
+
+def encode_rows(batch: VectorBatch, entries: Sequence[Row], manifest: Manifest, added: int) -> Iterator[Row]:
+    """The rows of a checked batch, one at a time; `entries` as `encode_entries` returned them."""
+    names = set_fields(manifest)
+    for number, (entry, own) in enumerate(zip(entries, batch.vectors, strict=True)):
+        stored = np.ascontiguousarray(own).tobytes()
+        encoded = b64encode(stored).decode()
+        parts = {field: encoded[part * _PART : (part + 1) * _PART] for part, field in enumerate(names)}
+        yield {**entry, "mean": mean_vectors(own), "added": added + number, "crc": zlib.crc32(stored), **parts}
 
 
 def as_filtered(content: Mapping[str, Any], side: str) -> dict[str, Any]:
@@ -122,8 +102,9 @@ def read_item(row: Mapping[str, Any], side: Side) -> IndexedItem | None:
 def read_set(row: Mapping[str, Any], side: Side, manifest: Manifest) -> NDArray[Any] | None:
     """(K, D) set of a row; None if it cannot be read."""
     try:
-        return np.frombuffer(_bytes(row, manifest), manifest.stored).reshape(manifest.sets[side], manifest.dim)
-    except ValueError:  # base64 that is none, or of something else
+        stored = b64decode("".join(row[field] for field in set_fields(manifest)), validate=True)
+        return np.frombuffer(stored, manifest.stored).reshape(manifest.sets[side], manifest.dim)
+    except ValueError:  # not base64, or of something else
         return None
 
 
@@ -142,7 +123,3 @@ def find_damage(row: Mapping[str, Any], side: Side, manifest: Manifest) -> str |
     if describe(as_filtered(content, side)) != (sorted(row["facts"]), row["ranges"]):
         return f"what filters ask of item {name} has changed"
     return None
-
-
-def _bytes(row: Mapping[str, Any], manifest: Manifest) -> bytes:
-    return b64decode("".join(row[field] for field in set_fields(manifest)), validate=True)

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from polysem.errors import InputError
 from polysem.progress import Progress
-from polysem.search.filters import Filter, to_sql
+from polysem.search.filters import Filter
+from polysem.search.filters.sql import to_sql
 from polysem.search.store import schema
 from polysem.search.store.entries import IndexedItem, Manifest, Side
 from polysem.search.store.errors import SearchError

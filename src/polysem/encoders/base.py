@@ -6,12 +6,13 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, cast
 
 import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
+from polysem.encoders.backbones import find_stages
 from polysem.features import LocalFeatures
 from polysem.registry import Part, Registry
 
@@ -56,11 +57,12 @@ class Encoder(Part):
 
     @property
     def body(self) -> nn.Module:
-        return self
+        """The network `backbone`, where the encoder has one."""
+        return cast(nn.Module, getattr(self, "backbone", self))
 
     def stages(self) -> list[nn.Module]:
         """The body's blocks from input to output: what `set_trainable(n)` counts."""
-        return []
+        return [] if self.body is self else find_stages(self.body)
 
     def freeze(self) -> Self:
         """Train nothing of the body. A projection after it goes on training."""

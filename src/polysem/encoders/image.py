@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from polysem.data.images import load_image
 from polysem.data.video import is_video, sample_frames
-from polysem.encoders.backbones import Backbone, find_stages
+from polysem.encoders.backbones import Backbone
 from polysem.encoders.base import Encoder, Kind, Takes, Trainable, registry
 from polysem.encoders.preprocessing import Preprocessing
 from polysem.encoders.region import xavier_linear
@@ -29,11 +29,6 @@ class PixelEncoder(Encoder):
     takes: ClassVar[Takes] = "pixels"
     pictures_per_item: int = 1
     """How many pictures an input holds: a bound on items in memory is divided by this."""
-
-    @property
-    @abstractmethod
-    def tokens_per_item(self) -> int:
-        """How many local features it makes of an input."""
 
     @abstractmethod
     def read(self, path: Path, generator: torch.Generator | None = None) -> Tensor:
@@ -118,13 +113,6 @@ class ImageEncoder(PixelEncoder):
                 f"This encoder takes pixels of shape (items, 3, {side}, {side}), got {kind(pixels)}. "
                 "Make them with torch.stack([encoder.preprocess(image) for image in images])."
             )
-
-    @property
-    def body(self) -> nn.Module:
-        return self.backbone
-
-    def stages(self) -> list[nn.Module]:
-        return find_stages(self.backbone)
 
     def train(self, mode: bool = True) -> Self:
         """Training mode, in which the backbone's BatchNorm keeps the statistics it was pretrained with."""

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import torch
 from pydantic import PositiveInt
-from torch import Tensor, nn
+from torch import Tensor
 
 from polysem.encoders import backbones
 from polysem.encoders.backbones import SourceError
@@ -174,13 +174,6 @@ class Transformer(TextEncoder):
         states: Tensor = self.backbone(input_ids=ids, attention_mask=tokens.mask.long()).last_hidden_state
         values = states if self.projection is None else self.projection(states)
         return LocalFeatures(values, tokens.mask).zero_padded()
-
-    @property
-    def body(self) -> nn.Module:
-        return self.backbone
-
-    def stages(self) -> list[nn.Module]:
-        return backbones.find_stages(self.backbone)
 
     def resolved_knobs(self) -> Mapping[str, Any]:
         return {"pretrained": False, "backbone_config": self.backbone_config, "max_length": self.max_length}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import io
 import json
 import os
@@ -11,7 +12,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -21,13 +22,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from polysem._version import __version__
+from polysem.encoders import BiGRU, Transformer
 from polysem.environment.packages import install_command
 from polysem.errors import ConfigError
-from polysem.export import description
-from polysem.export.graphs import OPSET, ExportError, Graph, SimilarityGraph, build_graphs
-from polysem.models import Model
+from polysem.export.graphs import OPSET, ExportError, Graph, SimilarityGraph, TextGraph, build_graphs
+from polysem.models import Model, Tower
 from polysem.progress import Progress, ignore
 
+FILE, TOKENIZER, VOCABULARY = "polysem_export.json", "tokenizer.json", "vocabulary.json"
+FORMAT = 1
 TOLERANCE = 1e-4
 """The largest difference of a number of a unit vector. Rounding alone makes a few millionths."""
 
@@ -85,7 +89,7 @@ def export_onnx(model: Model, out: str | Path, tolerance: float = TOLERANCE, pro
                     f"{tolerance:g}. Nothing was written. A wider --tolerance accepts it."
                 )
         progress("Writing and checking", len(graphs), len(graphs))
-        described = description.describe(model, graphs, folder)
+        described = describe(model, graphs, folder)
         described["checked"] = {
             "tolerance": tolerance,
             "towers": {
@@ -94,7 +98,7 @@ def export_onnx(model: Model, out: str | Path, tolerance: float = TOLERANCE, pro
             },
         }
         text = json.dumps({**described, "model": model.config}, indent=2, ensure_ascii=False)
-        (folder / description.FILE).write_text(text + "\n", encoding="utf-8")
+        (folder / FILE).write_text(text + "\n", encoding="utf-8")
     return Export(out, {path.name: path.stat().st_size for path in sorted(out.iterdir())}, agreements)
 
 
@@ -104,7 +108,7 @@ def _replace_export(out: Path) -> Iterator[Path]:
 
     An earlier export there is replaced; a folder with anything else in it is refused.
     """
-    if out.exists() and not (out.is_dir() and ((out / description.FILE).is_file() or not any(out.iterdir()))):
+    if out.exists() and not (out.is_dir() and ((out / FILE).is_file() or not any(out.iterdir()))):
         raise ExportError(f"{out} exists and is not an export of polysem's. Give a folder that does not exist yet.")
     aside = None
     try:
@@ -237,3 +241,83 @@ def _largest_difference(found: Any, expected: Any) -> float:
         raise ExportError(f"The graph gives an output of shape {found.shape}, the model one of {expected.shape}.")
     # NaN is never equal: it counts as infinitely far.
     return float(np.nan_to_num(np.abs(found - expected), nan=np.inf).max())
+
+
+# ------------------------------------------------- polysem_export.json: what a user of the graphs without polysem needs
+
+
+def describe(model: Model, graphs: dict[str, Graph], folder: Path) -> dict[str, Any]:
+    """JSON-able; what tokenises texts is written into the folder beside it."""
+    ports = {
+        name: {
+            "file": f"{name}.onnx",
+            "inputs": [asdict(port) for port in graph.inputs],
+            "output": asdict(graph.output),
+        }
+        for name, graph in graphs.items()
+    }
+    similarity = model.similarity
+    learned = {name: float(value) for name, value in similarity.state_dict().items()}
+    knobs = {name: value for name, value in similarity.config.items() if name != "budget_mb"}
+    meaning = {"meaning": inspect.getdoc(type(similarity)), "larger_is_more_alike": True}
+    return {
+        "format": FORMAT,
+        "polysem_version": __version__,
+        "fingerprint": model.fingerprint(),
+        "opset": OPSET,
+        "image": {**ports["image"], **_describe_sets(model.image), **_describe_images(model)},
+        "text": {**ports["text"], **_describe_sets(model.text), **_describe_texts(model, graphs["text"], folder)},
+        "similarity": {**ports["similarity"], **knobs, **learned, **meaning},
+    }
+
+
+def _describe_sets(tower: Tower) -> dict[str, Any]:
+    return {"unit_length": bool(getattr(tower.sets, "normalise", True)), "vectors": tower.sets.k}
+
+
+def _describe_images(model: Model) -> dict[str, Any]:
+    encoder: Any = model.image.encoder
+    if encoder.takes == "features":
+        meaning = "feature_mask is 1 for a real region and 0 for padding; real ones come first, each image has one."
+        return {"preprocessing": None, "note": f"Precomputed local features. {meaning}"}
+    seen = encoder.preprocessing
+    steps = [
+        "turn the picture as its EXIF orientation says, lay it on white, convert it to RGB",
+        "stretch it to size x size" if seen.resize == "stretch" else "cut out the central square, resize it",
+        "divide by 255, subtract mean, divide by std; channels first",
+    ]
+    return {"preprocessing": {**asdict(seen), "reducing_gap": 3.0, "steps": steps}}
+
+
+def _describe_texts(model: Model, graph: Graph, folder: Path) -> dict[str, Any]:
+    encoder, tokenizer = model.text.encoder, None
+    if isinstance(encoder, Transformer) and encoder.tokenizer is not None:
+        _save_tokenizer(encoder, folder / TOKENIZER)
+        tokenizer = {"file": TOKENIZER, "kind": "tokenizers", "special_tokens": True}
+    elif isinstance(encoder, BiGRU) and encoder.vocabulary is not None:
+        encoder.vocabulary.save(folder / VOCABULARY)
+        rule = (
+            "lower-case words by Treebank's conventions (polysem.data.vocabulary.tokenise), between <start> and <end>"
+        )
+        tokenizer = {"file": VOCABULARY, "kind": "words", "rule": rule}
+    return {
+        "max_tokens": graph.max_tokens if isinstance(graph, TextGraph) else None,
+        "note": "attention_mask is 1 for a real token and 0 for padding; real ones come first. What stands in the "
+        "padding has no effect.",
+        "tokenizer": tokenizer,
+    }
+
+
+def _save_tokenizer(encoder: Transformer, path: Path) -> None:
+    from tokenizers import Tokenizer
+
+    backend = getattr(encoder.tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise ExportError(
+            f"The tokenizer {type(encoder.tokenizer).__name__} has no fast form, so there is no {TOKENIZER} to write."
+        )
+    # A copy: the original's padding and truncation are those of its last call.
+    own = Tokenizer.from_str(backend.to_str())
+    own.no_padding()
+    own.enable_truncation(encoder.max_length)
+    own.save(str(path))

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+import yaml
+from jinja2 import Environment, PackageLoader
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -20,7 +22,6 @@ from polysem import encoders
 from polysem._version import __version__
 from polysem.encoders import backbones
 from polysem.errors import InputError, PolysemError
-from polysem.models import card as model_card
 
 if TYPE_CHECKING:
     from polysem.models.model import Model
@@ -65,7 +66,7 @@ def save(model: Model, path: Path, card: Mapping[str, Any], small: bool = False)
         for side, tower in (("image", model.image), ("text", model.text)):
             (aside / PREPROCESSING / side).mkdir(parents=True)
             tower.encoder.save_preprocessing(aside / PREPROCESSING / side)
-        (aside / CARD).write_text(model_card.write(model, described, card), encoding="utf-8")
+        (aside / CARD).write_text(write_card(model, described, card), encoding="utf-8")
         shutil.copymode(aside / CARD, aside / WEIGHTS)  # safetensors lets nobody else read what it writes
         (aside / CONFIG).write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         # The old config goes first: between here and the last move the folder is visibly unfinished, not a mixture.
@@ -209,3 +210,32 @@ def _find_package_tensors(model: Model) -> dict[str, set[str]]:
 def _pretrained_models(encoder: Mapping[str, Any]) -> list[str]:
     """The models that an encoder begins with; "" for one that begins with none."""
     return encoder.get("models") or [encoder.get("model", "")]
+
+
+def write_card(model: Model, described: Mapping[str, Any], header: Mapping[str, Any]) -> str:
+    """The model card: Markdown with the YAML header that the hub reads.
+
+    What the authors of imported weights recorded is shown as theirs: nothing was measured here.
+    """
+    provenance = described["provenance"]
+    recipe, origin = provenance.get("recipe", {}), provenance.get("imported", {})
+    front = {
+        "library_name": "polysem",
+        "tags": ["image-text-retrieval", "visual-semantic-embedding", "polysem"],
+        "pipeline_tag": "feature-extraction",
+        **header,
+    }
+    noted = {"data": origin["data"], "epoch": origin["epoch"], **origin["recorded"]} if origin else {}
+    environment = Environment(loader=PackageLoader("polysem.models"), autoescape=False, keep_trailing_newline=True)
+    return environment.get_template("model_card.md").render(
+        model=model,
+        described=described,
+        header=yaml.safe_dump(front, sort_keys=False, allow_unicode=True).strip(),
+        name=recipe.get("name") or (f"{origin['from']}, imported" if origin else "model"),
+        recipe=recipe,
+        origin=origin,
+        recorded=", ".join(f"{name} {value}" for name, value in noted.items() if value not in (None, "")),
+        unit_length=model.image.sets.config.get("normalise", True),
+        validation=provenance.get("validation"),
+        parts=[(place, part, sum(p.numel() for p in part.parameters())) for place, part in model.parts().items()],
+    )

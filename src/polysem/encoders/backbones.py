@@ -72,7 +72,7 @@ def load(
 def _read_config(model: str, folder: Path) -> Any:
     if not (folder / "config.json").is_file():
         raise SourceError(f"Model {model!r}: {folder} holds no config.json. Give a folder made by save_pretrained().")
-    with _raise_source_error(model, folder):
+    with report_damage(f"Model {model!r}: {folder}/config.json"):
         return transformers().AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
@@ -87,7 +87,7 @@ def _read_stored(stored: Mapping[str, Any]) -> Any:
 
 
 def _read_weights(cls: Any, config: Any, model: str, folder: Path, bare: dict[str, Any]) -> Any:
-    with _raise_source_error(model, folder):
+    with report_damage(f"Model {model!r}: the weights in {folder}"):
         module, report = cls.from_pretrained(
             folder,
             config=config,
@@ -126,18 +126,18 @@ def _make_portable(config: Any, keep_labels: bool) -> dict[str, Any]:
 
 
 @contextmanager
-def _raise_source_error(model: str, folder: Path) -> Iterator[None]:
+def report_damage(what: str) -> Iterator[None]:
+    """Raise whatever a reader of damaged files raises, which is almost anything, as a `SourceError`."""
     try:
         yield
-    # Readers of damaged files raise almost anything; a missing optional package is an ImportError.
-    except Exception as error:
+    except Exception as error:  # a missing optional package is an ImportError
         reason = next((line for line in str(error).strip().splitlines() if line.strip()), type(error).__name__)
-        raise SourceError(f"Model {model!r}: the files in {folder} cannot be read ({reason}).") from error
+        raise SourceError(f"{what} cannot be read ({reason}).") from error
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without transformers' progress bars and load reports: a library does not print, and what matters is raised."""
+    """Silence transformers' progress bars and load reports: a library does not print, and what matters is raised."""
     logging = transformers().utils.logging
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

@@ -91,7 +91,7 @@ class BiGRU(TextEncoder):
         # States (B, N, dim) and the final state (B, dim): each the mean of both directions.
         if is_tracing():
             states, last = fast_gru.run_padded(self.gru, words, tokens.lengths)
-        elif fast_gru.suits(self.gru, words):
+        elif fast_gru.can_run(self.gru, words):
             packing = fast_gru.Packing(tokens.lengths)
             cells = packing.cells(words.shape[1])
             rows, last = fast_gru.run(self.gru, words.flatten(0, 1).index_select(0, cells), packing)

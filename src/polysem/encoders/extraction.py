@@ -69,8 +69,6 @@ def extract(
     so-many-th item and writes its own files; the store that is returned holds what all of them have committed by then.
 
     Args:
-        collection: the items.
-        encoder: an encoder of pixels.
         out: the folder of the store.
         batch_size: images or videos encoded together; None chooses by device.
         dtype: of the stored values.
@@ -82,10 +80,7 @@ def extract(
         on_skip: called with every item that this call leaves out.
     """
     if collection.content == "features":
-        raise InputError(
-            f"{collection.name} is a collection of {collection.kind}, not of images: it needs no extraction. "
-            "Train on it directly, or give a folder of images."
-        )
+        raise InputError(f"{collection.name} is a collection of {collection.kind}: train on it without extraction.")
     _check(encoder, "pixels", collection.content, rank, world_size, batch_size, workers)
     if (collection.content == "videos") != (encoder.kind == "video"):
         raise InputError(

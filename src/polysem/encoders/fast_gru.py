@@ -77,7 +77,7 @@ def _weights(gru: nn.GRU, way: str) -> list[Tensor]:
     return [getattr(gru, f"{kind}_{part}_l0{way}") for kind in ("weight", "bias") for part in ("ih", "hh")]
 
 
-def suits(gru: nn.GRU, rows: Tensor) -> bool:
+def can_run(gru: nn.GRU, rows: Tensor) -> bool:
     """Whether `run` can take the place of the torch module here."""
     plain = rows.device.type == "cpu" and rows.dtype == gru.weight_hh_l0.dtype == torch.float32
     return plain and not torch.is_autocast_enabled("cpu")
@@ -163,7 +163,7 @@ class _Direction:
             start, before = start + size, self.states[rows]
 
     def gradients(self, of_states: Tensor | None, of_last: Tensor | None) -> tuple[Tensor, ...]:
-        """Of x, the weights and the biases, from those of the states (M, hidden) and of each text's last one."""
+        """The gradients of x, the weights and the biases, from those of the states (M, hidden) and of each text's last."""
         hidden = self.hidden
         # The gates' gradients side by side: n as x sees it, r, z, n as h sees it.
         columns = torch.empty(len(self.x), 4 * hidden)

@@ -21,7 +21,6 @@ from polysem.encoders.preprocessing import (
     Interpolation,
     Preprocessing,
     Resize,
-    grid_boxes,
     read_preprocessing,
     side_of,
 )
@@ -33,8 +32,7 @@ class Grid(ImageEncoder):
     """A convolutional network's last feature map, each cell a token: ResNet, ConvNeXt, RegNet, Swin, BiT, EfficientNet.
 
     `model` is efficientnet-lite0, -lite1 or -lite2 (weights from their packages), the folder of a Hugging Face model,
-    or a name on the hub. `dim` adds a linear projection. `trainable`, `lr_scale`: see `Encoder`. BatchNorm
-    always keeps its pretrained statistics.
+    or a name on the hub. `dim` adds a linear projection. BatchNorm always keeps its pretrained statistics.
 
     What is None is read from the model's files. A built encoder's config holds it all, and `backbone_config` too, so
     that it can be rebuilt without those files; `pretrained=False` takes no weights.
@@ -72,9 +70,6 @@ class Grid(ImageEncoder):
 
     def tokens(self, pixels: Tensor) -> Tensor:
         return grid_tokens(self.backbone, pixels)
-
-    def cells(self) -> Tensor:
-        return grid_boxes(self.side, self.side)
 
 
 def grid_tokens(backbone: nn.Module, pixels: Tensor) -> Tensor:
@@ -158,9 +153,6 @@ class Grids(ImageEncoder):
             maps.append(self.get_buffer(f"average_{place}") @ grid_tokens(network, seen))
         return torch.cat(maps, dim=-1)
 
-    def cells(self) -> Tensor:
-        return grid_boxes(self.side, self.side)
-
     @property
     def networks(self) -> list[nn.Module]:
         return list(self.backbone.children())
@@ -222,7 +214,7 @@ class Patch(ImageEncoder):
         seen = read_preprocessing(backbone.folder, config, image_size, resize, mean, std, interpolation)
         super().__init__(backbone, config["hidden_size"], dim, seen, trainable, lr_scale)
         if seen.size % config["patch_size"]:
-            self.reject_knobs(f"image_size={seen.size} is no multiple of the patch size {config['patch_size']}.")
+            self.reject_knobs(f"image_size={seen.size} is not a multiple of the patch size {config['patch_size']}.")
         self.side = seen.size // config["patch_size"]
         self.registers = int(config.get("num_register_tokens") or 0)
         self.keep_cls = cls
@@ -241,8 +233,7 @@ class Patch(ImageEncoder):
         return torch.cat([states[:, :1], patches], dim=1) if self.has_cls else patches
 
     def cells(self) -> Tensor:
-        patches = grid_boxes(self.side, self.side)
-        return torch.cat([torch.tensor([[0.0, 0.0, 1.0, 1.0]]), patches]) if self.has_cls else patches
+        return torch.cat([torch.tensor([[0.0, 0.0, 1.0, 1.0]]), super().cells()]) if self.has_cls else super().cells()
 
 
 def _choose_transformer(config: Any) -> tuple[Any, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
@@ -16,7 +16,7 @@ from polysem.data.images import load_image
 from polysem.data.video import is_video, sample_frames
 from polysem.encoders.backbones import Backbone
 from polysem.encoders.base import Encoder, Kind, Takes, Trainable, registry
-from polysem.encoders.preprocessing import Preprocessing
+from polysem.encoders.preprocessing import Preprocessing, grid_boxes
 from polysem.encoders.region import xavier_linear
 from polysem.errors import InputError, kind
 from polysem.features import LocalFeatures
@@ -44,6 +44,7 @@ class ImageEncoder(PixelEncoder):
 
     kind: ClassVar[Kind] = "image"
     tiles_image: ClassVar[bool] = True
+    side: int
 
     def __init__(
         self,
@@ -87,9 +88,9 @@ class ImageEncoder(PixelEncoder):
     def tokens(self, pixels: Tensor) -> Tensor:
         """Checked pixels (B, 3, S, S) -> the backbone's tokens (B, N, width)."""
 
-    @abstractmethod
     def cells(self) -> Tensor:
-        """(N, 4): [x0, y0, x1, y1] in 0..1 of the pixels, of each token in order."""
+        """(N, 4): [x0, y0, x1, y1] in 0..1 of the pixels, of each token in order: a grid of side x side cells."""
+        return grid_boxes(self.side, self.side)
 
     def places(self, width: int | None = None, height: int | None = None) -> Tensor:
         """(N, 4): the box [x0, y0, x1, y1] of each token, in token order, in 0..1 of the picture.
@@ -180,11 +181,11 @@ class VideoFrames(PixelEncoder):
         """(frames, 3, image_size, image_size) of a video, (1, …) of a picture; a generator's crop is of all alike."""
         if not is_video(path):
             return self.encoder.read(path, generator)[None]
-        frames = [frame.image for frame in sample_frames(path, self.frames)]
+        images = (frame.image for frame in sample_frames(path, self.frames))
         if generator is None:
-            return torch.stack([self.encoder.preprocess(image) for image in frames])
+            return torch.stack([self.encoder.preprocess(image) for image in images])
         state = generator.get_state()
-        return torch.stack([self.encoder.augment(image, torch.Generator().set_state(state)) for image in frames])
+        return torch.stack([self.encoder.augment(image, torch.Generator().set_state(state)) for image in images])
 
     def preprocess(self, image: Image.Image) -> Tensor:
         return self.encoder.preprocess(image)[None]
@@ -223,11 +224,7 @@ class VideoFrames(PixelEncoder):
         return self.train(self.training)
 
     def deciding_knobs(self) -> Mapping[str, Any]:
-        own = {name: value for name, value in super().deciding_knobs().items() if name != "encoder"}
-        return {**own, "encoder": dict(self.encoder.deciding_knobs())}
-
-    def preprocessing_bytes(self) -> Iterable[bytes]:
-        return self.encoder.preprocessing_bytes()
+        return {**super().deciding_knobs(), "encoder": dict(self.encoder.deciding_knobs())}
 
 
 def _mean(features: LocalFeatures) -> Tensor:

@@ -114,10 +114,8 @@ class Transformer(TextEncoder):
     """A pretrained text encoder's last states, special tokens included: MiniLM, BERT, RoBERTa, MPNet, ModernBERT.
 
     `model` is minilm (from its package), the folder of a Hugging Face model, or a name on the hub. `dim` adds a linear
-    projection. A text of more than `max_length` tokens loses the rest.
-
-    A built encoder's config holds `backbone_config`, so that it can be rebuilt without the model's files; its tokenizer
-    then comes from `load_preprocessing`.
+    projection. A text of more than `max_length` tokens loses the rest. An encoder that is rebuilt from its config gets
+    its tokenizer from `load_preprocessing`.
     """
 
     def __init__(
@@ -186,13 +184,9 @@ class Transformer(TextEncoder):
         # Without them transformers makes a tokenizer that knows no word, and says nothing.
         if not any((folder / name).is_file() for name in TOKENIZER_FILES):
             raise SourceError(f"No tokenizer in {folder}: expected one of {', '.join(TOKENIZER_FILES)}.")
-        try:
-            tokenizer = backbones.transformers().AutoTokenizer.from_pretrained(
-                folder, local_files_only=True, trust_remote_code=False
-            )
-        except Exception as error:  # a damaged tokenizer raises almost anything
-            reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-            raise SourceError(f"No tokenizer can be read from {folder} ({reason}).") from error
+        opener = backbones.transformers().AutoTokenizer
+        with backbones.report_damage(f"The tokenizer in {folder}"):
+            tokenizer = opener.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         if len(tokenizer) > self.vocab_size:
             raise SourceError(
                 f"The tokenizer in {folder} has {len(tokenizer)} tokens, this model {self.vocab_size}. Give its own."

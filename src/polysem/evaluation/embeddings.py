@@ -78,7 +78,7 @@ def embed(
 
 def _embed(tower: Tower, items: Items[Any], batch_size: int, progress: Progress) -> tuple[Tensor, ...]:
     """The vectors and, of a model that classifies, the class probabilities."""
-    forward = embedding.vectors if tower.sets.labels is None else embedding.vectors_and_probabilities
+    forward = embedding.embed_vectors if tower.sets.labels is None else embedding.embed_both
     return embedding.embed(tower, items, batch_size, forward, progress=progress)
 
 

@@ -93,15 +93,10 @@ def _join_towers(side: str, towers: Sequence[Tower]) -> Tower:
     made = first.encoder.fingerprint()
     for place, tower in enumerate(towers, 1):
         if tower.project is not None or tower.pool is not None:
-            raise InputError(
-                f"Model {place} projects or pools its {side} features before its sets read them. Join models with a "
-                "set predictor alone there, such as 'attention_pooling'."
-            )
+            raise InputError(f"Model {place} projects or pools its {side} features. Join models with sets alone there.")
         if tower.sets.dim != first.sets.dim:
-            raise InputError(
-                f"Model {place} has {side} vectors of width {tower.sets.dim}, the first of {first.sets.dim}: a set has "
-                "vectors of one width. Train them with the same dim."
-            )
+            dims = f"{tower.sets.dim}, the first of {first.sets.dim}"
+            raise InputError(f"Model {place} has {side} vectors of width {dims}. Train them with the same dim.")
         if tower.encoder.fingerprint() != made:
             raise InputError(
                 f"Model {place} has another {side} encoder than the first: other weights, or seen at another size. "

@@ -30,17 +30,17 @@ Forward = Callable[[Tower, Inputs], tuple[ModelOutput, ...]]
 """What to compute of a batch: tensors or lists with a row for each item."""
 
 
-def vectors(tower: Tower, inputs: Inputs) -> tuple[Tensor, ...]:
+def embed_vectors(tower: Tower, inputs: Inputs) -> tuple[Tensor]:
     """(B, K, D): the items' sets."""
     return (tower(inputs).vectors,)
 
 
-def probabilities(tower: Tower, inputs: Inputs) -> tuple[Tensor, ...]:
+def embed_probabilities(tower: Tower, inputs: Inputs) -> tuple[Tensor, ...]:
     """(B, C): how probable each class is."""
-    return vectors_and_probabilities(tower, inputs)[1:]
+    return embed_both(tower, inputs)[1:]
 
 
-def vectors_and_probabilities(tower: Tower, inputs: Inputs) -> tuple[Tensor, ...]:
+def embed_both(tower: Tower, inputs: Inputs) -> tuple[Tensor, ...]:
     """(B, K, D) and (B, C), in one pass."""
     prediction = tower(inputs)
     if prediction.logits is None:
@@ -55,7 +55,7 @@ def embed(
     tower: Tower,
     items: Items[Any],
     batch_size: int,
-    forward: Forward = vectors,
+    forward: Forward = embed_vectors,
     *,
     block: int | None = None,
     progress: Progress | None = None,
@@ -64,8 +64,6 @@ def embed(
     """Embed items in batches, in evaluation mode and without gradients.
 
     Args:
-        tower: one side of a model.
-        items: what to embed.
         batch_size: images, features or texts in memory together; videos are fewer by the frames they have.
         forward: what to compute of a batch.
         block: cut batches of pixels into blocks of so many and encode each on a thread, on the CPU.
@@ -129,7 +127,7 @@ def embed(
     return tuple(c[rows] if isinstance(c, Tensor) else [c[row] for row in rows] for c in columns)
 
 
-def embed_batch(tower: Tower, inputs: Inputs, forward: Forward = vectors) -> tuple[Any, ...]:
+def embed_batch(tower: Tower, inputs: Inputs, forward: Forward = embed_vectors) -> tuple[Any, ...]:
     """What `forward` gives of one batch of a tower's inputs, on the CPU, in evaluation mode and without gradients."""
     training = tower.training
     tower.eval()

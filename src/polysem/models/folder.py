@@ -39,9 +39,7 @@ def save(model: Model, path: Path, card: Mapping[str, Any], small: bool = False)
     """Write a model folder: first aside, then moved into place, the config last. small: see `Model.save`."""
     taken = [name for name in (WEIGHTS, PREPROCESSING, CARD) if (path / name).exists()]
     if taken and not _is_ours(path):
-        raise ModelFolderError(
-            f"{path} holds files of yours that a model would replace: {', '.join(taken)}. Give another folder."
-        )
+        raise ModelFolderError(f"{path} holds files of yours: {', '.join(taken)}. Give the model another folder.")
     lent = _find_package_tensors(model) if small else {}
     left_out = {name for names in lent.values() for name in names}
     model = _round_to_half(model, left_out) if small else model
@@ -58,7 +56,7 @@ def save(model: Model, path: Path, card: Mapping[str, Any], small: bool = False)
     try:
         path.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=".saving-", dir=path))
-        state = unshared(model.state_dict())
+        state = drop_aliases(model.state_dict())
         if small:
             state = {name: tensor for name, tensor in state.items() if name not in left_out}
             state = {name: tensor.half() if tensor.is_floating_point() else tensor for name, tensor in state.items()}
@@ -113,8 +111,6 @@ def load(path: str | Path) -> Model:
             tower.encoder.load_preprocessing(folder / PREPROCESSING / side)
     try:
         weights = load_file(folder / WEIGHTS)
-    except FileNotFoundError:
-        raise ModelFolderError(f"{folder / WEIGHTS} is missing. Copy the model folder again.") from None
     except (OSError, SafetensorError) as error:
         raise ModelFolderError(f"{folder / WEIGHTS} cannot be read ({error}). Copy the model folder again.") from None
     if model.text.sets is model.image.sets:
@@ -146,29 +142,27 @@ def read_config(folder: Path) -> dict[str, Any]:
         described = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ModelFolderError(
-            f"{folder} holds no model: there is no {CONFIG}. Give the --out folder of a finished `polysem train`."
+            f"{folder} holds no model: there is no {CONFIG}. Give the folder of a trained one."
         ) from None
     except (OSError, ValueError) as error:
         raise ModelFolderError(f"{folder / CONFIG} cannot be read ({error}). Copy the model folder again.") from None
     if not isinstance(described, dict) or not isinstance(described.get("model"), dict):
         raise ModelFolderError(f"{folder / CONFIG} does not describe a polysem model. Give the folder of one.")
     if described.get("format", 0) > FORMAT:
-        raise ModelFolderError(
-            f"{folder} was written by polysem {described.get('polysem_version')}, this is {__version__}. "
-            "Update: pip install -U polysem"
-        )
+        newer = described.get("polysem_version")
+        raise ModelFolderError(f"{folder} was written by polysem {newer}, this is {__version__}: update polysem.")
     return cast(dict[str, Any], described)
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether a model or a run of polysem lies here."""
+    """Whether the folder holds a model or a run of polysem."""
     try:
         return (path / "run.json").is_file() or bool(read_config(path))
     except ModelFolderError:
         return any(path.glob(".saving-*"))  # a save that was cut short
 
 
-def unshared(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def drop_aliases(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Every tensor once, contiguous: safetensors stores no aliases."""
     first: dict[tuple[int, int], str] = {}
     return {
@@ -185,16 +179,14 @@ def _round_to_half(model: Model, left_out: Set[str]) -> Model:
         if name not in left_out and tensor.is_floating_point():
             half = tensor.half()
             if not torch.isfinite(half).all():
-                raise InputError(
-                    f"{name} holds numbers beyond float16 (up to {tensor.abs().max():.3g}, it ends at 65504). "
-                    "Save the model as it is."
-                )
+                largest = float(tensor.abs().max())
+                raise InputError(f"{name} holds {largest:.3g}, beyond float16's 65504. Save the model without small.")
             tensor.copy_(half)
     return copied
 
 
 def _find_package_tensors(model: Model) -> dict[str, set[str]]:
-    """By side, the names of an encoder's tensors that are still those of its weights package."""
+    """The names of the tensors of each side's encoder that are still those of its weights package."""
     found = {}
     for side, tower in (("image", model.image), ("text", model.text)):
         config = tower.encoder.config

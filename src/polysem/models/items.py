@@ -168,12 +168,7 @@ class TokenItems(Items[list[int]]):
 
 
 def image_items(encoder: Encoder, images: Any) -> Items[Any]:
-    """Images as a user gives them.
-
-    Args:
-        encoder: of the tower that takes them.
-        images: a list of paths or PIL images; of (tokens, dim) arrays of features; or `LocalFeatures`.
-    """
+    """Images as a user gives them: a list of paths or PIL images; of (tokens, dim) arrays; or `LocalFeatures`."""
     if isinstance(images, LocalFeatures):
         return BatchItems(images)
     _check_list(images, "images")
@@ -183,12 +178,9 @@ def image_items(encoder: Encoder, images: Any) -> Items[Any]:
 
 
 def text_items(encoder: Encoder, texts: Any, *, by_length: bool = True) -> Items[Any]:
-    """Texts as a user gives them.
+    """Texts as a user gives them: a list of sentences or of lists of token ids; `Tokens`; or `LocalFeatures`.
 
-    Args:
-        encoder: of the tower that takes them.
-        texts: a list of sentences or of lists of token ids; `Tokens`; or `LocalFeatures`.
-        by_length: batch texts of like length together.
+    by_length: batch texts of like length together.
     """
     if isinstance(texts, LocalFeatures):
         return BatchItems(texts)

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from polysem.encoders.base import Encoder, hash_state
 from polysem.models import folder
-from polysem.models.embedding import embed, encode_mixed, probabilities
+from polysem.models.embedding import embed, embed_probabilities, encode_mixed
 from polysem.models.items import image_items, text_items
-from polysem.models.tower import Hidden, Inputs, Tower
+from polysem.models.tower import HiddenTokens, Inputs, Tower
 from polysem.progress import Progress
 from polysem.registry import Part
 from polysem.sets import SetPrediction
@@ -77,7 +77,7 @@ class Model(nn.Module):
         images: Inputs,
         texts: Inputs,
         keep: tuple[Tensor | None, Tensor | None] = (None, None),
-        hidden: tuple[Hidden | None, Hidden | None] = (None, None),
+        hidden: tuple[HiddenTokens | None, HiddenTokens | None] = (None, None),
     ) -> tuple[SetPrediction, SetPrediction]:
         return self.image(images, keep[0], hidden[0]), self.text(texts, keep[1], hidden[1])
 
@@ -128,12 +128,12 @@ class Model(nn.Module):
     def classify_images(self, images: Any, *, batch_size: int = 32, progress: Progress | None = None) -> Tensor:
         """(items, classes): how probable each of `labels` is. images: as `encode_images` takes them."""
         items = image_items(self.image.encoder, images)
-        return cast(Tensor, embed(self.image, items, batch_size, probabilities, progress=progress)[0])
+        return cast(Tensor, embed(self.image, items, batch_size, embed_probabilities, progress=progress)[0])
 
     def classify_texts(self, texts: Any, *, batch_size: int = 128, progress: Progress | None = None) -> Tensor:
         """(texts, classes): how probable each of `labels` is. texts: as `encode_texts` takes them."""
         items = text_items(self.text.encoder, texts)
-        return cast(Tensor, embed(self.text, items, batch_size, probabilities, progress=progress)[0])
+        return cast(Tensor, embed(self.text, items, batch_size, embed_probabilities, progress=progress)[0])
 
     def fingerprint(self) -> str:
         """sha256 of all that decides an embedding: weights, knobs and preprocessing of both towers, and the similarity.

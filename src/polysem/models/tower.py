@@ -24,14 +24,14 @@ Inputs = Tensor | Tokens | LocalFeatures
 
 
 @dataclass(frozen=True, eq=False)
-class Hidden:
+class HiddenTokens:
     """Tokens that the set predictor may not see. tokens: (B, N) bool. vector: (D,), what stands in their place."""
 
     tokens: Tensor
     vector: Tensor
 
-    def rows(self, rows: slice) -> Hidden:
-        return Hidden(self.tokens[rows], self.vector)
+    def rows(self, rows: slice) -> HiddenTokens:
+        return HiddenTokens(self.tokens[rows], self.vector)
 
 
 class Tower(nn.Module):
@@ -64,21 +64,21 @@ class Tower(nn.Module):
             "sets": self.sets.config,
         }
 
-    def forward(self, inputs: Inputs, keep: Tensor | None = None, hidden: Hidden | None = None) -> SetPrediction:
+    def forward(self, inputs: Inputs, keep: Tensor | None = None, hidden: HiddenTokens | None = None) -> SetPrediction:
         return self.embed(*self.encode(inputs, keep, hidden))
 
     def encode(
-        self, inputs: Inputs, keep: Tensor | None = None, hidden: Hidden | None = None
+        self, inputs: Inputs, keep: Tensor | None = None, hidden: HiddenTokens | None = None
     ) -> tuple[LocalFeatures, LocalFeatures]:
         """The local features before and after the projection. keep: (B, N), False for tokens that size augmentation
         drops, as early as there are tokens to drop: batch norm must not see them. hidden: tokens whose projection is
         replaced, for a set predictor that learns to guess them."""
-        if not isinstance(inputs, LocalFeatures):
-            encoded = _drop_tokens(self.encoder(inputs), keep)
-        else:
-            encoded = _drop_tokens(inputs, keep)
-            if self.encoder.takes == "features":  # else they are what the encoder made earlier
-                encoded = self.encoder(encoded)
+        # Features given to an encoder of something else are what it made of its input earlier.
+        encoded = inputs if isinstance(inputs, LocalFeatures) else self.encoder(inputs)
+        if keep is not None:
+            encoded = LocalFeatures(encoded.values, encoded.mask & keep, encoded.summary)
+        if self.encoder.takes == "features":
+            encoded = self.encoder(encoded)
         projected = encoded if self.project is None else self.project(encoded)
         if hidden is not None:
             values = projected.values.where(~hidden.tokens[..., None], hidden.vector.to(projected.values))
@@ -104,9 +104,9 @@ class Tower(nn.Module):
         return any(part.reads_padding for part in self.modules() if isinstance(part, Part))
 
     def _embed(self, encoded: LocalFeatures, projected: LocalFeatures) -> SetPrediction:
-        summary = projected.summary if self.pool is None else self.pool(projected)
-        if not self.sets.needs_global:
-            summary = None
+        summary = None
+        if self.sets.needs_global:
+            summary = projected.summary if self.pool is None else self.pool(projected)
         prediction: SetPrediction = self.sets(projected if self.reads == "projected" else encoded, summary)
         return prediction
 
@@ -120,10 +120,6 @@ class Tower(nn.Module):
             if params:
                 groups.append({"name": name, "params": params, "lr": lr, "weight_decay": weight_decay})
         return groups
-
-
-def _drop_tokens(features: LocalFeatures, keep: Tensor | None) -> LocalFeatures:
-    return features if keep is None else LocalFeatures(features.values, features.mask & keep, features.summary)
 
 
 GROUPS = 4

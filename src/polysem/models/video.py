@@ -41,26 +41,18 @@ def embed_with_frames(tower: Tower, inputs: Inputs, most: int = MOST) -> tuple[T
     """
     encoded, projected = tower.encode(inputs)
     vectors = tower.embed(encoded, projected).vectors
-    return vectors, [frame_sets(tower, _item(encoded, row), _item(projected, row), most) for row in range(len(vectors))]
+    frames = [
+        tower.embed(*(_split_frames(features, row, most) for features in (encoded, projected))).vectors
+        for row in range(len(vectors))
+    ]
+    return vectors, frames
 
 
-def frame_sets(tower: Tower, encoded: LocalFeatures, projected: LocalFeatures, most: int = MOST) -> Tensor:
-    """(m, K, D) of one item without padding, from its local features before and after the projection."""
-    rows = torch.from_numpy(choose_frames(projected.values.shape[1], most)).to(projected.values.device)
-    return tower.embed(_alone(encoded, rows), _alone(projected, rows)).vectors
-
-
-def _item(features: LocalFeatures, row: int) -> LocalFeatures:
-    """One item of a batch without its padding."""
-    real = features.mask[row]
-    summary = None if features.summary is None else features.summary[row : row + 1]
-    return LocalFeatures(features.values[row : row + 1, real], real[real][None], summary)
-
-
-def _alone(item: LocalFeatures, frames: Tensor) -> LocalFeatures:
-    """An item's frames, a token each, as a batch of items with one frame."""
-    values = item.values[0, frames, None]
-    summary = None if item.summary is None else item.summary.expand(len(frames), -1)
+def _split_frames(features: LocalFeatures, row: int, most: int) -> LocalFeatures:
+    """One item's frames, a token each, as a batch of items with one frame."""
+    real = features.values[row, features.mask[row]]
+    values = real[torch.from_numpy(choose_frames(len(real), most)).to(real.device), None]
+    summary = None if features.summary is None else features.summary[row].expand(len(values), -1)
     return LocalFeatures(values, torch.ones(values.shape[:2], dtype=torch.bool, device=values.device), summary)
 
 
@@ -104,7 +96,7 @@ def find_moment(curve: NDArray[np.floating] | Sequence[float], duration: float |
     """The moment of a video whose frames, at even distances over `duration` seconds, have these scores.
 
     The best frame (of equal ones the first), and its neighbours on both sides while they score at least two thirds of
-    the way from the lowest frame to it, so that it hangs on no scale. A flat curve is all moment.
+    the way from the lowest frame to it, whatever their scale. A flat curve is all moment.
     """
     scores = np.asarray(curve, np.float64)
     if scores.ndim != 1 or not len(scores) or not np.isfinite(scores).all():
@@ -121,7 +113,7 @@ def find_moment(curve: NDArray[np.floating] | Sequence[float], duration: float |
 
 
 def valid_duration(duration: object) -> float | None:
-    """A length in seconds, None if this is none: it may come from anybody's metadata."""
+    """A length in seconds; None if this is not one, as it may come from anybody's metadata."""
     if isinstance(duration, bool) or not isinstance(duration, (int, float)) or not np.isfinite(duration):
         return None
     return float(duration) if duration > 0 else None

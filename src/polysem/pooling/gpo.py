@@ -114,7 +114,7 @@ class GRUGenerator(nn.Module):
         x = self.positions(lengths, padded, ranked).to(self.score.weight)
         if masked_ops.is_tracing():
             return cast(Tensor, self.score(fast_gru.run_padded(self.gru, x, lengths)[0]))
-        if fast_gru.suits(self.gru, x):
+        if fast_gru.can_run(self.gru, x):
             packing = fast_gru.Packing(lengths)
             cells = packing.cells(padded)
             rows, _ = fast_gru.run(self.gru, x.flatten(0, 1).index_select(0, cells), packing)

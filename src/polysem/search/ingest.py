@@ -21,7 +21,7 @@ from polysem.data.video import is_video
 from polysem.errors import InputError, PolysemError
 from polysem.malloc_tuning import keep_freed_memory
 from polysem.models import Model
-from polysem.models.embedding import embed, vectors
+from polysem.models.embedding import embed, embed_vectors
 from polysem.models.items import FeatureItems, ImageItems, Items, StoredItems, open_store
 from polysem.models.tower import Inputs, Tower
 from polysem.models.video import embed_with_frames, has_frames
@@ -181,7 +181,7 @@ class CollectionEncoder:
             self._model.image,
             items,
             max(_BATCH, 2 * items.images_per_item),
-            _embed_with_frames if self._frames else vectors,
+            _embed_with_frames if self._frames else embed_vectors,
             block=None if self._frames else _BLOCK,
             on_skip=skip,
         )

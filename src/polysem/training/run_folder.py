@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from polysem import atomic_write
 from polysem.errors import InputError, PolysemError
 from polysem.models import Model
-from polysem.models.folder import unshared
+from polysem.models.folder import drop_aliases
 
 RUN, RECIPE, METRICS = "run.json", "recipe.yaml", "metrics.jsonl"
 _WEIGHTS, _STATE = "state.safetensors", "state.json"
@@ -181,7 +181,7 @@ class Checkpoints:
             self.folder.mkdir(parents=True, exist_ok=True)
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()
-            save_file(unshared(tensors), partial / _WEIGHTS)
+            save_file(drop_aliases(tensors), partial / _WEIGHTS)
             (partial / _STATE).write_text(json.dumps(state), encoding="utf-8")
             for path in (partial / _WEIGHTS, partial / _STATE, partial):
                 atomic_write.sync(path)
@@ -238,7 +238,7 @@ def restore_tensors(
     heads: nn.Module | None = None,
 ) -> None:
     """Put the tensors of a checkpoint back where `collect_tensors` took them from."""
-    expected = unshared(_trained_state(model, frozen)).keys()
+    expected = drop_aliases(_trained_state(model, frozen)).keys()
     state = {name.removeprefix("model/"): tensor for name, tensor in tensors.items() if name.startswith("model/")}
     if expected != state.keys():
         odd = sorted(expected ^ state.keys())

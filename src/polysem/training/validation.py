@@ -15,7 +15,7 @@ from polysem.evaluation.protocols import ModelScores
 from polysem.evaluation.protocols.labels import LabelsProtocol
 from polysem.evaluation.score_matrix import ScoreMatrix
 from polysem.models import Model
-from polysem.models.embedding import embed, vectors, vectors_and_probabilities
+from polysem.models.embedding import embed, embed_both, embed_vectors
 from polysem.models.items import Items
 from polysem.training.monitoring.diagnosis import circular_variance
 
@@ -33,7 +33,7 @@ def validate(
         owners: the image of each caption.
         labelled: the items, of a run that learns their labels.
     """
-    forward = vectors_and_probabilities if labelled is not None else vectors
+    forward = embed_both if labelled is not None else embed_vectors
     pictures, *image_classes = embed(model.image, images, BATCH, forward)
     captions, *text_classes = embed(model.text, texts, BATCH, forward)
     with torch.inference_mode():

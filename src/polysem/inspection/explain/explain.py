@@ -31,7 +31,7 @@ from polysem.inspection.explain.explanation import (
 )
 from polysem.inspection.token_boxes import TokenBoxes, locate_regions, locate_tokens
 from polysem.models import Model, load
-from polysem.models.embedding import embed_batch, probabilities
+from polysem.models.embedding import embed_batch, embed_probabilities
 from polysem.models.items import image_items
 from polysem.models.tower import Inputs, Tower
 from polysem.models.video import Moment, embed_with_frames, find_moment, format_time, has_frames
@@ -135,7 +135,7 @@ def explain(
 def _predict_labels(model: Model, batch: Inputs, caption: str) -> dict[str, tuple[LabelProbability, ...]]:
     if not model.labels:
         return {}
-    rows = {"image": embed_batch(model.image, batch, probabilities)[0], "text": model.classify_texts([caption])}
+    rows = {"image": embed_batch(model.image, batch, embed_probabilities)[0], "text": model.classify_texts([caption])}
     result = {}
     for side, (row,) in rows.items():
         best = row.float().topk(min(LABELS, len(model.labels)))

@@ -35,7 +35,7 @@ def import_checkpoint(
     tokenizer: a folder with BERT's tokenizer, for the same.
     variant: "paper" leaves padding out, so that an embedding is a function of its item alone; it equals the released
     code on unpadded batches. "official" lets padding in where the released code does, and equals it on any batch.
-    bert_heads: attention heads of a BERT whose width is no multiple of 64; the file does not tell.
+    bert_heads: attention heads of a BERT whose width is not a multiple of 64; the file does not tell.
 
     The label-wise model takes each region's features followed by the five numbers of its box, (regions, dim + 5).
     """

@@ -38,9 +38,7 @@ class CheckpointTensors(dict[str, Tensor]):
             )
         shape = tuple(self[name].shape)
         if len(shape) != axes:
-            raise ImportedCheckpointError(
-                f"{self.where}: the tensor {name!r} has shape {shape}, expected {axes} axes. Get the file again."
-            )
+            raise ImportedCheckpointError(f"{self.where}: the tensor {name!r} has shape {shape}, expected {axes} axes.")
         return shape
 
     def under(self, prefix: str) -> CheckpointTensors:
@@ -127,9 +125,7 @@ class ReleasedCheckpoint:
     def check_width(self, image: int, text: int) -> None:
         """Raise unless both sides have the same width."""
         if image != text:
-            raise ImportedCheckpointError(
-                f"{self.file}: the image side has width {image}, the text side {text}. Get the file again."
-            )
+            raise ImportedCheckpointError(f"{self.file}: the image side has width {image}, the text side {text}.")
 
 
 def read(path: Path, source: str, variant: Variant = "paper", bert_heads: int | None = None) -> ReleasedCheckpoint:

@@ -142,7 +142,7 @@ def _bert_config(bert: CheckpointTensors, heads: int | None) -> dict[str, Any]:
     heads = heads or width // 64
     if heads < 1 or width % heads:
         raise ImportedCheckpointError(
-            f"{bert.where}: a BERT of width {width} cannot have {heads} heads. Give a divisor of it."
+            f"{bert.where}: a BERT of width {width} cannot have {heads} heads. Give a divisor."
         )
     return {
         "model_type": "bert",
@@ -162,26 +162,21 @@ def _bert_config(bert: CheckpointTensors, heads: int | None) -> dict[str, Any]:
 # ----------------------------------------------------------------------------------------------------------------- DivE
 
 # Options that build another model than ours. Those that only matter in training are not here.
+_DIVE_ON = (
+    "gpo_rnn",
+    "gpo_1x1",
+    "spm_pre_norm",
+    "spm_last_ln",
+    "spm_residual",
+    "spm_residual_norm",
+    "img_res_first_fc",
+)
+_DIVE_OFF = ("use_bert", "query_slot", "txt_pooling_fc", "spm_post_norm", "spm_residual_fc")
+_DIVE_OFF_IMAGE = ("img_res_last_fc", "img_res_first_pool", "img_res_last_pool")
 _DIVE_EXPECTED = {
-    "arch": "slot",
-    "use_bert": False,
-    "gpo_rnn": True,
-    "gpo_1x1": True,
-    "spm_pre_norm": True,
-    "spm_post_norm": False,
-    "spm_activation": "gelu",
-    "spm_last_ln": True,
-    "spm_residual": True,
-    "spm_residual_norm": True,
-    "spm_residual_fc": False,
-    "query_slot": False,
-    "txt_pooling": "rnn",
-    "txt_pooling_fc": False,
-    "img_res_first_fc": True,
-    "img_res_last_fc": False,
-    "img_res_first_pool": False,
-    "img_res_last_pool": False,
-    "denominator": 2.0,
+    **{"arch": "slot", "spm_activation": "gelu", "txt_pooling": "rnn", "denominator": 2.0},
+    **dict.fromkeys(_DIVE_ON, True),
+    **dict.fromkeys(_DIVE_OFF + _DIVE_OFF_IMAGE, False),
 }
 _DIVE_HEADS = 4  # written into the released code
 _SIMILARITIES = {"smooth_chamfer": "smooth_chamfer", "chamfer": "chamfer", "max": "mil"}
@@ -299,17 +294,13 @@ def plan_labelwise(checkpoint: ReleasedCheckpoint) -> ImportPlan:
             why for prefixes, why in _LABELWISE_UNUSED.items() if any(n.startswith(prefixes) for n in shared)
         ),
     )
-    positions = text.sizes("position_embeddings.weight", 2)[1]
+    text.sizes("position_embeddings.weight", 2)
     first = text["position_embeddings.weight"][0]
     text_tower = ImportedTower(
-        {
-            "encoder": _bigru(checkpoint, words, width),
-            "project": {**linear, "input_dim": width},
-            "sets": "shared",
-        },
+        {"encoder": _bigru(checkpoint, words, width), "project": {**linear, "input_dim": width}, "sets": "shared"},
         {
             "encoder": words,
-            "project": {"fc.weight": torch.eye(positions) / 2, "fc.bias": _POSITION_WEIGHT * first / 2},
+            "project": {"fc.weight": torch.eye(len(first)) / 2, "fc.bias": _POSITION_WEIGHT * first / 2},
         },
         dropped=("all position embeddings but the first, which the released code never reads",),
     )

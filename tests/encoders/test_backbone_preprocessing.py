@@ -41,7 +41,7 @@ def test_another_picture_size_interpolates_the_positions(build, family):
 
 
 def test_pictures_that_do_not_divide_into_patches_are_refused(build):
-    with pytest.raises(PolysemError, match="no multiple of the patch size 8"):
+    with pytest.raises(PolysemError, match="not a multiple of the patch size 8"):
         build("vit", image_size=36)
 
 

@@ -163,7 +163,7 @@ class _Direction:
             start, before = start + size, self.states[rows]
 
     def gradients(self, of_states: Tensor | None, of_last: Tensor | None) -> tuple[Tensor, ...]:
-        """The gradients of x, the weights and the biases, from those of the states (M, hidden) and of each text's last."""
+        """The gradients of x, the weights and the biases, given those of the states (M, hidden) and of the last."""
         hidden = self.hidden
         # The gates' gradients side by side: n as x sees it, r, z, n as h sees it.
         columns = torch.empty(len(self.x), 4 * hidden)

@@ -30,6 +30,10 @@ class PixelEncoder(Encoder):
     pictures_per_item: int = 1
     """How many pictures an input holds: a bound on items in memory is divided by this."""
 
+    @property
+    @abstractmethod
+    def tokens_per_item(self) -> int: ...
+
     @abstractmethod
     def read(self, path: Path, generator: torch.Generator | None = None) -> Tensor:
         """The input made of a file. generator: draws an augmentation, for training."""

@@ -27,12 +27,12 @@ def run(tasks: Sequence[Callable[[], None]], device: torch.device) -> None:
         return
     inference = torch.is_inference_mode_enabled()
 
-    def isolated(task: Callable[[], None]) -> None:
+    def run_task(task: Callable[[], None]) -> None:
         # Gradient and inference mode belong to a thread: a worker has to be told the caller's.
         with torch.inference_mode(inference), torch.no_grad():
             task()
 
-    futures = [pool.submit(isolated, task) for task in tasks]
+    futures = [pool.submit(run_task, task) for task in tasks]
     wait(futures)
     for future in futures:
         future.result()

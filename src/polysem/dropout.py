@@ -82,7 +82,7 @@ def _scale_kept(values: Tensor, keep: Tensor, scale: float, draw: Any = None) ->
     result = torch.empty_like(values)
     flat = [tensor.view(-1) for tensor in (values, keep, result)]
 
-    def blocks(numbers: range) -> None:
+    def fill(numbers: range) -> None:
         for number in numbers:
             inputs, kept, outputs = (tensor[number * _BLOCK : (number + 1) * _BLOCK] for tensor in flat)
             if draw is not None:
@@ -91,7 +91,6 @@ def _scale_kept(values: Tensor, keep: Tensor, scale: float, draw: Any = None) ->
 
     count = -(-values.numel() // _BLOCK)
     share = -(-count // cpu_blocks.count(values.device)) or 1
-    cpu_blocks.run(
-        [partial(blocks, range(start, min(start + share, count))) for start in range(0, count, share)], values.device
-    )
+    parts = [range(start, min(start + share, count)) for start in range(0, count, share)]
+    cpu_blocks.run([partial(fill, part) for part in parts], values.device)
     return result

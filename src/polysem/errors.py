@@ -6,14 +6,11 @@ import errno
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-_FULL = "The disk is full: free some space"
-_FORBIDDEN = "Choose a folder you may write to, or change its permissions"
 _REMEDIES = {
-    errno.ENOSPC: _FULL,
-    errno.EDQUOT: _FULL,
-    errno.EACCES: _FORBIDDEN,
-    errno.EPERM: _FORBIDDEN,
-    errno.EROFS: _FORBIDDEN,
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "The disk is full: free some space"),
+    **dict.fromkeys(
+        (errno.EACCES, errno.EPERM, errno.EROFS), "Choose a folder you may write to, or change its permissions"
+    ),
     errno.EFBIG: "Files may not grow that large here: raise the limit (`ulimit -f`)",
     errno.EMFILE: "Too many files are open: raise the limit (`ulimit -n`)",
 }
@@ -48,7 +45,7 @@ def unknown(kind: str, given: str, known: Iterable[str]) -> UnknownNameError:
 
 
 def kind(value: object) -> str:
-    """What was given, for a message: "float32 of shape (3, 4)", or the type of something that is no tensor."""
+    """What was given, for a message: "float32 of shape (3, 4)", or the type where it is not a tensor."""
     dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", None)
     if dtype is None or shape is None:
         return type(value).__name__

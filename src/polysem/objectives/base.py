@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from polysem._deprecated import renamed_attribute
 from polysem.errors import InputError, NonFiniteError, kind
 from polysem.features import require_float
 from polysem.registry import Part, Registry
@@ -124,6 +125,7 @@ class LabelObjective(Part):
 
     collapse: ClassVar[Collapse | None] = "labels"
     masked_weight: float = 0.0
+    hidden_weight = renamed_attribute("hidden_weight", "masked_weight")
 
     def set_epoch(self, epoch: int) -> None:
         """Label objectives have no schedule."""

@@ -202,8 +202,8 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456
 
 def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
     keys = [loader.construct_object(key) for key, _ in node.value]
-    for number, key in enumerate(keys):
-        if key in keys[:number]:
+    for key in keys:
+        if keys.count(key) > 1:
             raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", node.start_mark)
     return dict(loader.construct_mapping(node, deep=True))
 

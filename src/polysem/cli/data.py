@@ -89,13 +89,13 @@ def show_command(
     """Print what a collection holds and write a contact sheet of some of its pictures with their captions."""
     from polysem.data import open_collection
     from polysem.data.check import compute_statistics
-    from polysem.data.contact_sheet import contact_sheet
+    from polysem.data.contact_sheet import write_contact_sheet
 
     collection = open_collection(path, **_options(images, repair_bytes))
     if split is not None:
         collection = collection.split(split)
     figures = compute_statistics(collection)
-    sheet = contact_sheet(collection, out, count, seed=seed) if collection.kind == "image" else None
+    sheet = write_contact_sheet(collection, out, count, seed=seed) if collection.kind == "image" else None
     if as_json:
         print_json({**asdict(figures), "contact_sheet": sheet and str(sheet)})
         return

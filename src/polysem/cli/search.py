@@ -112,7 +112,7 @@ def show_results(results: SearchResults) -> None:
 def _draw_sheet(results: SearchResults, out: Path) -> None:
     """The pictures found on one sheet, best first; of videos the frame at the moment."""
     from polysem.data.collection import Collection, Item, Media
-    from polysem.data.contact_sheet import contact_sheet
+    from polysem.data.contact_sheet import write_contact_sheet
 
     items, times = [], {}
     for result in results:
@@ -126,7 +126,7 @@ def _draw_sheet(results: SearchResults, out: Path) -> None:
     if not items:
         raise InputError("There are no pictures among the results for --sheet to show.")
     try:
-        contact_sheet(Collection("results", "image", items), out, count=len(items), times=times)
+        write_contact_sheet(Collection("results", "image", items), out, count=len(items), times=times)
     except OSError as error:
         raise InputError(f"--sheet {out}: cannot be written ({error.strerror or error}).") from None
 

@@ -16,7 +16,7 @@ def item_rng(seed: int, epoch: int, item: str) -> Rng:
     return np.random.default_rng([seed, epoch, zlib.crc32(item.encode())])
 
 
-def region_drop(count: int, rng: Rng, rate: float = 0.2) -> np.ndarray:
+def drop_regions(count: int, rng: Rng, rate: float = 0.2) -> np.ndarray:
     """Indices of the regions to keep: each with probability 1 - rate, on its own.
 
     The released code can drop them all; here the one with the largest draw stays, because an item is never empty.
@@ -26,14 +26,14 @@ def region_drop(count: int, rng: Rng, rate: float = 0.2) -> np.ndarray:
     return kept if len(kept) else np.array([int(draws.argmax())])
 
 
-def grid_drop(count: int, rng: Rng, rate: float = 0.2) -> np.ndarray:
+def drop_grid_cells(count: int, rng: Rng, rate: float = 0.2) -> np.ndarray:
     """Indices of the grid cells to keep. The rate itself is drawn: with u ~ U(0, 1), drop rate * u of the cells, or
     none if u <= rate. The mean drop is therefore about 9.6 %, not 20 %."""
     u = rng.random()
-    return region_drop(count, rng, rate * u) if u > rate else np.arange(count)
+    return drop_regions(count, rng, rate * u) if u > rate else np.arange(count)
 
 
-def word_mask(
+def mask_words(
     words: Sequence[Sequence[int]],
     rng: Rng,
     mask_id: int,

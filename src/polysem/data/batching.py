@@ -96,14 +96,12 @@ class Batches:
             order = draws.permutation(np.flatnonzero(self.counts > taken))
             for images in np.array_split(order[: count * self.batch], count):
                 if number >= start:
-                    spans = [
-                        shuffled[self.first[i] + taken : min(self.first[i] + taken + self.per_visit, self.first[i + 1])]
-                        for i in images
-                    ]
-                    yield self.assemble(images, spans)
+                    starts = self.first[images] + taken
+                    ends = np.minimum(starts + self.per_visit, self.first[images + 1])
+                    yield self._assemble(images, [shuffled[a:b] for a, b in zip(starts, ends, strict=True)])
                 number += 1
 
-    def assemble(self, images: Places, spans: list[Places]) -> Batch:
+    def _assemble(self, images: Places, spans: list[Places]) -> Batch:
         """A batch of these images with these captions of each."""
         captions = np.concatenate(spans)
         rows = np.repeat(np.arange(len(images)), [len(span) for span in spans])

@@ -18,7 +18,7 @@ _CELL, _PICTURE, _MARGIN, _LINE = 320, 300, 10, 19
 _INK, _PAPER, _FAINT = "#222222", "#fbfaf7", "#8a8a8a"
 
 
-def contact_sheet(
+def write_contact_sheet(
     collection: Collection,
     out: Path,
     count: int = 12,

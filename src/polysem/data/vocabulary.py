@@ -6,7 +6,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Self
@@ -53,9 +52,8 @@ class Vocabulary:
 
     def __init__(self, entries: Sequence[str]) -> None:
         if tuple(entries[: len(_SPECIAL)]) != _SPECIAL:
-            raise InputError(
-                f"A vocabulary begins with {', '.join(_SPECIAL)}; got {', '.join(entries[:4]) or 'nothing'}."
-            )
+            given = ", ".join(entries[:4]) or "nothing"
+            raise InputError(f"A vocabulary begins with {', '.join(_SPECIAL)}; got {given}.")
         self.entries = tuple(entries)
         self._ids = {word: i for i, word in enumerate(self.entries)}
         if len(self._ids) != len(self.entries):
@@ -68,10 +66,8 @@ class Vocabulary:
         counts = Counter(word for caption in captions for word in tokenise(caption))
         kept = sorted((word for word, count in counts.items() if count >= min_count), key=lambda w: (-counts[w], w))
         if not kept:
-            raise InputError(
-                f"No word occurs {min_count} times or more in these captions ({len(counts)} different words). "
-                "Lower min_count, or check that captions were given."
-            )
+            few = f"No word occurs {min_count} times or more in these captions ({len(counts)} different words)"
+            raise InputError(f"{few}. Lower min_count, or check that captions were given.")
         return cls([*_SPECIAL, *(word for word in kept if word not in (*_SPECIAL, MASK)), *([MASK] if mask else [])])
 
     def __len__(self) -> int:
@@ -100,11 +96,8 @@ class Vocabulary:
 
     def save(self, path: Path) -> None:
         """Written whole or not at all."""
-        content = {
-            "word2idx": self._ids,
-            "idx2word": {str(i): word for i, word in enumerate(self.entries)},
-            "idx": len(self.entries),
-        }
+        words = {str(i): word for i, word in enumerate(self.entries)}
+        content = {"word2idx": self._ids, "idx2word": words, "idx": len(words)}
         atomic_write.write_text(path, json.dumps(content, ensure_ascii=False))
 
     @classmethod
@@ -119,19 +112,7 @@ class Vocabulary:
         return cls(sorted(ids, key=ids.__getitem__))
 
 
-@dataclass(frozen=True)
-class WordVectors:
-    """Vectors of a vocabulary: (words, dim) float32, zeros where a word is unknown. found: (words,) bool."""
-
-    vectors: np.ndarray
-    found: np.ndarray
-
-    @property
-    def dim(self) -> int:
-        return int(self.vectors.shape[1])
-
-
-def load_glove(vocabulary: Vocabulary, path: Path | None = None) -> WordVectors:
+def load_glove(vocabulary: Vocabulary, path: Path | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Load a vector for each word that GloVe knows.
 
     A word that is missing is tried again without - . ' and without what follows a /, as DivE's code does.
@@ -140,6 +121,9 @@ def load_glove(vocabulary: Vocabulary, path: Path | None = None) -> WordVectors:
         vocabulary: the words.
         path: a text file of "word v1 v2 …" lines (glove.6B.300d.txt); the installed package's 50 dimensions if not
             given.
+
+    Returns:
+        The vectors, (words, dim) float32 with zeros where a word is unknown, and which words are known, (words,) bool.
     """
     wanted: dict[str, list[int]] = {}
     for row, word in enumerate(vocabulary.entries):
@@ -156,7 +140,7 @@ def load_glove(vocabulary: Vocabulary, path: Path | None = None) -> WordVectors:
             exact = spelling == vocabulary.entries[row]
             if spelling in known and (exact or not found[row]):
                 vectors[row], found[row] = known[spelling], True
-    return WordVectors(vectors, found)
+    return vectors, found
 
 
 def _read_glove_package(wanted: dict[str, list[int]]) -> Iterator[tuple[str, np.ndarray]]:

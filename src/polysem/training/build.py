@@ -84,16 +84,16 @@ def label_matrix(collection: Collection, labels: Sequence[str]) -> Tensor:
 
 def _start_from_glove(encoder: BiGRU, vocabulary: Vocabulary, source: str) -> None:
     """Rows of known words from GloVe; the others keep their random start."""
-    words = load_glove(vocabulary, None if source == "package" else Path(source))
-    width = encoder.embedding.embedding_dim
-    if words.dim != width:
+    vectors, found = load_glove(vocabulary, None if source == "package" else Path(source))
+    dim, width = vectors.shape[1], encoder.embedding.embedding_dim
+    if dim != width:
         raise ConfigError(
-            f"data.glove={source} has {words.dim} dimensions, text.encoder.word_dim is {width}. "
-            f"Set text.encoder.word_dim={words.dim}, or give another GloVe file."
+            f"data.glove={source} has {dim} dimensions, text.encoder.word_dim is {width}. "
+            f"Set text.encoder.word_dim={dim}, or give another GloVe file."
         )
-    known = torch.from_numpy(words.found)
+    known = torch.from_numpy(found)
     with torch.no_grad():
-        encoder.embedding.weight[known] = torch.from_numpy(words.vectors)[known]
+        encoder.embedding.weight[known] = torch.from_numpy(vectors)[known]
 
 
 def _check_content(recipe: Recipe, train: Collection) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from polysem import distributed
-from polysem.data.augmentation import grid_drop, item_rng, region_drop, word_mask
+from polysem.data.augmentation import drop_grid_cells, item_rng, drop_regions, mask_words
 from polysem.data.batching import Batch, Batches, Places
 from polysem.data.collection import Collection
 from polysem.encoders import Tokens, caption_keys
@@ -80,14 +80,14 @@ class InputSource:
             words_of_texts = items.encoder.tokenize_words([items.load(place) for place in places.tolist()])
             knobs = items.encoder.mask_id, items.encoder.vocab_size, augment.rate, augment.protect_ends
             pairs = zip(places.tolist(), words_of_texts, strict=True)
-            return Tokens.from_lists([word_mask(words, self.rng(place, epoch), *knobs) for place, words in pairs])
+            return Tokens.from_lists([mask_words(words, self.rng(place, epoch), *knobs) for place, words in pairs])
         return items.batch(places.tolist())
 
     def keep(self, inputs: Inputs, places: Places, epoch: int) -> Tensor | None:
         """(B, N) bool: which tokens stay in this epoch; None if all."""
         if self.side.augment.drop == "none":
             return None
-        rule = region_drop if self.side.augment.drop == "region" else grid_drop
+        rule = drop_regions if self.side.augment.drop == "region" else drop_grid_cells
         if isinstance(self.items, ImageItems):
             lengths = [self.items.encoder.tokens_per_item] * len(places)
         else:

@@ -234,7 +234,7 @@ def test_an_id_is_stored_once(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_store_is_refused_with_the_command_to_make_one(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"no feature store.*polysem features"):
+    with pytest.raises(StoreError, match=r"not a feature store.*polysem features"):
         FeatureStore.open(tmp_path)
 
 

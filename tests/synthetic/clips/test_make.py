@@ -15,10 +15,8 @@ from polysem.data.video import frame_times, load_still, sample_frames, video_dur
 from polysem.errors import ConfigError, InputError
 from polysem.synthetic import dataset_folder
 from polysem.synthetic.clips import make
-from polysem.synthetic.clips.captions import write_clip_captions, write_moment_captions
-from polysem.synthetic.clips.make import make_emoji_clips
-from polysem.synthetic.clips.storyboard import ACTIONS, FPS, plan_clips
-from polysem.synthetic.clips.video import paint_frames
+from polysem.synthetic.clips.make import make_emoji_clips, paint_frames
+from polysem.synthetic.clips.storyboard import ACTIONS, FPS, plan_clips, write_clip_captions, write_moment_captions
 from polysem.synthetic.scenes.splits import item_rng
 from synthetic.fake_art import fake_art, fake_kinds
 

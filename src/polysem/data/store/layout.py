@@ -42,8 +42,7 @@ class FeatureManifest:
         fingerprint: hash of the encoder's weights and preprocessing. It decides whether two stores fit together.
         dim: width of a token.
         dtype: of the values on disk.
-        encoder: config of the encoder, to explain a fingerprint that differs.
-        preprocessing: config of its preprocessing, for the same reason.
+        encoder, preprocessing: their configs, to explain a fingerprint that differs.
         version: of the layout of the store.
     """
 
@@ -109,7 +108,7 @@ def read_manifest(folder: Path) -> FeatureManifest:
         content = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise StoreError(
-            f"{folder} is no feature store: it has no {MANIFEST}. Make one with `polysem features DATA --out {folder}`."
+            f"{folder} is not a feature store (no {MANIFEST}). Make one with `polysem features DATA --out {folder}`."
         ) from None
     except OSError as error:
         raise os_failure("read", path, error) from None
@@ -129,9 +128,7 @@ class JournalRecord:
     """A committed batch: items that lie one after the other in a shard, and what was left out while making it.
 
     Args:
-        shard: number of the shard that holds it.
         start: its first value, counted in values from the beginning of the shard.
-        ids: of its items.
         lengths: number of tokens of each item.
         summary: width of the global feature that follows each item's tokens, 0 if there is none.
         crc32: of the bytes of all its values.
@@ -155,23 +152,12 @@ class JournalRecord:
         content = json.dumps(asdict(self), separators=(",", ":")).encode()
         return b"%s\t%08x\n" % (content, zlib.crc32(content))
 
-    @classmethod
-    def from_line(cls, line: bytes) -> JournalRecord | None:
-        """The record of a line; None if the line is torn."""
-        content, tab, checksum = line.rpartition(b"\t")
-        if not tab or checksum != b"%08x\n" % zlib.crc32(content):
-            return None
-        values = json.loads(content)
-        return cls(**{**values, "skipped": [(key, why) for key, why in values["skipped"]]})
-
 
 def journal_path(folder: Path, rank: int) -> Path:
-    """The journal of a rank."""
     return folder / f"journal-{rank:03d}.jsonl"
 
 
 def shard_path(folder: Path, rank: int, number: int) -> Path:
-    """A file of values of a rank."""
     return folder / f"shard-{rank:03d}-{number:05d}.bin"
 
 
@@ -181,8 +167,8 @@ def read_journal(path: Path) -> Iterator[tuple[JournalRecord, int]]:
     try:
         with path.open("rb") as file:
             for line in file:
-                record = JournalRecord.from_line(line)
-                if record is None:
+                content, tab, checksum = line.rpartition(b"\t")
+                if not tab or checksum != b"%08x\n" % zlib.crc32(content):
                     # Lines are written one after the other, so only the last can be torn.
                     if file.read(1):
                         raise StoreError(
@@ -191,7 +177,8 @@ def read_journal(path: Path) -> Iterator[tuple[JournalRecord, int]]:
                         )
                     return
                 end += len(line)
-                yield record, end
+                values = json.loads(content)
+                yield JournalRecord(**{**values, "skipped": [(key, why) for key, why in values["skipped"]]}), end
     except OSError as error:
         raise os_failure("read", path, error) from None
 
@@ -213,19 +200,15 @@ class FeatureStoreIndex:
     """Where every committed item of a store lies, rank by rank in the order of writing.
 
     Args:
-        ids: of the items.
         file: (items,) which of `files` an item lies in.
         start: (items,) its first value there.
         lengths: (items,) its number of tokens.
-        files: the shards.
         sizes: committed values of each file.
-        chunks: what the checksums cover.
-        skipped: the items without features, and why.
         summary: width of the global features, 0 without.
     """
 
     ids: list[str]
-    file: NDArray[np.int32]
+    file: NDArray[np.int64]
     start: NDArray[np.int64]
     lengths: NDArray[np.int64]
     files: list[Path]
@@ -243,7 +226,8 @@ def read_index(folder: Path, dim: int) -> FeatureStoreIndex:
     sizes: list[int] = []
     chunks: list[StoreChunk] = []
     summaries: set[int] = set()
-    columns: dict[str, list[NDArray[Any]]] = {"file": [], "start": [], "lengths": []}
+    # Of each item: its file, its first value there and its number of tokens.
+    columns: list[NDArray[np.int64]] = [np.empty((3, 0), np.int64)]
     for rank in sorted(int(path.stem.split("-")[1]) for path in folder.glob("journal-*.jsonl")):
         for record, _ in read_journal(journal_path(folder, rank)):
             skipped.update(record.skipped)
@@ -253,9 +237,7 @@ def read_index(folder: Path, dim: int) -> FeatureStoreIndex:
             file = files.setdefault(shard_path(folder, rank, record.shard), len(files))
             lengths = np.asarray(record.lengths, dtype=np.int64)
             values = lengths * dim + record.summary
-            columns["file"].append(np.full(len(lengths), file, dtype=np.int32))
-            columns["start"].append(record.start + np.cumsum(values) - values)
-            columns["lengths"].append(lengths)
+            columns.append(np.stack([np.full_like(lengths, file), record.start + np.cumsum(values) - values, lengths]))
             count = record.count_values(dim)
             chunks.append(StoreChunk(file, record.start, count, record.crc32, len(ids), len(ids) + len(lengths)))
             ids.extend(record.ids)
@@ -264,16 +246,9 @@ def read_index(folder: Path, dim: int) -> FeatureStoreIndex:
             sizes.append(record.start + count)
     if len(summaries) > 1:
         raise StoreError(f"{folder} mixes global features of widths {sorted(summaries)}. Extract into another folder.")
+    # An item that was skipped once and extracted on a later try is no longer missing.
     known = set(ids)
-    return FeatureStoreIndex(
-        ids=ids,
-        file=np.concatenate(columns["file"] or [np.empty(0, np.int32)]),
-        start=np.concatenate(columns["start"] or [np.empty(0, np.int64)]),
-        lengths=np.concatenate(columns["lengths"] or [np.empty(0, np.int64)]),
-        files=list(files),
-        sizes=sizes,
-        chunks=chunks,
-        # An item that was skipped once and extracted on a later try is no longer missing.
-        skipped=tuple(Skipped(key, why) for key, why in skipped.items() if key not in known),
-        summary=max(summaries, default=0),
-    )
+    missing = tuple(Skipped(key, why) for key, why in skipped.items() if key not in known)
+    file_of, start, token_counts = np.concatenate(columns, axis=1)
+    summary = max(summaries, default=0)
+    return FeatureStoreIndex(ids, file_of, start, token_counts, list(files), sizes, chunks, missing, summary)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polysem.data.collection import Skipped
 from polysem.data.store.layout import (
     FeatureManifest,
     FeatureStoreIndex,
@@ -34,6 +33,14 @@ class FeatureStore:
 
     `store[id]` is a read-only (n, D) view; `store.batch(positions)` a padded `LocalFeatures`. Positions count `ids`.
 
+    Attributes:
+        ids: of its items, rank by rank in the order of extraction.
+        lengths: (items,) number of tokens of each.
+        skipped: the items that have no features, and why.
+        dim: width of a token.
+        summary_dim: width of the global feature of each item, 0 if the encoder makes none.
+        fingerprint: of the encoder that made the features.
+
     Example:
         >>> import numpy as np
         >>> from polysem.data.store import FeatureManifest, FeatureStore, StoreEntry, StoreWriter
@@ -48,6 +55,8 @@ class FeatureStore:
 
     def __init__(self, folder: Path, manifest: FeatureManifest, index: FeatureStoreIndex) -> None:
         self.folder, self.manifest, self._index = folder, manifest, index
+        self.ids, self.lengths, self.skipped, self.summary_dim = index.ids, index.lengths, index.skipped, index.summary
+        self.dim, self.fingerprint = manifest.dim, manifest.fingerprint
         self._maps: dict[int, NDArray[Any]] = {}
         self._descriptors: dict[int, int] = {}
 
@@ -75,36 +84,6 @@ class FeatureStore:
 
     def __contains__(self, key: object) -> bool:
         return key in self._positions
-
-    @property
-    def ids(self) -> list[str]:
-        """The ids of its items, rank by rank in the order of extraction."""
-        return self._index.ids
-
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        """(len,) number of tokens of each item."""
-        return self._index.lengths
-
-    @property
-    def dim(self) -> int:
-        """Width of a token."""
-        return self.manifest.dim
-
-    @property
-    def summary_dim(self) -> int:
-        """Width of the global feature of each item, 0 if the encoder makes none."""
-        return self._index.summary
-
-    @property
-    def fingerprint(self) -> str:
-        """Of the encoder that made the features."""
-        return self.manifest.fingerprint
-
-    @property
-    def skipped(self) -> tuple[Skipped, ...]:
-        """The items that have no features, and why."""
-        return self._index.skipped
 
     @property
     def nbytes(self) -> int:

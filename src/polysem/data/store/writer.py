@@ -51,7 +51,6 @@ class StoreWriter:
         folder: of the store; created if missing.
         manifest: what the features are. A store of another kind is refused.
         rank: number of this process among those that write.
-        shard_bytes: size from which a new shard is begun.
     """
 
     def __init__(
@@ -103,10 +102,9 @@ class StoreWriter:
                 path.unlink()
         self._open_shard()
         if os.fstat(self._shard).st_size < self._bytes(self._values):
-            path = shard_path(self.folder, self.rank, self._number)
             raise StoreError(
-                f"{path} is shorter than its journal says: it was cut after it was written. "
-                "Restore the file, or extract into another folder."
+                f"{shard_path(self.folder, self.rank, self._number)} is shorter than its journal says: it was cut "
+                "after it was written. Restore the file, or extract into another folder."
             )
         self._rewind()
 
@@ -130,28 +128,27 @@ class StoreWriter:
         """Write a batch, which counts from the next `commit` on. An entry that cannot be stored refuses all of it."""
         batch = list(entries)
         rows = [self._to_stored(entry) for entry in batch]
-        counts = Counter(entry.id for entry in batch)
-        for key, count in counts.items():
+        for key, count in Counter(entry.id for entry in batch).items():
             if count > 1 or key in self.done:
                 raise StoreError(f"Item {key!r} is in the store already. Ids name items: make them unique.")
         if self._bytes(self._values) >= self.shard_bytes:
             self._next_shard()
+        content = np.concatenate(rows).view(np.uint8).data if rows else memoryview(b"")
         record = JournalRecord(
             shard=self._number,
             start=self._values,
             ids=[entry.id for entry in batch],
             lengths=[len(entry.values) for entry in batch],
             summary=self._summary or 0,
-            crc32=0,
+            crc32=zlib.crc32(content),
             skipped=[(skip.what, skip.why) for skip in skipped],
         )
-        content = np.concatenate(rows).view(np.uint8).data if rows else memoryview(b"")
         try:
             write_all(self._shard, content)
         except OSError as error:
             self._abort(error)
         self._values += record.count_values(self.manifest.dim)
-        self._pending.append(JournalRecord(**{**vars(record), "crc32": zlib.crc32(content)}))
+        self._pending.append(record)
         self.done.update(record.ids)
         self.skipped.update(skip.what for skip in skipped)
 
@@ -191,9 +188,8 @@ class StoreWriter:
         """The entry's values in the form they are stored in, flat."""
         values, summary, dim = entry.values, entry.summary, self.manifest.dim
         if values.ndim != 2 or values.shape[1] != dim or not len(values):
-            raise InputError(
-                f"Item {entry.id!r}: features must be (tokens, {dim}) with at least one token, got {values.shape}."
-            )
+            given = f"got {values.shape}"
+            raise InputError(f"Item {entry.id!r}: features must be (tokens, {dim}) with at least one token, {given}.")
         width = 0 if summary is None else summary.size
         if self._summary is None:
             self._summary = width
@@ -206,8 +202,8 @@ class StoreWriter:
             return stored
         if not np.isfinite(flat).all():
             raise InputError(
-                f"Item {entry.id!r}: the features hold NaN or infinity and are not stored. Look at the item's file and "
-                "at the encoder's weights; leave the item out of the collection if it is to blame."
+                f"Item {entry.id!r}: the features hold NaN or infinity and are not stored. Check the item's file and "
+                "the encoder's weights, or leave the item out of the collection."
             )
         raise InputError(
             f"Item {entry.id!r}: a feature of {np.abs(flat).max():.4g} is beyond {self.manifest.dtype}, which ends at "

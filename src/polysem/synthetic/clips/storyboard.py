@@ -1,4 +1,4 @@
-"""Which objects a clip shows, one after the other, and what each of them does.
+"""Which objects a clip shows, one after the other, what each of them does, and what one says of it.
 
 A clip of the val or test split shows only kinds that earlier train clips have shown. Clip i depends on the seed and on
 the clips before it, never on how many follow: a larger set begins with the smaller one.
@@ -21,7 +21,13 @@ from polysem.synthetic.scenes.catalogue import (
     are_confusable,
     load_table,
 )
+from polysem.synthetic.scenes.english import indefinite_phrase, join_phrases, to_sentence
 from polysem.synthetic.scenes.splits import Split, choose_split, item_rng
+
+Colour = Callable[[str], str | None]
+
+_SEQUENCES = ("first {0}, then {1}", "{0}, and after that {1}", "{0} before {1}", "{0}; later {1}")
+_ENUMERATIONS = ("{0} appear one after the other {1}", "{0} can be seen in turn {1}", "a clip of {0} {1}")
 
 MOMENTS = (3, 4)
 SECONDS = (2.0, 2.25, 2.5)
@@ -159,3 +165,42 @@ def _draw_moment(kind: ObjectKind, backdrop: Backdrop, rng: Random) -> ClipMomen
     mirrored = kind.turns and rng.random() < 0.5
     place, depth = rng.uniform(0.1, 0.9), rng.random()
     return ClipMoment(kind, glyph, zone, action, mirrored, place, depth, round(rng.choice(SECONDS) * FPS))
+
+
+def write_moment_captions(plan: ClipPlan, colour: Colour, rng: Random) -> list[str]:
+    """One for each moment, that names no other."""
+    places = [rng.choice((None, _choose_place(moment, plan.backdrop, rng))) for moment in plan.moments]
+    return [
+        to_sentence(_describe_event(moment, colour, rng, place))
+        for moment, place in zip(plan.moments, places, strict=True)
+    ]
+
+
+def write_clip_captions(plan: ClipPlan, colour: Colour, rng: Random) -> list[str]:
+    """Five different ones: two of a single event, two of two events in their order, one that names every object."""
+    numbers = list(range(len(plan.moments)))
+    alone = rng.sample(numbers, 2)
+    pairs = rng.sample([(a, b) for a in numbers for b in numbers if a < b], 2)
+    singles = (plan.moments[number] for number in alone)
+    texts = [_describe_event(moment, colour, rng, _choose_place(moment, plan.backdrop, rng)) for moment in singles]
+    for pair in pairs:
+        sequence = rng.choice(_SEQUENCES)
+        texts.append(sequence.format(*(_describe_event(plan.moments[number], colour, rng) for number in pair)))
+    objects = join_phrases([_name_object(moment, colour, rng) for moment in plan.moments])
+    texts.append(rng.choice(_ENUMERATIONS).format(objects, rng.choice(plan.backdrop.scenery)))
+    rng.shuffle(texts)
+    return [to_sentence(text) for text in texts]
+
+
+def _describe_event(moment: ClipMoment, colour: Colour, rng: Random, place: str | None = None) -> str:
+    event = f"{_name_object(moment, colour, rng)} {rng.choice(moment.action.phrases)}"
+    return f"{event} {place}" if place else event
+
+
+def _name_object(moment: ClipMoment, colour: Colour, rng: Random) -> str:
+    named = colour(moment.glyph) if moment.kind.has_colour and rng.random() < 0.5 else None
+    return indefinite_phrase(moment.kind.name, 1, named)
+
+
+def _choose_place(moment: ClipMoment, backdrop: Backdrop, rng: Random) -> str:
+    return rng.choice(backdrop.phrases_for(moment.zone.footing) or backdrop.places or backdrop.scenery)

@@ -2,7 +2,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from polysem.errors import ConfigError
-from polysem.synthetic.scenes.art import dominant_colour
+from polysem.synthetic.scenes.art import find_dominant_colour
 from polysem.synthetic.scenes.catalogue import are_confusable, clean_name, parse_kinds
 from polysem.synthetic.scenes.english import (
     choose_article,
@@ -103,11 +103,11 @@ def patch(**shares: int) -> Image.Image:
 
 
 def test_a_colour_is_named_only_when_it_clearly_leads():
-    assert dominant_colour(patch(red=90, white=10)) == "red"
-    assert dominant_colour(patch(red=40, dark=40, white=20)) == "red"
-    assert dominant_colour(patch(red=20, ink=80)) == "red"
-    assert dominant_colour(patch(white=60, black=40)) is None
-    assert dominant_colour(patch(white=70, black=30)) is None
-    assert dominant_colour(patch(yellow=60, amber=40)) == "yellow"
-    assert dominant_colour(patch(amber=90, white=10)) is None
-    assert dominant_colour(patch()) is None
+    assert find_dominant_colour(patch(red=90, white=10)) == "red"
+    assert find_dominant_colour(patch(red=40, dark=40, white=20)) == "red"
+    assert find_dominant_colour(patch(red=20, ink=80)) == "red"
+    assert find_dominant_colour(patch(white=60, black=40)) is None
+    assert find_dominant_colour(patch(white=70, black=30)) is None
+    assert find_dominant_colour(patch(yellow=60, amber=40)) == "yellow"
+    assert find_dominant_colour(patch(amber=90, white=10)) is None
+    assert find_dominant_colour(patch()) is None

@@ -31,13 +31,19 @@ def is_image(path: Path) -> bool:
 
 def load_image(path: Path, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """The picture as upright RGB: the first frame of an animation, EXIF rotation applied, transparency on white."""
+    measure_file(path, ImageError)
+    return decode_image(path, str(path), max_pixels)
+
+
+def measure_file(path: Path, failure: type[InputError]) -> int:
+    """The size of a file in bytes; one that is missing or empty is a `failure`."""
     try:
         size = path.stat().st_size
     except OSError as error:
-        raise ImageError(f"{path}: cannot be opened ({error.strerror}).") from None
+        raise failure(f"{path}: cannot be opened ({error.strerror}). Check that the file is there.") from None
     if size == 0:
-        raise ImageError(f"{path}: the file is empty (0 bytes).")
-    return decode_image(path, str(path), max_pixels)
+        raise failure(f"{path}: the file is empty (0 bytes). Copy or download it again.")
+    return size
 
 
 def decode_image(
@@ -50,9 +56,7 @@ def decode_image(
     """`load_image` of an open file too.
 
     Args:
-        source: a path or an open file.
         name: what errors call it.
-        max_pixels: larger pictures are refused.
         formats: Pillow's names of those to accept.
         at_least: for thumbnails. A JPEG may come smaller, but no smaller than this many pixels each way: many times
             faster.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from PIL import Image
 
-from polysem.data.images import MAX_PIXELS, load_image
+from polysem.data.images import MAX_PIXELS, load_image, measure_file
 from polysem.environment.packages import install_command
 from polysem.errors import InputError
 
@@ -95,12 +95,8 @@ class VideoMetadata(Mapping[str, Any]):
 def sample_frames(path: Path, count: int, max_pixels: int = MAX_PIXELS) -> Iterator[VideoFrame]:
     """Decode `count` upright RGB frames at `frame_times`, one after the other: one frame is held at a time.
 
-    A video with fewer frames gives some of them more than once: what stood on the screen at that time.
-
-    Args:
-        path: of the video.
-        count: number of frames.
-        max_pixels: larger frames are refused.
+    A video with fewer frames gives some of them more than once: what stood on the screen at that time. Frames of more
+    than `max_pixels` are refused.
     """
     with _open_video(path, str(path), max_pixels) as (container, stream):
         duration = _find_duration(path, container, stream)
@@ -122,10 +118,8 @@ def sample_frames(path: Path, count: int, max_pixels: int = MAX_PIXELS) -> Itera
             sound_may_go_on = _read_stream_duration(stream) is None and len(container.streams) > 1
             last = _start_time(shown, begin)
             if coming is None and time - last > max(_MISSING * duration, 1.0) and not sound_may_go_on:
-                raise VideoError(
-                    f"{path}: truncated: it should last {duration:.1f} s, and its frames end at {last:.1f} s. "
-                    "Copy or download it again."
-                )
+                ends = f"it should last {duration:.1f} s, and its frames end at {last:.1f} s"
+                raise VideoError(f"{path}: truncated: {ends}. Copy or download it again.")
             yield VideoFrame(_to_upright(shown, stream), time)
 
 
@@ -143,7 +137,6 @@ def decode_still(
         source: a path or an open file.
         name: what errors call it.
         time: seconds from its beginning; its middle if left out. Beyond the end it is the last frame.
-        max_pixels: larger frames are refused.
     """
     with _open_video(source, name, max_pixels) as (container, stream):
         base, start = float(stream.time_base or 1), stream.start_time or 0
@@ -176,20 +169,11 @@ def _open_video(
 ) -> Iterator[tuple[InputContainer, VideoStream]]:
     """The file and its first moving picture; whatever FFmpeg says against it becomes a VideoError."""
     av = import_pyav()
-    size = ""
-    if isinstance(source, Path):
-        try:
-            count = source.stat().st_size
-        except OSError as error:
-            raise VideoError(f"{name}: cannot be opened ({error.strerror}). Check that the file is there.") from None
-        if count == 0:
-            raise VideoError(f"{name}: the file is empty (0 bytes). Copy or download it again.")
-        size = f"; {count:,} bytes"
+    size = f"; {measure_file(source, VideoError):,} bytes" if isinstance(source, Path) else ""
     # An open file has no neighbours that a playlist could name.
-    protocols = "file" if isinstance(source, Path) else ""
+    opened, protocols = (str(source), "file") if isinstance(source, Path) else (source, "")
     options = {"format_whitelist": ",".join(CONTAINERS), "protocol_whitelist": protocols}
     try:
-        opened = str(source) if isinstance(source, Path) else source
         with av.open(opened, metadata_errors="ignore", options=options) as container:
             yield container, _find_stream(container, name, max_pixels)
     except VideoError:  # a ValueError too, and it says already what is wrong
@@ -211,10 +195,8 @@ def _find_stream(container: InputContainer, name: str, max_pixels: int | None) -
         raise VideoError(f"{name}: holds no moving picture (only {kinds}). Leave it out, or give a video.")
     context = stream.codec_context
     if context is None:
-        raise VideoError(
-            f"{name}: its pictures are in a coding that this PyAV does not know. "
-            "Convert it: ffmpeg -i FILE -c:v libx264 NEW.mp4"
-        )
+        convert = "Convert it: ffmpeg -i FILE -c:v libx264 NEW.mp4"
+        raise VideoError(f"{name}: its pictures are in a coding that this PyAV does not know. {convert}")
     if max_pixels is not None and context.width * context.height > max_pixels:
         raise VideoError(
             f"{name}: frames of {context.width} x {context.height} pixels are more than the limit of {max_pixels:,}. "

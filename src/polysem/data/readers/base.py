@@ -64,6 +64,11 @@ def register_reader(recognise: Recognise, priority: int) -> Callable[[Read], Rea
     return register
 
 
+def recognise_folders(*names: str) -> Recognise:
+    """Recognises a folder that holds folders of these names."""
+    return lambda data: {"folder": data.path} if all((data.path / name).is_dir() for name in names) else None
+
+
 def walk_files(folder: Path, accept: Callable[[Path], bool]) -> Iterator[str]:
     """Relative paths of the files below `folder`, in a fixed order. Links to folders are not followed: they may lead
     in circles."""

@@ -5,20 +5,15 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from pathlib import Path, PureWindowsPath
-from typing import Any
 
 from polysem.data.collection import Collection, DataError, Item, Media, Problems
 from polysem.data.images import is_image
-from polysem.data.readers.base import DataLocation, clean_captions, read_text, register_reader
+from polysem.data.readers.base import clean_captions, read_text, recognise_folders, register_reader
 
 _PICTURE = re.compile(r"im(\d+)\.\w+")
 
 
-def _recognise_mirflickr(data: DataLocation) -> dict[str, Any] | None:
-    return {"folder": data.path} if (data.path / "meta" / "tags").is_dir() else None
-
-
-@register_reader(_recognise_mirflickr, priority=40)
+@register_reader(recognise_folders("meta/tags"), priority=40)
 def read_mirflickr(
     folder: Path, annotations: Path | None = None, relevant: bool = False, problems: Problems | None = None
 ) -> Collection:
@@ -27,7 +22,6 @@ def read_mirflickr(
     The tags of a picture are one text, in their order. It has no splits.
 
     Args:
-        folder: of the pictures.
         annotations: the folder of the label files, looked for inside if not given.
         relevant: also take the stricter *_r1 files, as labels of their own.
     """
@@ -58,25 +52,20 @@ def read_mirflickr(
     return Collection(folder.name, "image", items, problems.skipped)
 
 
-def _recognise_nus_wide(data: DataLocation) -> dict[str, Any] | None:
-    complete = all((data.path / name).is_dir() for name in ("ImageList", "Groundtruth"))
-    return {"folder": data.path} if complete else None
-
-
-@register_reader(_recognise_nus_wide, priority=50)
+@register_reader(recognise_folders("ImageList", "Groundtruth"), priority=50)
 def read_nus_wide(folder: Path, images: Path | None = None, problems: Problems | None = None) -> Collection:
     """Read NUS-WIDE: ImageList/, Groundtruth/ with a 0 or 1 per picture and label, and the list of all tags.
 
     The tags of a picture are one text. The authors' train and test lists are the splits.
 
     Args:
-        folder: that holds all this.
         images: the folder of the pictures, by default Flickr/. Pictures that are not there, and there are many, are
             left out.
     """
     problems = problems or Problems()
     root = images or folder / "Flickr"
-    names = [_to_posix(line) for line in _read_lines(_find_file(folder, "ImageList/[Ii]mage[Ll]ist.txt"))]
+    listed = _read_lines(_find_file(folder, "ImageList/[Ii]mage[Ll]ist.txt"))
+    names = [PureWindowsPath(line).as_posix() for line in listed]
     labels: list[list[str]] = [[] for _ in names]
     for path in sorted(folder.glob("Groundtruth/AllLabels/Labels_*.txt")):
         flags = _read_lines(path)
@@ -92,12 +81,10 @@ def read_nus_wide(folder: Path, images: Path | None = None, problems: Problems |
     if not any(labels):
         raise DataError(f"{folder}: no Groundtruth/AllLabels/Labels_*.txt here, or all of them are empty.")
     # The number of each photo on Flickr, and its tags.
-    tags = {
-        line.split()[0]: " ".join(line.split()[1:])
-        for line in _read_lines(_find_file(folder, "*[Tt]ags*/All_Tags.txt"))
-    }
+    rows = (line.split() for line in _read_lines(_find_file(folder, "*[Tt]ags*/All_Tags.txt")))
+    tags = {number: " ".join(words) for number, *words in rows}
     splits = {
-        _to_posix(line): split
+        PureWindowsPath(line).as_posix(): split
         for split in ("train", "test")
         for path in sorted(folder.glob(f"ImageList/{split.capitalize()}[Ii]mage[Ll]ist.txt"))
         for line in _read_lines(path)
@@ -120,11 +107,6 @@ def _find_file(folder: Path, pattern: str) -> Path:
     if not files:
         raise DataError(f"{folder}: no {pattern} here, as NUS-WIDE has it.")
     return files[0]
-
-
-def _to_posix(line: str) -> str:
-    """actor\\0001_2124494179.jpg with the slash of this system."""
-    return PureWindowsPath(line).as_posix()
 
 
 def _read_lines(path: Path) -> list[str]:

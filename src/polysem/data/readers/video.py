@@ -74,13 +74,13 @@ def read_video(
     return Collection(captions.parent.name, "video", items, problems.skipped)
 
 
+def _holds(folder: Path, accept: Callable[[Path], bool]) -> bool:
+    return next(walk_files(folder, accept), None) is not None
+
+
 def _recognise_videos(data: DataLocation) -> dict[str, Any] | None:
     videos_alone = data.is_folder and _holds(data.path, is_video) and not _holds(data.path, is_image)
     return {"folder": data.path} if videos_alone else None
-
-
-def _holds(folder: Path, accept: Callable[[Path], bool]) -> bool:
-    return next(walk_files(folder, accept), None) is not None
 
 
 @register_reader(_recognise_videos, priority=70)

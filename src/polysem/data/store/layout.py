@@ -1,4 +1,4 @@
-"""The files of a feature store: its manifest, the journal of each rank, and the index that they add up to."""
+"""The files of a feature store: its manifest and the journal of each rank."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from polysem.atomic_write import create_file
-from polysem.data.collection import Skipped
 from polysem.errors import ConfigError, InputError, os_error_remedy
 
 MANIFEST = "manifest.json"
@@ -183,72 +181,8 @@ def read_journal(path: Path) -> Iterator[tuple[JournalRecord, int]]:
         raise os_failure("read", path, error) from None
 
 
-@dataclass(frozen=True)
-class StoreChunk:
-    """The values of one batch, which one checksum covers. Its items are `first` to `last` (exclusive) of the index."""
-
-    file: int
-    start: int
-    values: int
-    crc32: int
-    first: int
-    last: int
-
-
-@dataclass(frozen=True)
-class FeatureStoreIndex:
-    """Where every committed item of a store lies, rank by rank in the order of writing.
-
-    Args:
-        file: (items,) which of `files` an item lies in.
-        start: (items,) its first value there.
-        lengths: (items,) its number of tokens.
-        sizes: committed values of each file.
-        summary: width of the global features, 0 without.
-    """
-
-    ids: list[str]
-    file: NDArray[np.int64]
-    start: NDArray[np.int64]
-    lengths: NDArray[np.int64]
-    files: list[Path]
-    sizes: list[int]
-    chunks: list[StoreChunk]
-    skipped: tuple[Skipped, ...]
-    summary: int
-
-
-def read_index(folder: Path, dim: int) -> FeatureStoreIndex:
-    """Read the journals of every rank. dim: width of a token."""
-    ids: list[str] = []
-    skipped: dict[str, str] = {}
-    files: dict[Path, int] = {}
-    sizes: list[int] = []
-    chunks: list[StoreChunk] = []
-    summaries: set[int] = set()
-    # Of each item: its file, its first value there and its number of tokens.
-    columns: list[NDArray[np.int64]] = [np.empty((3, 0), np.int64)]
+def read_records(folder: Path) -> Iterator[tuple[Path, JournalRecord]]:
+    """Every committed batch of a store with the shard that holds it, rank by rank in the order of writing."""
     for rank in sorted(int(path.stem.split("-")[1]) for path in folder.glob("journal-*.jsonl")):
         for record, _ in read_journal(journal_path(folder, rank)):
-            skipped.update(record.skipped)
-            if not record.ids:
-                continue
-            summaries.add(record.summary)
-            file = files.setdefault(shard_path(folder, rank, record.shard), len(files))
-            lengths = np.asarray(record.lengths, dtype=np.int64)
-            values = lengths * dim + record.summary
-            columns.append(np.stack([np.full_like(lengths, file), record.start + np.cumsum(values) - values, lengths]))
-            count = record.count_values(dim)
-            chunks.append(StoreChunk(file, record.start, count, record.crc32, len(ids), len(ids) + len(lengths)))
-            ids.extend(record.ids)
-            # Records of a shard come in order, so the last one says how far it reaches.
-            del sizes[file:]
-            sizes.append(record.start + count)
-    if len(summaries) > 1:
-        raise StoreError(f"{folder} mixes global features of widths {sorted(summaries)}. Extract into another folder.")
-    # An item that was skipped once and extracted on a later try is no longer missing.
-    known = set(ids)
-    missing = tuple(Skipped(key, why) for key, why in skipped.items() if key not in known)
-    file_of, start, token_counts = np.concatenate(columns, axis=1)
-    summary = max(summaries, default=0)
-    return FeatureStoreIndex(ids, file_of, start, token_counts, list(files), sizes, chunks, missing, summary)
+            yield shard_path(folder, rank, record.shard), record

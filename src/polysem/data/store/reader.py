@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polysem.data.collection import Skipped
 from polysem.data.store.layout import (
     FeatureManifest,
-    FeatureStoreIndex,
     StoreError,
     os_failure,
-    read_index,
     read_manifest,
+    read_records,
 )
 from polysem.errors import InputError
 
@@ -53,34 +53,56 @@ class FeatureStore:
         torch.Size([2, 3, 2])
     """
 
-    def __init__(self, folder: Path, manifest: FeatureManifest, index: FeatureStoreIndex) -> None:
-        self.folder, self.manifest, self._index = folder, manifest, index
-        self.ids, self.lengths, self.skipped, self.summary_dim = index.ids, index.lengths, index.skipped, index.summary
+    def __init__(self, folder: Path, manifest: FeatureManifest) -> None:
+        self.folder, self.manifest = folder, manifest
         self.dim, self.fingerprint = manifest.dim, manifest.fingerprint
         self._maps: dict[int, NDArray[Any]] = {}
         self._descriptors: dict[int, int] = {}
+        self.ids: list[str] = []
+        skipped: dict[str, str] = {}
+        sizes: dict[Path, int] = {}  # committed values of each shard
+        widths: set[int] = set()
+        # Of each item: the number of its shard, its first value there and its number of tokens.
+        columns: list[NDArray[np.int64]] = [np.empty((3, 0), np.int64)]
+        for path, record in read_records(folder):
+            skipped.update(record.skipped)
+            if not record.ids:
+                continue
+            # Batches of a shard come in order, so the last one says how far it reaches.
+            sizes[path] = record.start + record.count_values(self.dim)
+            widths.add(record.summary)
+            lengths = np.asarray(record.lengths, np.int64)
+            values = lengths * self.dim + record.summary
+            shards = np.full_like(lengths, list(sizes).index(path))
+            columns.append(np.stack([shards, record.start + np.cumsum(values) - values, lengths]))
+            self.ids += record.ids
+        if len(widths) > 1:
+            raise StoreError(f"{folder} mixes global features of widths {sorted(widths)}. Extract into another folder.")
+        self.summary_dim = max(widths, default=0)
+        # An item that was skipped once and extracted on a later try is no longer missing.
+        self.skipped = tuple(Skipped(key, why) for key, why in skipped.items() if key not in self._positions)
+        self._shard, self._start, self.lengths = np.concatenate(columns, axis=1)
+        self._files, self._sizes = list(sizes), list(sizes.values())
 
     @classmethod
     def open(cls, folder: str | Path) -> FeatureStore:
         """Open a store that `polysem features` made. Also while it is being made: then it has what is committed."""
-        folder = Path(folder)
-        manifest = read_manifest(folder)
-        index = read_index(folder, manifest.dim)
-        for path, values in zip(index.files, index.sizes, strict=True):
-            size, expected = path.stat().st_size if path.exists() else 0, values * manifest.stored.itemsize
+        store = cls(Path(folder), read_manifest(Path(folder)))
+        for path, values in zip(store._files, store._sizes, strict=True):
+            size, expected = path.stat().st_size if path.exists() else 0, values * store.manifest.stored.itemsize
             if size < expected:
                 raise StoreError(
                     f"{path} has {size:,} bytes, its journal speaks of {expected:,}: it was cut or lost after it was "
                     "written. Copy it again from where it was made, or extract into another folder."
                 )
-        return cls(folder, manifest, index)
+        return store
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Workers of a data loader get the folder, not open files.
         return FeatureStore.open, (self.folder,)
 
     def __len__(self) -> int:
-        return len(self._index.ids)
+        return len(self.ids)
 
     def __contains__(self, key: object) -> bool:
         return key in self._positions
@@ -88,7 +110,7 @@ class FeatureStore:
     @property
     def nbytes(self) -> int:
         """Bytes of all values."""
-        return sum(self._index.sizes) * self.manifest.stored.itemsize
+        return sum(self._sizes) * self.manifest.stored.itemsize
 
     @cached_property
     def _positions(self) -> dict[str, int]:
@@ -107,15 +129,14 @@ class FeatureStore:
 
     def __getitem__(self, key: str) -> NDArray[Any]:
         row = int(self.positions([key])[0])
-        start, length = int(self._index.start[row]), int(self._index.lengths[row])
-        values = self._map(int(self._index.file[row]))[start : start + length * self.dim]
-        return values.reshape(length, self.dim)
+        start, length = int(self._start[row]), int(self.lengths[row])
+        return self._map(int(self._shard[row]))[start : start + length * self.dim].reshape(length, self.dim)
 
     def summary(self, key: str) -> NDArray[Any]:
         """(summary_dim,) view of an item's global feature."""
         row = int(self.positions([key])[0])
-        start = int(self._index.start[row]) + int(self._index.lengths[row]) * self.dim
-        return self._map(int(self._index.file[row]))[start : start + self.summary_dim]
+        start = int(self._start[row] + self.lengths[row] * self.dim)
+        return self._map(int(self._shard[row]))[start : start + self.summary_dim]
 
     def batch(self, positions: Sequence[int] | NDArray[np.integer[Any]], dtype: str = "float32") -> LocalFeatures:
         """Read items, padded with zeros to the longest.
@@ -133,7 +154,7 @@ class FeatureStore:
             raise InputError(f"Give positions from 0 to {len(self) - 1} in one list, got {rows!s:.80}.")
         if dtype not in ("float32", self.manifest.dtype):
             raise InputError(f"This store gives float32 or {self.manifest.dtype}, not {dtype!r}.")
-        lengths = self._index.lengths[rows]
+        lengths = self.lengths[rows]
         values = np.empty((len(rows), int(lengths.max()), self.dim), self.manifest.stored)
         summary = np.empty((len(rows), self.summary_dim), self.manifest.stored)
         for i, (row, length) in enumerate(zip(rows.tolist(), lengths.tolist(), strict=True)):
@@ -148,37 +169,35 @@ class FeatureStore:
     def verify(self) -> None:
         """Read every value once and compare the checksums; raise with the items that are damaged."""
         damaged: list[str] = []
-        files: set[Path] = set()
+        files: set[str] = set()
         size = self.manifest.stored.itemsize
-        for chunk in self._index.chunks:
-            path = self._index.files[chunk.file]
-            if _crc32(path, chunk.start * size, chunk.values * size) != chunk.crc32:
-                damaged += self.ids[chunk.first : chunk.last]
-                files.add(path)
+        for path, record in read_records(self.folder):
+            if record.ids and _crc32(path, record.start * size, record.count_values(self.dim) * size) != record.crc32:
+                damaged += record.ids
+                files.add(path.name)
         if damaged:
             raise StoreError(
                 f"{len(damaged)} of {len(self)} items are damaged or lie beside damage, e.g. {damaged[:3]}, in "
-                f"{', '.join(sorted(path.name for path in files))}. Copy these files again from where they were made, "
-                "or extract into another folder."
+                f"{', '.join(sorted(files))}. Copy these files again, or extract into another folder."
             )
 
     def _read_into(self, row: int, values: NDArray[Any], summary: NDArray[Any]) -> None:
         """Copy an item's values. Read, not mapped: pages touched through a map count as this process's memory."""
-        file, start = int(self._index.file[row]), int(self._index.start[row])
+        file, start = int(self._shard[row]), int(self._start[row])
         if not hasattr(os, "preadv"):  # Windows
             mapped = self._map(file)[start : start + values.size + summary.size]
             values[:], summary[:] = mapped[: values.size], mapped[values.size :]
             return
         if file not in self._descriptors:
-            self._descriptors[file] = os.open(self._index.files[file], os.O_RDONLY)
+            self._descriptors[file] = os.open(self._files[file], os.O_RDONLY)
         targets = [part.view(np.uint8).data for part in (values, summary) if part.size]
         expected = sum(target.nbytes for target in targets)
         if os.preadv(self._descriptors[file], targets, start * values.itemsize) != expected:
-            raise StoreError(f"{self._index.files[file]} became shorter while it was read. Open the store again.")
+            raise StoreError(f"{self._files[file]} became shorter while it was read. Open the store again.")
 
     def _map(self, file: int) -> NDArray[Any]:
         if file not in self._maps:
-            path, shape = self._index.files[file], (self._index.sizes[file],)
+            path, shape = self._files[file], (self._sizes[file],)
             try:
                 self._maps[file] = np.memmap(path, self.manifest.stored, "r", shape=shape).view(np.ndarray)
             except OSError as error:

@@ -22,11 +22,11 @@ from polysem.data.store.layout import (
     StoreError,
     journal_path,
     os_failure,
-    read_index,
     read_journal,
     shard_path,
     write_manifest,
 )
+from polysem.data.store.reader import FeatureStore
 from polysem.errors import InputError
 
 SHARD_BYTES = 2**30
@@ -74,10 +74,10 @@ class StoreWriter:
         except BaseException:
             self.close()
             raise
-        index = read_index(folder, manifest.dim)
-        self.done: set[str] = set(index.ids)
-        self.skipped: set[str] = {skip.what for skip in index.skipped}
-        self._summary: int | None = index.summary if index.ids else None
+        store = FeatureStore(folder, manifest)
+        self.done: set[str] = set(store.ids)
+        self.skipped: set[str] = {skip.what for skip in store.skipped}
+        self._summary: int | None = store.summary_dim if store.ids else None
 
     def _open_journal(self) -> None:
         path = journal_path(self.folder, self.rank)

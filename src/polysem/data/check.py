@@ -39,29 +39,15 @@ class CheckReport:
 
 
 def check_collection(path: str | Path, progress: Progress = ignore, **options: Any) -> CheckReport:
-    """Read a collection leniently and look at every picture, video or feature in it.
-
-    Args:
-        path: of the collection.
-        progress: called for every item.
-        **options: of `open_collection`.
-    """
+    """Read a collection leniently and look at every picture, video or feature in it. options: of `open_collection`."""
     problems = Problems(strict=False)
     try:
         collection = open_collection(path, problems=problems, **options)
     except DataError as error:
         return CheckReport(None, (*problems.entries, Problem("unreadable", str(path), str(error), "error")))
-    _check_captions(collection, problems)
-    check = _check_features if collection.content == "features" else _check_pictures
-    check(collection, problems, progress)
-    return CheckReport(collection, tuple(problems.entries))
-
-
-def _check_captions(collection: Collection, problems: Problems) -> None:
     bare = [item.id for item in collection if not item.captions]
-    if bare and len(bare) < len(collection):
-        for name in bare:
-            problems.note("no caption", name, "has no caption.")
+    for name in bare if len(bare) < len(collection) else ():
+        problems.note("no caption", name, "has no caption.")
     owners: dict[str, list[Item]] = defaultdict(list)
     for item in collection:
         for caption in set(item.captions):
@@ -69,6 +55,9 @@ def _check_captions(collection: Collection, problems: Problems) -> None:
     for caption, items in owners.items():
         if len(items) > 1:
             problems.note("shared caption", items[1].id, f"{caption[:60]!r} also describes {items[0].id}.")
+    check = _check_features if collection.content == "features" else _check_pictures
+    check(collection, problems, progress)
+    return CheckReport(collection, tuple(problems.entries))
 
 
 def _check_pictures(collection: Collection, problems: Problems, progress: Progress) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections import UserDict
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -63,7 +64,7 @@ def video_duration(path: Path) -> float:
         return _find_duration(path, container, stream)
 
 
-class VideoMetadata(Mapping[str, Any]):
+class VideoMetadata(UserDict[str, Any]):
     """{"duration": seconds}, read from the file's header when first asked for; empty if it cannot be read.
 
     A collection opens at once however many videos it holds; decoding one will say what is wrong with it.
@@ -73,23 +74,11 @@ class VideoMetadata(Mapping[str, Any]):
         self._path = path
 
     @cached_property
-    def _values(self) -> dict[str, Any]:
+    def data(self) -> dict[str, Any]:  # type: ignore[override]
         try:
             return {"duration": round(video_duration(self._path), 3)}
         except VideoError:
             return {}
-
-    def __getitem__(self, name: str) -> Any:
-        return self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __repr__(self) -> str:
-        return repr(self._values)
 
 
 def sample_frames(path: Path, count: int, max_pixels: int = MAX_PIXELS) -> Iterator[VideoFrame]:

@@ -140,7 +140,7 @@ def test_labels_of_a_jsonl_table_are_texts_lists_or_numbers(photos, value, read)
 @pytest.mark.parametrize(
     ("field", "says"),
     [
-        ("['red']", r"captions\.csv line 2: labels begin with \[ but are no JSON list.*Write"),
+        ("['red']", r"captions\.csv line 2: labels begin with \[ but are not a JSON list.*Write"),
         ("[null]", r"captions\.csv line 2: a label is null"),
     ],
 )

@@ -67,58 +67,41 @@ def read_coco(
         categories = {entry["id"]: entry for entry in entries}
         entries = complete_entries(content["annotations"], "annotation", {"image_id": int}, path.name, problems)
         for annotation in entries:
-            _annotate(annotation, categories, captions, labels, boxes, path.name, problems)
-    folders = _find_folders(files, images)
+            image = annotation["image_id"]
+            if "caption" in annotation:
+                captions[image].append((annotation["caption"], annotation.get("id")))
+            if "category_id" not in annotation:
+                continue
+            number, sides = annotation["category_id"], annotation.get("bbox", [0.0, 0.0, 0.0, 0.0])
+            category = categories.get(number) if isinstance(number, int) else None
+            if category is None:
+                message = f"annotation {annotation.get('id')} names no known category: its category_id is {number!r}."
+                problems.error("unknown category", path.name, message)
+                continue
+            labels[image].append(category["name"])
+            numbers = isinstance(sides, list) and all(isinstance(side, (int, float)) for side in sides)
+            if not numbers or len(sides) != 4 or not all(map(math.isfinite, sides)):
+                message = f"annotation {annotation.get('id')} has the bbox {sides!r}; expected [x, y, width, height]."
+                problems.error("malformed entry", path.name, message)
+                continue
+            x, y, width, height = sides
+            boxes[image].append(Box(category["name"], x, y, x + width, y + height, category.get("supercategory")))
+    # Pictures are in the folder given or in the usual places, and in the split folders inside.
+    usual = [f for p in files for f in (p.parent / "images", p.parent.parent / "images", p.parent.parent, p.parent)]
+    roots = [root for root in ([images] if images else usual) if root.is_dir()]
+    folders = list(dict.fromkeys(f for root in roots for f in (root, *sorted(root.glob("*20[0-9][0-9]")))))
+    if not folders:
+        raise DataError(f"{images or files[0].parent}: no folder of pictures here. Name it with images=….")
     items = []
     for image, (name, split) in pictures.items():
         folder = next((f for f in folders if (f / name).is_file()), None)
         if folder is None:
             problems.skip("missing picture", name, f"is in none of {', '.join(str(f) for f in folders)}.")
             continue
-        raw, numbers = [text for text, _ in captions[image]], [number for _, number in captions[image]]
-        texts, ids = clean_named_captions(raw, numbers, name, problems, repair_bytes)
-        categories_shown = tuple(dict.fromkeys(labels[image]))
-        items.append(Item(name, Media(folder, name), texts, categories_shown, split, tuple(boxes[image]), ids))
+        raw, given = [text for text, _ in captions[image]], [number for _, number in captions[image]]
+        texts, ids = clean_named_captions(raw, given, name, problems, repair_bytes)
+        shown = tuple(dict.fromkeys(labels[image]))
+        items.append(Item(name, Media(folder, name), texts, shown, split, tuple(boxes[image]), ids))
     if not items:
         raise DataError(f"{files[0]}: none of its {len(pictures)} pictures was found. Name their folder with images=….")
     return Collection("coco", "image", items, problems.skipped)
-
-
-def _annotate(
-    annotation: dict[str, Any],
-    categories: dict[int, dict[str, Any]],
-    captions: dict[int, list[tuple[object, object]]],
-    labels: dict[int, list[str]],
-    boxes: dict[int, list[Box]],
-    where: str,
-    problems: Problems,
-) -> None:
-    """Add what one annotation says to the captions, labels or boxes of its image."""
-    image = annotation["image_id"]
-    if "caption" in annotation:
-        captions[image].append((annotation["caption"], annotation.get("id")))
-    if "category_id" in annotation:
-        number, sides = annotation["category_id"], annotation.get("bbox", [0.0, 0.0, 0.0, 0.0])
-        category = categories.get(number) if isinstance(number, int) else None
-        if category is None:
-            message = f"annotation {annotation.get('id')} names no known category: its category_id is {number!r}."
-            problems.error("unknown category", where, message)
-            return
-        labels[image].append(category["name"])
-        numbers = isinstance(sides, list) and all(isinstance(side, (int, float)) for side in sides)
-        if not numbers or len(sides) != 4 or not all(map(math.isfinite, sides)):
-            message = f"annotation {annotation.get('id')} has the bbox {sides!r}; expected [x, y, width, height]."
-            problems.error("malformed entry", where, message)
-            return
-        x, y, width, height = sides
-        boxes[image].append(Box(category["name"], x, y, x + width, y + height, category.get("supercategory")))
-
-
-def _find_folders(files: Sequence[Path], images: Path | None) -> list[Path]:
-    """Where pictures may be: the folder given or the usual places, and the split folders inside."""
-    places = [f for p in files for f in (p.parent / "images", p.parent.parent / "images", p.parent.parent, p.parent)]
-    roots = [images] if images else places
-    folders = [f for root in dict.fromkeys(roots) if root.is_dir() for f in (root, *sorted(root.glob("*20[0-9][0-9]")))]
-    if not folders:
-        raise DataError(f"{images or files[0].parent}: no folder of pictures here. Name it with images=….")
-    return list(dict.fromkeys(folders))

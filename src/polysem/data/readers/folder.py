@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,6 @@ def read_folder(
     Captions come from the table, else from `photo.txt` beside `photo.jpg`, a caption per line.
 
     Args:
-        folder: of the pictures.
         table: with the columns image, caption, and if wanted labels and split; others become metadata of the item.
             `captions.csv` or `captions.jsonl` in the folder if not given.
         folder_labels: subfolder names are labels; a first one called train, val or test is the split instead.
@@ -58,10 +58,10 @@ def read_folder(
     pictures = list(walk_files(folder, is_image))
     if not pictures:
         raise DataError(f"{folder}: no pictures here (.gif, .jpg, .png, .webp …).")
-    rows = _read_table(table, set(pictures), problems) if table else {}
+    rows = _read_table(table, set(pictures), problems)
     items = []
     for name in pictures:
-        row = rows.get(name) or _empty_row()
+        row = rows[name]
         texts = row["captions"] or _read_text_file(folder, name, problems)
         captions = clean_captions(texts, name, problems, repair_bytes)
         # train/dog/1.png: the split and the labels.
@@ -85,9 +85,13 @@ def _read_text_file(folder: Path, name: str, problems: Problems) -> list[str]:
         return []
 
 
-def _read_table(path: Path, known: set[str], problems: Problems) -> dict[str, dict[str, Any]]:
-    """Image -> its captions, labels and split, gathered over its rows."""
-    gathered: dict[str, dict[str, Any]] = {}
+def _read_table(path: Path | None, known: set[str], problems: Problems) -> dict[str, dict[str, Any]]:
+    """Image -> its captions, labels, split and metadata, gathered over its rows."""
+    gathered: dict[str, dict[str, Any]] = defaultdict(
+        lambda: {"captions": [], "labels": [], "split": None, "metadata": {}}
+    )
+    if path is None:
+        return gathered
     for line, row in _iterate_rows(path):
         where = f"{path.name} line {line}"
         image = row.get("image")
@@ -98,7 +102,7 @@ def _read_table(path: Path, known: set[str], problems: Problems) -> dict[str, di
         if image not in known:
             problems.skip("missing picture", where, f"names {image!r}, which is not in the folder.")
             continue
-        entry = gathered.setdefault(image, _empty_row())
+        entry = gathered[image]
         if row.get("caption") not in (None, ""):
             entry["captions"].append(row["caption"])
         entry["labels"] += _parse_row_labels(row.get("labels"), where, problems)
@@ -134,10 +138,6 @@ def _iterate_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield reader.line_num, row
 
 
-def _empty_row() -> dict[str, Any]:
-    return {"captions": [], "labels": [], "split": None, "metadata": {}}
-
-
 def _parse_csv_value(text: Any) -> Any:
     """What a field of a CSV file means: a number as it is commonly written, true, false, or the text itself."""
     if not isinstance(text, str):  # the fields beyond the named columns
@@ -155,13 +155,10 @@ def _parse_row_labels(value: object, where: str, problems: Problems) -> tuple[st
     if isinstance(value, str) and not value.lstrip().startswith("["):
         return split_labels(value)
     if isinstance(value, str):
-        text = value
         try:
-            value = json.loads(text)
+            value = json.loads(value)
         except (ValueError, RecursionError):
-            message = f'labels begin with [ but are no JSON list: {text[:40]!r}. Write ["red", "green"], or red; green.'
+            message = f'labels begin with [ but are not a JSON list: {value!r:.40}. Write ["a", "b"] or a; b.'
             problems.error("malformed labels", where, message)
             return ()
-    if isinstance(value, int):
-        value = [value]
-    return parse_labels(value, where, problems)
+    return parse_labels([value] if isinstance(value, int) else value, where, problems)

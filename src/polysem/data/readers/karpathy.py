@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +53,14 @@ def read_karpathy(
         raise DataError(f"{folder}: no such folder of pictures.")
     items: dict[str, Item] = {}
     for number, entry in enumerate(content["images"]):
-        item = _read_item(entry, f"{path.name} image {number}", folder, restval_in_train, repair_bytes, problems)
+        if not isinstance(entry, dict) or not isinstance(entry.get("filename"), str):
+            problems.error("malformed entry", f"{path.name} image {number}", "has no filename.")
+            continue
+        item = _read_item(entry, folder, repair_bytes, problems)
         if item is None:
             continue
+        if item.split == "restval" and restval_in_train:
+            item = replace(item, split="train")
         before = items.setdefault(item.id, item)
         if before.split != item.split:
             message = f"is in {before.split!r} and in {item.split!r}: the test would leak."
@@ -68,12 +74,7 @@ def read_karpathy(
     return Collection(name, "image", list(items.values()), problems.skipped, credit)
 
 
-def _read_item(
-    entry: Any, where: str, folder: Path, restval_in_train: bool, repair_bytes: bool, problems: Problems
-) -> Item | None:
-    if not isinstance(entry, dict) or not isinstance(entry.get("filename"), str):
-        problems.error("malformed entry", where, "has no filename.")
-        return None
+def _read_item(entry: dict[str, Any], folder: Path, repair_bytes: bool, problems: Problems) -> Item | None:
     name = entry["filename"]
     sentences = entry.get("sentences", [])
     raw = [s.get("raw", " ".join(s.get("tokens", []))) if isinstance(s, dict) else s for s in sentences]
@@ -83,13 +84,10 @@ def _read_item(
     if file is None:
         problems.skip("missing picture", name, f"is not in {folder}.")
         return None
-    split = normalise_split(entry.get("split"))
-    if split == "restval" and restval_in_train:
-        split = "train"
     boxes = []
     for thing in entry.get("objects", ()):
         if "box" in thing:
             x0, y0, x1, y1 = map(float, thing["box"])
             boxes.append(Box(str(thing["name"]), x0, y0, x1, y1, thing.get("group")))
-    labels = parse_labels(entry.get("labels"), name, problems)
+    labels, split = parse_labels(entry.get("labels"), name, problems), normalise_split(entry.get("split"))
     return Item(name, Media(folder, file), captions, labels, split, tuple(boxes), caption_ids)

@@ -162,10 +162,8 @@ def _parse_matrix(rows: list[str], path: Path) -> np.ndarray | None:
 def _name_labels(flags: np.ndarray, path: Path, images: int, columns: dict[str, int]) -> list[tuple[str, ...]]:
     """The names of each image's labels, by the 0 and 1 of a matrix (images, labels) that was read from `path`."""
     if flags.ndim != 2 or len(flags) != images:
-        raise DataError(
-            f"{path}: expected the shape ({images}, labels), got {flags.shape}. "
-            "Write a row for each image, a column for each label."
-        )
+        remedy = "Write a row for each image, a column for each label."
+        raise DataError(f"{path}: expected the shape ({images}, labels), got {flags.shape}. {remedy}")
     if flags.dtype.kind not in "biuf":
         raise DataError(f"{path}: expected a matrix of 0 and 1, got {flags.dtype}. Save it as numbers: astype('int8').")
     wrong = np.argwhere(~np.isin(flags, (0, 1)))

@@ -116,9 +116,8 @@ def _find_content(captions: Path, features: Path | None, videos: Path | None) ->
         files[name] = name
     if not files:
         raise DataError(
-            f"{captions}: there is neither a folder {beside / 'features'} of frame features (one .npy of (frames, dim) "
-            f"per video) nor any video in {folder} ({', '.join(sorted(EXTENSIONS))}). Say where they are: "
-            "features=… or videos=…"
+            f"{captions}: neither a folder {beside / 'features'} of frame features (a .npy of (frames, dim) per video) "
+            f"nor any video in {folder} ({', '.join(sorted(EXTENSIONS))}). Say where they are: features=… or videos=…"
         )
     return folder, files
 
@@ -157,7 +156,16 @@ def _assign_splits(path: Path, texts: Iterable[str], split_of: dict[str, str], p
     ids, by_stem = set(texts), defaultdict(list)
     for video in texts:
         by_stem[_strip_ending(video)].append(video)
-    named = _read_splits(path)
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise DataError(f"{path}: got {content!r:.40}. {_EXPECTED_SPLITS}")
+    if content and all(isinstance(value, str) for value in content.values()):
+        named = list(content.items())
+    else:
+        for split, videos in content.items():
+            if not isinstance(videos, list) or not all(isinstance(video, (str, int)) for video in videos):
+                raise DataError(f"{path}: {split!r} has {videos!r:.40}. {_EXPECTED_SPLITS}")
+        named = [(str(video), split) for split, videos in content.items() for video in videos]
     unmatched = []
     for name, split in named:
         # The whole name comes first: v1 and v1.mp4 may be two items.
@@ -180,16 +188,3 @@ def _strip_ending(video: str) -> str:
     """Without the ending of a video or its features; any other dot belongs to the name."""
     ending = Path(video).suffix
     return video.removesuffix(ending) if ending.lower() in {*EXTENSIONS, ".npy"} else video
-
-
-def _read_splits(path: Path) -> list[tuple[str, str]]:
-    """Each video that is named, with its split."""
-    content = read_json(path)
-    if not isinstance(content, dict):
-        raise DataError(f"{path}: got {content!r:.40}. {_EXPECTED_SPLITS}")
-    if content and all(isinstance(value, str) for value in content.values()):
-        return list(content.items())
-    for split, videos in content.items():
-        if not isinstance(videos, list) or not all(isinstance(video, (str, int)) for video in videos):
-            raise DataError(f"{path}: {split!r} has {videos!r:.40}. {_EXPECTED_SPLITS}")
-    return [(str(video), split) for split, videos in content.items() for video in videos]

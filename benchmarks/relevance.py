@@ -43,7 +43,7 @@ from polysem.data.store import FeatureStore
 from polysem.models import Model
 from polysem.search.duplicates import THRESHOLD, compare_sets
 from polysem.search.relevance import find_cut
-from polysem.synthetic.scenes import english
+from polysem.synthetic.scenes import catalogue
 from polysem.synthetic.scenes.catalogue import load_kinds
 
 RESULTS = Path(__file__).parent / "results" / "relevance.json"
@@ -102,22 +102,22 @@ def sentences(gallery: Collection) -> Iterator[tuple[str, str, np.ndarray]]:
         return np.array([all(name in labels for name in names) for labels in held])
 
     present = sorted(set(gallery.label_names) & set(kinds))
-    yield from (("one thing", english.indefinite_phrase(name), truth([name])) for name in present)
+    yield from (("one thing", catalogue.indefinite_phrase(name), truth([name])) for name in present)
     together = sorted({(a, b) for labels in held for a in labels for b in labels if a < b and {a, b} <= set(kinds)})
     for a, b in rng.sample(together, PAIRS):
-        yield "two things", f"{english.indefinite_phrase(a)} and {english.indefinite_phrase(b)}", truth([a, b])
+        yield "two things", f"{catalogue.indefinite_phrase(a)} and {catalogue.indefinite_phrase(b)}", truth([a, b])
     for group in sorted(set(kinds.values()) & set(gallery.label_names)):
-        yield "group", english.indefinite_phrase(group), truth([group])
+        yield "group", catalogue.indefinite_phrase(group), truth([group])
     for place in rng.sample(range(len(captions)), CAPTIONS):
         if named := _named(captions[place], set(gallery[int(owners[place])].labels) & set(kinds)):
             yield "caption", captions[place], truth(named)
     absent = sorted(set(kinds) - set(present))
-    yield from (("absent thing", english.indefinite_phrase(name), truth([name])) for name in absent)
+    yield from (("absent thing", catalogue.indefinite_phrase(name), truth([name])) for name in absent)
     for _ in range(ABSENT_PAIRS):
         a, b = rng.sample(present, 2)
         while truth([a, b]).any():
             a, b = rng.sample(present, 2)
-        yield "absent pair", f"{english.indefinite_phrase(a)} and {english.indefinite_phrase(b)}", truth([a, b])
+        yield "absent pair", f"{catalogue.indefinite_phrase(a)} and {catalogue.indefinite_phrase(b)}", truth([a, b])
     yield from (("foreign", text, truth([text])) for text in FOREIGN)
 
 
@@ -125,7 +125,7 @@ def _named(caption: str, names: set[str]) -> list[str]:
     """Those of the names that the caption says; the longest first, so that a fir tree is no tree."""
     found, rest = [], caption.lower()
     for name in sorted(names, key=lambda each: (-len(each), each)):
-        words = "|".join(re.escape(form) for form in (english.plural(name), english.singular(name), name))
+        words = "|".join(re.escape(form) for form in (catalogue.plural(name), catalogue.singular(name), name))
         rest, times = re.subn(rf"\b(?:{words})\b", "#", rest)
         found += [name] if times else []
     return found

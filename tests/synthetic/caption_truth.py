@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from polysem.synthetic.scenes.art import COLOURS
-from polysem.synthetic.scenes.english import name_noun
+from polysem.synthetic.scenes.catalogue import name_noun
 
 NUMBERS = {"two": 2, "three": 3, "four": 4, "five": 5}
 _A, _B, _C = r"<([^<>]+)>", r"<([^<>]+)>", r"<([^<>]+)>"

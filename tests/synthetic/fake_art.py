@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
 from PIL import Image, ImageDraw
 
+from polysem.synthetic import dataset_folder
+from polysem.synthetic.scenes import make
 from polysem.synthetic.scenes.art import Art
 from polysem.synthetic.scenes.catalogue import ObjectKind, parse_kinds
 
@@ -49,3 +56,18 @@ def disc(glyph: str) -> Image.Image:
 
 def fake_art() -> Art:
     return Art(disc)
+
+
+def use_fake_art(patch: pytest.MonkeyPatch) -> None:
+    """The generator of scenes on discs instead of OpenMoji."""
+    patch.setattr(make, "load_kinds", fake_kinds)
+    patch.setattr(make, "openmoji_art", lambda pixels: fake_art())
+    patch.setattr(dataset_folder, "installed_version", lambda package: "1.0")
+
+
+def make_fake_scenes(out: Path, items: int, seed: int, size: int) -> list[dict[str, Any]]:
+    """The entries of a set that is made with discs."""
+    with pytest.MonkeyPatch.context() as patch:
+        use_fake_art(patch)
+        make.make_emoji_scenes(out, items, seed, size)
+    return json.loads((out / make.LIST).read_text(encoding="utf-8"))["images"]

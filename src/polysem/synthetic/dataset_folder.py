@@ -36,13 +36,10 @@ class DatasetLayout:
     """What a built-in data set consists of.
 
     Args:
-        dataset: its name in the manifest.
         generator: version of the code that makes it.
-        content: the folder of its files.
-        suffix: of these files.
+        content, suffix: the folder and the ending of its files.
         lists: the files beside them, the one that makes it a data set last.
         sizes: widths in pixels that its pictures may have.
-        most_items: how many there may be.
         packages: whose versions decide what it looks like.
     """
 
@@ -78,16 +75,11 @@ def make_dataset(
     progress: Progress,
     describe: Callable[[], Mapping[str, str]] = dict,
 ) -> Path:
-    """Make a data set, unless `out` already holds this very one.
+    """Make a data set in the folder `out`, unless it already holds this very one.
 
     Args:
-        layout: of the data set.
-        out: the folder to make.
-        items: number of items.
-        seed: of the generator.
         size: width and height in pixels.
         build: writes the files into the folder it is given and returns the content of each of the lists.
-        progress: called for every item.
         describe: gives what else belongs in the manifest; called when all packages are known to be there.
     """
     if not 1 <= items <= layout.most_items:
@@ -120,7 +112,7 @@ def is_complete(out: Path, manifest: Mapping[str, Any], layout: DatasetLayout) -
     except FileNotFoundError:
         return False
     except NotADirectoryError as error:
-        raise InputError(f"{out} is, or lies in, a file. Give a folder that is new or empty.") from error
+        raise InputError(f"{out} is, or lies in, a file. Give a new or empty folder.") from error
     except OSError as error:
         raise InputError(f"Cannot read {out}: {error.strerror or error}.") from error
     complete = layout.lists[-1] in there
@@ -131,24 +123,19 @@ def is_complete(out: Path, manifest: Mapping[str, Any], layout: DatasetLayout) -
     with suppress(OSError, ValueError):
         present = json.loads((out / MANIFEST).read_text(encoding="utf-8"))
     if not isinstance(present, dict) or present.get("dataset") != layout.dataset or not complete:
-        raise InputError(
-            f"{out} is not empty and holds no {layout.title} ({', '.join(sorted(there)[:3])} …). "
-            "Give a folder that is new or empty."
-        )
+        names = ", ".join(sorted(there)[:3])
+        raise InputError(f"{out} is not empty and holds no {layout.title} ({names} …). Give a new or empty folder.")
     differences = [
-        f"{key} {_shorten(present.get(key))} instead of {_shorten(manifest[key])}"
-        for key in manifest
-        if present.get(key) != manifest[key]
+        f"{key} {_shorten(present.get(key))} instead of {_shorten(value)}"
+        for key, value in manifest.items()
+        if present.get(key) != value
     ]
     if differences:
         why = "; ".join(differences)
         raise InputError(f"{out} holds another set of {layout.title} ({why}). Give another folder, or delete it first.")
-    files = sum(1 for _ in (out / layout.content).glob(f"*{layout.suffix}")) if (out / layout.content).is_dir() else 0
-    if files != manifest["items"]:
-        what = "pictures" if layout.content == "images" else layout.content
-        raise InputError(
-            f"{out} has lost {what}: {files} of {manifest['items']} are there. Delete it and make the set again."
-        )
+    files, items = len(list(out.glob(f"{layout.content}/*{layout.suffix}"))), manifest["items"]
+    if files != items:
+        raise InputError(f"{out} has lost {layout.content}: {files} of {items} are there. Delete it and make it again.")
     return True
 
 
@@ -196,17 +183,9 @@ def build_entries(
     stage: str,
     progress: Progress,
 ) -> list[EntryT]:
-    """Build every item on all cores and return the entries in order.
+    """Build the item of every plan on all cores, once the colours of all `glyphs` are known; return what `build` does.
 
     Scaling, blurring and compressing happen outside Python's lock: threads share the drawings.
-
-    Args:
-        plans: one for each item.
-        build: makes an item and returns its entry.
-        art: whose colours of `glyphs` are computed first.
-        glyphs: that the plans show.
-        stage: of the progress.
-        progress: called for every item.
     """
     entries: list[EntryT] = []
     with ThreadPoolExecutor(machine().usable_cores) as pool:

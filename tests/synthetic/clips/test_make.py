@@ -17,7 +17,7 @@ from polysem.synthetic import dataset_folder
 from polysem.synthetic.clips import make
 from polysem.synthetic.clips.make import make_emoji_clips, paint_frames
 from polysem.synthetic.clips.storyboard import ACTIONS, FPS, plan_clips, write_clip_captions, write_moment_captions
-from polysem.synthetic.scenes.splits import item_rng
+from polysem.synthetic.scenes.scene import item_rng
 from synthetic.fake_art import fake_art, fake_kinds
 
 

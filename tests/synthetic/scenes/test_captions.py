@@ -3,11 +3,9 @@ from random import Random
 import pytest
 
 from polysem.synthetic.scenes.captions import TEMPLATES, SceneCaption, write_captions
-from polysem.synthetic.scenes.make import build_scenes
-from polysem.synthetic.scenes.scene import Scene, compose
-from polysem.synthetic.scenes.splits import plan_scenes
+from polysem.synthetic.scenes.scene import Scene, compose, plan_scenes
 from synthetic.caption_truth import named, relations, untruths
-from synthetic.fake_art import disc, fake_art, fake_kinds
+from synthetic.fake_art import disc, fake_art, fake_kinds, make_fake_scenes
 
 ITEMS = 150
 NAMES = [kind.name for kind in fake_kinds()]
@@ -25,8 +23,7 @@ def told() -> list[tuple[Scene, list[SceneCaption]]]:
 
 @pytest.fixture(scope="module")
 def entries(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
-    art = fake_art()
-    return build_scenes(tmp_path_factory.mktemp("images"), fake_kinds(), art, art, ITEMS, seed=8, size=224)
+    return make_fake_scenes(tmp_path_factory.mktemp("made") / "scenes", ITEMS, seed=8, size=224)
 
 
 @pytest.mark.slow

@@ -11,9 +11,9 @@ from PIL import Image
 from polysem.errors import ConfigError, InputError
 from polysem.synthetic import dataset_folder
 from polysem.synthetic.scenes import make
-from polysem.synthetic.scenes.make import build_scenes, make_emoji_scenes
+from polysem.synthetic.scenes.make import make_emoji_scenes
 from synthetic.caption_truth import untruths
-from synthetic.fake_art import fake_art, fake_kinds
+from synthetic.fake_art import fake_kinds, make_fake_scenes, use_fake_art
 
 pytestmark = pytest.mark.slow
 
@@ -23,9 +23,7 @@ ITEMS = 60
 @pytest.fixture
 def fake_packages(monkeypatch):
     """The generator on discs instead of OpenMoji."""
-    monkeypatch.setattr(make, "load_kinds", fake_kinds)
-    monkeypatch.setattr(make, "openmoji_art", lambda pixels: fake_art())
-    monkeypatch.setattr(dataset_folder, "installed_version", lambda package: "1.0")
+    use_fake_art(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -75,20 +73,16 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path, fake_packages):
 
 
 def test_a_larger_set_begins_with_the_smaller_one(tmp_path):
-    art = fake_art()
-    for name in ("small", "large"):
-        (tmp_path / name).mkdir()
-    small = build_scenes(tmp_path / "small", fake_kinds(), art, art, 15, 4, 80)
-    large = build_scenes(tmp_path / "large", fake_kinds(), art, art, 30, 4, 80)
+    small = make_fake_scenes(tmp_path / "small", 15, 4, 80)
+    large = make_fake_scenes(tmp_path / "large", 30, 4, 80)
     assert large[:15] == small
-    for path in (tmp_path / "small").iterdir():
-        assert path.read_bytes() == (tmp_path / "large" / path.name).read_bytes()
+    for path in (tmp_path / "small" / "images").iterdir():
+        assert path.read_bytes() == (tmp_path / "large" / "images" / path.name).read_bytes()
 
 
 def test_the_size_changes_nothing_but_detail(tmp_path):
-    art = fake_art()
-    small = build_scenes(tmp_path, fake_kinds(), art, art, 15, 4, 112)
-    large = build_scenes(tmp_path, fake_kinds(), art, art, 15, 4, 224)
+    small = make_fake_scenes(tmp_path / "small", 15, 4, 112)
+    large = make_fake_scenes(tmp_path / "large", 15, 4, 224)
     for one, two in zip(small, large, strict=True):
         assert one["sentences"] == two["sentences"]
         assert one["labels"] == two["labels"]

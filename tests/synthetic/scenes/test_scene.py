@@ -6,8 +6,7 @@ import pytest
 from polysem.synthetic.scenes import caption_facts
 from polysem.synthetic.scenes.catalogue import BACKDROPS
 from polysem.synthetic.scenes.painting import paint_scene, pixel_box
-from polysem.synthetic.scenes.scene import UNIT, Scene, compose
-from polysem.synthetic.scenes.splits import plan_scenes
+from polysem.synthetic.scenes.scene import UNIT, Scene, compose, plan_scenes
 from synthetic.fake_art import fake_art, fake_kinds
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from polysem.data.collection import Collection
 from polysem.evaluation.ranking import Ranking
 from polysem.evaluation.score_matrix import Scores
-from polysem.synthetic.scenes.english import name_noun
+from polysem.synthetic.scenes.catalogue import name_noun
 
 ConfusionKind = Literal["fits too", "super-class", "semantic", "unrelated"]
 KINDS: dict[ConfusionKind, str] = {

@@ -25,7 +25,7 @@ from polysem.synthetic.clips.storyboard import (
 from polysem.synthetic.scenes.art import Art, openmoji_art
 from polysem.synthetic.scenes.catalogue import load_kinds
 from polysem.synthetic.scenes.painting import paint_backdrop
-from polysem.synthetic.scenes.splits import item_rng
+from polysem.synthetic.scenes.scene import item_rng
 
 VIDEOS, CAPTIONS, SPLITS, MOMENTS = "videos", "captions.json", "splits.json", "moments.json"
 LAYOUT = dataset_folder.DatasetLayout(

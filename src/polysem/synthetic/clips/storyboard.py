@@ -19,10 +19,12 @@ from polysem.synthetic.scenes.catalogue import (
     ObjectKind,
     Zone,
     are_confusable,
+    indefinite_phrase,
+    join_phrases,
     load_table,
+    to_sentence,
 )
-from polysem.synthetic.scenes.english import indefinite_phrase, join_phrases, to_sentence
-from polysem.synthetic.scenes.splits import Split, choose_split, item_rng
+from polysem.synthetic.scenes.scene import Split, choose_split, item_rng
 
 Colour = Callable[[str], str | None]
 

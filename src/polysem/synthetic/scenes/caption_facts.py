@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from itertools import combinations, permutations
 from typing import Literal
 
-from polysem.synthetic.scenes.catalogue import CATALOGUE, Footing, ObjectKind
-from polysem.synthetic.scenes.english import NUMBERS, UNIQUE
+from polysem.synthetic.scenes.catalogue import CATALOGUE, NUMBERS, UNIQUE, Footing, ObjectKind
 from polysem.synthetic.scenes.scene import UNIT, PlacedObject, Scene
 
 Box = tuple[int, int, int, int]
@@ -165,14 +164,13 @@ def _relate_triples(present: Sequence[Mention]) -> Iterator[Claim]:
                 yield Claim("relation", "between", "between", (a, b, c))
             if a.footing == b.footing == c.footing and is_left_of(a.one, b.one) and is_left_of(b.one, c.one):
                 yield Claim("relation", "row", "row", (a, b, c))
+            # Something in the air that is wholly higher than both, and not too far to the side to be over them.
+            over = all(
+                c.one[3] <= low[1] and abs(_middle(c.one, 0) - _middle(low, 0)) <= 0.35 * UNIT for low in (a.one, b.one)
+            )
             flies = c.footing == "air" and "air" not in (a.footing, b.footing)
-            if flies and a.kind.name < b.kind.name and all(_is_over(c.one, box) for box in (a.one, b.one)):
+            if flies and over and a.kind.name < b.kind.name:
                 yield Claim("relation", "under", "under", (a, b, c))
-
-
-def _is_over(high: Box, low: Box) -> bool:
-    """Whether one box is wholly higher than the other, and not too far to the side to be over it."""
-    return high[3] <= low[1] and abs(high[0] + high[2] - low[0] - low[2]) / 2 <= 0.35 * UNIT
 
 
 def _name_activity(mention: Mention, backdrop: str) -> str | None:

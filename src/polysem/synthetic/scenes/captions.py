@@ -8,8 +8,15 @@ from dataclasses import dataclass
 from random import Random
 
 from polysem.synthetic.scenes.caption_facts import Claim, Mention, Topic, find_claims
-from polysem.synthetic.scenes.catalogue import Backdrop, load_table
-from polysem.synthetic.scenes.english import UNIQUE, definite_phrase, indefinite_phrase, join_phrases, to_sentence
+from polysem.synthetic.scenes.catalogue import (
+    UNIQUE,
+    Backdrop,
+    definite_phrase,
+    indefinite_phrase,
+    join_phrases,
+    load_table,
+    to_sentence,
+)
 from polysem.synthetic.scenes.scene import Scene
 
 CAPTIONS = 5

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from polysem.progress import Progress, ignore
 from polysem.synthetic import dataset_folder
-from polysem.synthetic.scenes.art import CREDIT, Art, openmoji_art
+from polysem.synthetic.scenes.art import CREDIT, openmoji_art
 from polysem.synthetic.scenes.captions import write_captions
-from polysem.synthetic.scenes.catalogue import ObjectKind, load_kinds
-from polysem.synthetic.scenes.english import split_tokens
+from polysem.synthetic.scenes.catalogue import load_kinds, split_tokens
 from polysem.synthetic.scenes.painting import paint_scene, pixel_box
-from polysem.synthetic.scenes.scene import UNIT, Scene, compose
-from polysem.synthetic.scenes.splits import ScenePlan, item_rng, plan_scenes
+from polysem.synthetic.scenes.scene import UNIT, Scene, ScenePlan, compose, item_rng, plan_scenes
 
 IMAGES, LIST = "images", "dataset_emoji.json"
 LAYOUT = dataset_folder.DatasetLayout(
@@ -49,42 +46,25 @@ def make_emoji_scenes(out: Path, items: int, seed: int, size: int = 224, progres
     """
 
     def build(images: Path) -> dict[str, Any]:
-        kinds, model = load_kinds(), openmoji_art(round(UNIT * _DETAIL))
+        # Composed by art of one size, so that a larger picture shows the same; painted with art that fits the picture.
+        plans, model = list(plan_scenes(load_kinds(), items, seed)), openmoji_art(round(UNIT * _DETAIL))
         art = model if size == UNIT else openmoji_art(round(size * _DETAIL))
-        entries = build_scenes(images, kinds, model, art, items, seed, size, progress)
+
+        def build_scene(plan: ScenePlan) -> dict[str, Any]:
+            compose_rng, paint_rng, caption_rng = (
+                item_rng("emoji-scenes", seed, plan.index, purpose) for purpose in ("compose", "paint", "captions")
+            )
+            scene = compose(plan.counts, plan.backdrop, model, compose_rng)
+            name = f"scene_{plan.index:05d}.png"
+            paint_scene(scene, art, size, paint_rng).save(images / name, compress_level=6)
+            return _describe_scene(plan, scene, name, size, caption_rng)
+
+        glyphs = [glyph for plan in plans for kind, _ in plan.counts for glyph in kind.glyphs]
+        entries = dataset_folder.build_entries(plans, build_scene, model, glyphs, "making scenes", progress)
         licence = {"name": "CC BY-SA 4.0", "url": "https://creativecommons.org/licenses/by-sa/4.0/", "art": "OpenMoji"}
         return {LIST: {"dataset": "emoji-scenes", "credit": CREDIT, "licence": licence, "images": entries}}
 
     return dataset_folder.make_dataset(LAYOUT, out, items, seed, size, build, progress)
-
-
-def build_scenes(
-    images: Path,
-    kinds: Sequence[ObjectKind],
-    model: Art,
-    art: Art,
-    items: int,
-    seed: int,
-    size: int,
-    progress: Progress = ignore,
-) -> list[dict[str, Any]]:
-    """Write the pictures into the folder `images` and return their entries for the list.
-
-    `model` is the art to compose by, always of one size, so that a larger picture shows the same; `art` is painted.
-    """
-
-    def build(plan: ScenePlan) -> dict[str, Any]:
-        compose_rng, paint_rng, caption_rng = (
-            item_rng("emoji-scenes", seed, plan.index, purpose) for purpose in ("compose", "paint", "captions")
-        )
-        scene = compose(plan.counts, plan.backdrop, model, compose_rng)
-        name = f"scene_{plan.index:05d}.png"
-        paint_scene(scene, art, size, paint_rng).save(images / name, compress_level=6)
-        return _describe_scene(plan, scene, name, size, caption_rng)
-
-    plans = list(plan_scenes(kinds, items, seed))
-    glyphs = [glyph for plan in plans for kind, _ in plan.counts for glyph in kind.glyphs]
-    return dataset_folder.build_entries(plans, build, model, glyphs, "making scenes", progress)
 
 
 def _describe_scene(plan: ScenePlan, scene: Scene, name: str, size: int, rng: Random) -> dict[str, Any]:

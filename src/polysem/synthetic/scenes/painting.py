@@ -34,20 +34,15 @@ def paint_scene(scene: Scene, art: Art, size: int, rng: Random) -> Image.Image:
         if thing.zone.footing == "ground":
             # A crown or a blossom is wider than what stands on the ground.
             inset = (x1 - x0) // 4 if thing.kind.group == "plant" else 0
-            _paint_shadow(image, x0 + inset, x1 - inset, y1)
+            width, soft = x1 - x0 - 2 * inset, max(1, size // 110)
+            tall = max(4, width // 7)
+            shade = Image.new("L", (width + 4 * soft, tall + 4 * soft))
+            ImageDraw.Draw(shade).ellipse((2 * soft, 2 * soft, width + 2 * soft, tall + 2 * soft), _SHADE)
+            shade = shade.filter(ImageFilter.GaussianBlur(soft))
+            image.paste((60, 50, 70), (x0 + inset - 2 * soft, y1 - tall // 2 - 2 * soft), shade)
         drawing = art.scale(thing.glyph, x1 - x0, y1 - y0, thing.mirrored)
         image.paste(drawing, (x0, y0), drawing)
     return image
-
-
-def _paint_shadow(image: Image.Image, x0: int, x1: int, foot: int) -> None:
-    """A soft pool of shade under the foot of a thing."""
-    width, soft = x1 - x0, max(1, image.width // 110)
-    tall = max(4, width // 7)
-    shade = Image.new("L", (width + 4 * soft, tall + 4 * soft))
-    ImageDraw.Draw(shade).ellipse((2 * soft, 2 * soft, width + 2 * soft, tall + 2 * soft), _SHADE)
-    shade = shade.filter(ImageFilter.GaussianBlur(soft))
-    image.paste((60, 50, 70), (x0 - 2 * soft, foot - tall // 2 - 2 * soft), shade)
 
 
 class Canvas:

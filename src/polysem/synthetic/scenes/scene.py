@@ -1,15 +1,31 @@
-"""Composition: where the objects of a picture stand, how big they are, and what hides a little of what."""
+"""Which kinds meet in a picture, where they stand, how big they are, and what hides a little of what.
+
+Test pictures show combinations that nobody has trained on. Kinds belong to families. Train and val pictures take their
+kinds from *different* families, test pictures from *one*: no two kinds that meet in a test picture ever meet in train
+or val. A test picture shows only kinds that an earlier train picture has shown. The families depend on the vocabulary
+alone, not on the seed, so sets made with different seeds can be put together.
+
+Picture i depends on the seed and on the pictures before it, never on how many follow: a larger set begins with the
+smaller one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Literal
 
 import numpy as np
 
 from polysem.synthetic.scenes.art import Art
-from polysem.synthetic.scenes.catalogue import Backdrop, ObjectKind, Zone
+from polysem.synthetic.scenes.catalogue import BACKDROPS, UNIQUE, Backdrop, ObjectKind, Zone, are_confusable
+
+Split = Literal["train", "val", "test"]
+
+_OBJECTS = {2: 16, 3: 30, 4: 30, 5: 24}
+_REPEATS = 0.4
+_MOST_IN_THE_AIR = 2
 
 UNIT = 224
 """Composition happens on a square of this many pixels; the size of the finished picture changes nothing but detail."""
@@ -20,6 +36,75 @@ _ROOMY = {2: 1.45, 3: 1.28, 4: 1.14, 5: 1.02}  # fewer things are drawn larger
 _APART, _TOUCHING = 0.01, (0.05, 0.14)
 _TOUCH_CHANCE = 0.5
 _RANK = {"air": 0, "water": 1, "ground": 2, "free": 2}
+
+
+@dataclass(frozen=True)
+class ScenePlan:
+    """What picture `index` will show: how many of which kinds, and where."""
+
+    index: int
+    split: Split
+    backdrop: Backdrop
+    counts: tuple[tuple[ObjectKind, int], ...]
+
+
+def choose_split(index: int) -> Split:
+    """Of every ten pictures eight train, the ninth validates and the tenth tests."""
+    return ("val" if index % 10 == 8 else "test") if index % 10 >= 8 else "train"
+
+
+def item_rng(dataset: str, seed: int, index: int, purpose: str) -> Random:
+    """A stream of its own for every item and purpose: none depends on how much another one drew."""
+    return Random(f"{dataset}/{seed}/{index}/{purpose}")
+
+
+def plan_scenes(kinds: Sequence[ObjectKind], items: int, seed: int) -> Iterator[ScenePlan]:
+    """Plan the first `items` pictures."""
+    trained: set[ObjectKind] = set()
+    for index in range(items):
+        split, rng = choose_split(index), item_rng("emoji-scenes", seed, index, "cast")
+        pool = [kind for kind in kinds if kind in trained] if split == "test" else kinds
+        plan = None
+        while plan is None:
+            plan = _draw_plan(index, split, pool, rng)
+        if split == "train":
+            trained.update(kind for kind, _ in plan.counts)
+        yield plan
+
+
+def _draw_plan(index: int, split: Split, pool: Sequence[ObjectKind], rng: Random) -> ScenePlan | None:
+    """One draw; None when backdrop and family leave fewer than two kinds to choose from."""
+    backdrop = rng.choices(BACKDROPS, [each.weight for each in BACKDROPS])[0]
+    objects = rng.choices(list(_OBJECTS), list(_OBJECTS.values()))[0]
+    repeats = min(rng.choice((1, 1, 2)), objects - 2) if rng.random() < _REPEATS else 0
+    at_home = [kind for kind in pool if backdrop.zone_for(kind.homes) is not None]
+    if split == "test":
+        family = rng.choice(sorted({kind.family for kind in pool}))
+        at_home = [kind for kind in at_home if kind.family == family]
+    rng.shuffle(at_home)
+    # Something has to stand below: two kites over an empty meadow are not a scene.
+    standing = next((kind for kind in at_home if not _flies(kind, backdrop)), None)
+    if standing is None:
+        return None
+    chosen = [standing]
+    for kind in at_home:
+        mixed = split == "test" or all(kind.family != other.family for other in chosen)
+        distinct = mixed and kind not in chosen and not any(are_confusable(kind, other) for other in chosen)
+        crowded = _flies(kind, backdrop) and sum(_flies(other, backdrop) for other in chosen) >= _MOST_IN_THE_AIR
+        if len(chosen) < objects - repeats and distinct and not crowded:
+            chosen.append(kind)
+    if len(chosen) < 2:
+        return None
+    counts = dict.fromkeys(chosen, 1)
+    countable = [kind for kind in chosen if kind.name not in UNIQUE and kind.size < 0.4]
+    if repeats and countable:
+        counts[rng.choice(countable)] += repeats
+    return ScenePlan(index, split, backdrop, tuple(counts.items()))
+
+
+def _flies(kind: ObjectKind, backdrop: Backdrop) -> bool:
+    zone = backdrop.zone_for(kind.homes)
+    return zone is not None and zone.footing == "air"
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,15 @@ from PIL import Image, ImageDraw
 
 from polysem.errors import ConfigError
 from polysem.synthetic.scenes.art import find_dominant_colour
-from polysem.synthetic.scenes.catalogue import are_confusable, clean_name, parse_kinds
-from polysem.synthetic.scenes.english import (
+from polysem.synthetic.scenes.catalogue import (
+    are_confusable,
     choose_article,
+    clean_name,
     definite_phrase,
     indefinite_phrase,
     join_phrases,
     name_noun,
+    parse_kinds,
     split_tokens,
     to_sentence,
 )

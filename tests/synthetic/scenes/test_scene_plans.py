@@ -4,7 +4,7 @@ from itertools import combinations
 import pytest
 
 from polysem.synthetic.scenes.catalogue import are_confusable
-from polysem.synthetic.scenes.splits import choose_split, plan_scenes
+from polysem.synthetic.scenes.scene import choose_split, plan_scenes
 from synthetic.fake_art import fake_kinds
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from polysem import distributed
-from polysem.data.augmentation import drop_grid_cells, item_rng, drop_regions, mask_words
+from polysem.data.augmentation import drop_grid_cells, drop_regions, item_rng, mask_words
 from polysem.data.batching import Batch, Batches, Places
 from polysem.data.collection import Collection
 from polysem.encoders import Tokens, caption_keys

@@ -67,7 +67,7 @@ def test_features_are_shown_on_their_picture(folder, tmp_path):
         (["pictures", "photo.png", " ", "--out", "why.png"], "caption is empty"),
         (["pictures", "captions.txt", "a dog", "--out", "why.png"], "not a picture"),
         (["pictures", "photo.png", "a dog", "--out", "why.gif"], "ending"),
-        (["pictures", "photo.png", "a dog", "--out", "nowhere/why.png"], "no folder"),
+        (["pictures", "photo.png", "a dog", "--out", "photo.png/why.png"], "Cannot write the explanation"),
         (["pictures", "photo.png", "a dog", "--out", "why.png", "--theme", "grey"], "light"),
         (["pictures", "photo.png", "a dog"], "--out why.png"),
         (["photo.png", "photo.png", "a dog", "--json"], "is a file"),

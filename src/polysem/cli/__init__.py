@@ -9,11 +9,12 @@ import sys
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from polysem._version import __version__
 from polysem.cli import data as data_commands
 from polysem.cli import demo, doctor, evaluation, index, inspection, models, recipes, reproduce, search, train
-from polysem.cli.common import QuickCommand, QuickGroup
+from polysem.cli.options import QuickCommand, QuickGroup
 from polysem.environment.precision import limit_instruction_set
 from polysem.errors import PolysemError
 
@@ -80,7 +81,7 @@ def _show_version(wanted: bool) -> None:
 def polysem(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+        Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
     ] = False,
 ) -> None:
     """Image-text search that keeps every meaning of an image."""

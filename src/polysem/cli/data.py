@@ -9,30 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from polysem.cli.common import (
-    AsJson,
-    ProgressBar,
-    Splits,
-    escape_name,
-    new_console,
-    new_table,
-    open_data,
-    option,
-    print_facts,
-    print_first,
-    print_json,
-)
+from polysem.cli.options import AsJson, Splits, open_data, option
+from polysem.cli.output import ProgressBar, escape_name, new_console, new_table, print_facts, print_first, print_json
 from polysem.errors import ConfigError
 
 if TYPE_CHECKING:
     from polysem.data.collection import Skipped
     from polysem.encoders import Encoder
 
-DataPath = Annotated[Path, typer.Argument(help="A folder or file of data, in any layout that polysem reads.")]
-Images = Annotated[Path | None, typer.Option(help="Where the pictures are, if not in the usual place.")]
-Repair = Annotated[bool, typer.Option("--repair-bytes", help="Decode captions that begin with b'.")]
-NewFolder = Annotated[Path, typer.Option("--out", help="The folder to make; new or empty.")]
+DataPath = Annotated[Path, Argument(help="A folder or file of data, in any layout that polysem reads.")]
+Images = Annotated[Path | None, Option(help="Where the pictures are, if not in the usual place.")]
+Repair = Annotated[bool, Option("--repair-bytes", help="Decode captions that begin with b'.")]
+NewFolder = Annotated[Path, Option("--out", help="The folder to make; new or empty.")]
 _STYLES = {"error": "bold red", "skip": "yellow", "note": "cyan"}
 _SHOWN = 10
 
@@ -78,10 +68,10 @@ def check_command(path: DataPath, images: Images = None, repair_bytes: Repair = 
 
 def show_command(
     path: DataPath,
-    out: Annotated[Path, typer.Option(help="Where the contact sheet goes.")] = Path("contact-sheet.png"),
-    count: Annotated[int, typer.Option(min=1, help="Pictures on the sheet.")] = 12,
-    split: Annotated[str | None, typer.Option(help="Only this split.")] = None,
-    seed: Annotated[int, typer.Option(help="Draws other pictures.")] = 0,
+    out: Annotated[Path, Option(help="Where the contact sheet goes.")] = Path("contact-sheet.png"),
+    count: Annotated[int, Option(min=1, help="Pictures on the sheet.")] = 12,
+    split: Annotated[str | None, Option(help="Only this split.")] = None,
+    seed: Annotated[int, Option(help="Draws other pictures.")] = 0,
     images: Images = None,
     repair_bytes: Repair = False,
     as_json: AsJson = False,
@@ -118,9 +108,9 @@ def show_command(
 
 def make_emoji_scenes_command(
     out: NewFolder,
-    items: Annotated[int, typer.Option(help="How many pictures.", min=1)] = 2000,
-    seed: Annotated[int, typer.Option(help="Another number, other pictures.", min=0)] = 0,
-    size: Annotated[int, typer.Option(help="Width and height of the pictures in pixels.")] = 224,
+    items: Annotated[int, Option(help="How many pictures.", min=1)] = 2000,
+    seed: Annotated[int, Option(help="Another number, other pictures.", min=0)] = 0,
+    size: Annotated[int, Option(help="Width and height of the pictures in pixels.")] = 224,
     as_json: AsJson = False,
 ) -> None:
     """Make pictures of several emoji, five captions each, with labels, boxes and splits."""
@@ -131,9 +121,9 @@ def make_emoji_scenes_command(
 
 def make_emoji_clips_command(
     out: NewFolder,
-    items: Annotated[int, typer.Option(help="How many clips.", min=1)] = 600,
-    seed: Annotated[int, typer.Option(help="Another number, other clips.", min=0)] = 0,
-    size: Annotated[int, typer.Option(help="Width and height of the clips in pixels, even.")] = 192,
+    items: Annotated[int, Option(help="How many clips.", min=1)] = 600,
+    seed: Annotated[int, Option(help="Another number, other clips.", min=0)] = 0,
+    size: Annotated[int, Option(help="Width and height of the clips in pixels, even.")] = 192,
     as_json: AsJson = False,
 ) -> None:
     """Make short videos of moving emoji, five captions each, with splits and the true time of every event."""
@@ -156,19 +146,17 @@ def _make(make: Any, what: str, out: Path, items: int, seed: int, size: int, as_
 
 
 def features_command(
-    data: Annotated[Path, typer.Argument(help="The collection: a folder, or the file that describes it.")],
-    encoder: Annotated[str, typer.Option(help="Name of the encoder, such as grid; a text encoder takes captions.")],
-    out: Annotated[Path, typer.Option(help="Folder of the features. One begun earlier is completed.")],
+    data: Annotated[Path, Argument(help="The collection: a folder, or the file that describes it.")],
+    encoder: Annotated[str, Option(help="Name of the encoder, such as grid; a text encoder takes captions.")],
+    out: Annotated[Path, Option(help="Folder of the features. One begun earlier is completed.")],
     model: Annotated[str | None, option("Pretrained model of the encoder.", default="its own")] = None,
-    dtype: Annotated[str, typer.Option(help="float16, or float32 for twice the space.")] = "float16",
+    dtype: Annotated[str, Option(help="float16, or float32 for twice the space.")] = "float16",
     batch_size: Annotated[int | None, option("Inputs at a time.", default="by device")] = None,
     split: Splits = None,
-    knob: Annotated[
-        list[str] | None, option("A knob of the encoder; repeatable.", "--set", metavar="KNOB=VALUE")
-    ] = None,
+    knob: Annotated[list[str] | None, option("Change a knob; repeatable.", "--set", metavar="KNOB=VALUE")] = None,
     workers: Annotated[int | None, option("Threads.", default="one per core")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps …")] = "auto",
-    retry_skipped: Annotated[bool, typer.Option("--retry-skipped", help="Try again what was skipped before.")] = False,
+    device: Annotated[str, Option(help="auto, cpu, cuda, cuda:1, mps …")] = "auto",
+    retry_skipped: Annotated[bool, Option("--retry-skipped", help="Try again what was skipped before.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Extract the local features of a collection into a folder, once. Stopped at any moment, it goes on from there.

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
-from polysem.cli.common import escape_name, exit_on_interrupt, new_console, option, print_first
+from polysem.cli.options import option
+from polysem.cli.output import escape_name, exit_on_interrupt, new_console, print_first
 from polysem.cli.search import show_results
 from polysem.cli.train import TrainingDisplay
 from polysem.errors import InputError
@@ -28,10 +30,10 @@ _SHOWN = 5
 
 
 def demo_command(
-    out: Annotated[Path, typer.Option(help="Folder of everything that is made.")] = Path("polysem-demo"),
+    out: Annotated[Path, Option(help="Folder of everything that is made.")] = Path("polysem-demo"),
     data: Annotated[Path | None, option("Your own pictures, with captions or without.", default="emoji scenes")] = None,
-    serve: Annotated[bool, typer.Option("--serve/--no-serve", help="Open the web page at the end.")] = True,
-    port: Annotated[int, typer.Option(help="Of the web page; 0 takes any free one.")] = PORT,
+    serve: Annotated[bool, Option("--serve/--no-serve", help="Open the web page at the end.")] = True,
+    port: Annotated[int, Option(help="Of the web page; 0 takes any free one.")] = PORT,
 ) -> None:
     """Make data, train a single-vector model and a set model, compare them, index, and open the page to search.
 

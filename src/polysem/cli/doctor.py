@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from polysem.cli.common import AsJson, new_console, new_table, print_facts, print_json
+from polysem.cli.options import AsJson
+from polysem.cli.output import new_console, new_table, print_facts, print_json
 
 if TYPE_CHECKING:
     from rich.text import Text

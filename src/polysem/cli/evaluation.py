@@ -9,21 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from polysem import atomic_write
-from polysem.cli.common import (
-    AsJson,
-    Data,
-    FolderLabels,
-    ProgressBar,
-    ProtocolOptions,
-    find_protocol,
-    new_console,
-    new_table,
-    open_data,
-    option,
-    print_json,
-)
+from polysem.cli.options import AsJson, Data, FolderLabels, ProtocolOptions, find_protocol, open_data, option
+from polysem.cli.output import ProgressBar, new_console, new_table, print_json
 from polysem.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -52,23 +42,13 @@ SearchedSplit = Annotated[str | None, option("Which split to search.", default="
 
 
 def eval_command(
-    subjects: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="MODEL|RUN|SCORES.npy …", help="A model folder, a run's folder, or a matrix of images × captions."
-        ),
-    ],
+    subjects: Annotated[list[str], Argument(metavar="MODEL …", help="Models, runs or score matrices (.npy).")],
     data: Data,
-    protocol: Annotated[
-        str, typer.Option(help="How to measure; see `polysem parts protocols`. pairs takes any data.")
-    ] = "pairs",
+    protocol: Annotated[str, Option(help="How to measure: see `polysem parts protocols`.")] = "pairs",
     split: SearchedSplit = None,
     ensemble: Annotated[str | None, option("mean: average the scores of several models.")] = None,
-    rescore: Annotated[
-        str | None,
-        option("dual-softmax, query-bank or csls: correct scores by those of all queries. The stamp says so."),
-    ] = None,
-    temperature: Annotated[float, typer.Option(help="Of dual-softmax and query-bank.")] = 0.05,
+    rescore: Annotated[str | None, option("Correct scores by all queries: dual-softmax, query-bank or csls.")] = None,
+    temperature: Annotated[float, Option(help="Of dual-softmax and query-bank.")] = 0.05,
     option: ProtocolOptions = None,
     features: Annotated[list[Path] | None, option("Store of image features; for ensembles, one each.")] = None,
     text_features: Annotated[list[Path] | None, option("Store of caption features.")] = None,
@@ -161,32 +141,18 @@ def _format(result: Evaluation, value: float | None, path: str) -> Text:
 
 
 def compare_command(
-    runs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="RUN", help="Folders of runs or models, score matrices (.npy), or what `polysem eval --json` wrote."
-        ),
-    ],
+    runs: Annotated[list[str], Argument(metavar="RUN …", help="As for eval, or what `polysem eval --json` wrote.")],
     data: Annotated[Path | None, option("The collection. Only files of `polysem eval` need none.")] = None,
-    protocol: Annotated[str, typer.Option(help="How to measure: as for `polysem eval`.")] = "pairs",
+    protocol: Annotated[str, Option(help="How to measure: as for `polysem eval`.")] = "pairs",
     split: SearchedSplit = None,
     rescore: Annotated[str | None, option("dual-softmax, query-bank or csls, for all.")] = None,
-    features: Annotated[
-        list[Path] | None, option("Store of image features: one for all runs, or one for each.")
-    ] = None,
-    text_features: Annotated[
-        list[Path] | None, option("Store of caption features: one for all runs, or one for each.")
-    ] = None,
+    features: Annotated[list[Path] | None, option("Image features: one store for all runs, or one each.")] = None,
+    text_features: Annotated[list[Path] | None, option("Caption features: one store, or one each.")] = None,
     option: ProtocolOptions = None,
-    columns: Annotated[
-        str | None,
-        option("Metrics to show, such as i2t.map_at_r,t2i.map_at_r.", metavar="A,B,…", default="recalls and RSUM"),
-    ] = None,
+    columns: Annotated[str | None, option("Metrics, as i2t.map_at_r,t2i.map_at_r.", default="recalls and RSUM")] = None,
     folder_labels: FolderLabels = False,
-    separate: Annotated[
-        bool, typer.Option("--separate", help="Give what was measured differently a table of its own.")
-    ] = False,
-    form: Annotated[str, typer.Option("--format", help="table, markdown or latex.")] = "table",
+    separate: Annotated[bool, Option("--separate", help="A table for each way of measuring.")] = False,
+    form: Annotated[str, Option("--format", help="table, markdown or latex.")] = "table",
     as_json: AsJson = False,
     out: Annotated[Path | None, option("Write to this file instead.")] = None,
 ) -> None:
@@ -240,11 +206,11 @@ def compare_command(
 
 def cost_command(
     models: Annotated[
-        list[str], typer.Argument(metavar="MODEL", help="Folders of models, or recipes: untrained they cost the same.")
+        list[str], Argument(metavar="MODEL …", help="Folders of models, or recipes, which need no training.")
     ],
-    queries: Annotated[int, typer.Option(min=1, help="Queries that are searched for, each way.")] = 1000,
-    gallery: Annotated[int, typer.Option(min=1, help="Items that are searched.")] = 5000,
-    repeats: Annotated[int, typer.Option(min=1, help="Rounds; times are their medians.")] = 5,
+    queries: Annotated[int, Option(min=1, help="Queries that are searched for, each way.")] = 1000,
+    gallery: Annotated[int, Option(min=1, help="Items that are searched.")] = 5000,
+    repeats: Annotated[int, Option(min=1, help="Rounds; times are their medians.")] = 5,
     as_json: AsJson = False,
 ) -> None:
     """FLOPs, latency, memory and parameters of models, relative to a single-vector model in the same run.

@@ -8,20 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from polysem.cli.common import (
-    AsJson,
-    FolderLabels,
-    ProgressBar,
-    Splits,
-    TextFeatures,
-    escape_name,
-    open_data,
-    option,
-    print_facts,
-    print_first,
-    print_json,
-)
+from polysem.cli.options import AsJson, FolderLabels, Splits, TextFeatures, open_data, option
+from polysem.cli.output import ProgressBar, escape_name, print_facts, print_first, print_json
 from polysem.cli.search import IndexPath, ModelPath
 from polysem.errors import InputError, PolysemError
 
@@ -34,27 +24,19 @@ if TYPE_CHECKING:
 _SHOWN, _SHOWN_IDS = 10, 5
 
 Features = Annotated[Path | None, option("Store of image features made earlier.")]
-Captions = Annotated[bool, typer.Option("--captions/--no-captions", help="Index the captions as well as the pictures.")]
+Captions = Annotated[bool, Option("--captions/--no-captions", help="Index the captions as well as the pictures.")]
 Prefix = Annotated[str, option("Put this before the ids of the collection's items.", default="nothing")]
-Replace = Annotated[
-    bool, typer.Option("--replace", help="Let items take the id of a different picture that is still there.")
-]
+Replace = Annotated[bool, Option("--replace", help="Let items take the id of a different picture that is still there.")]
 
 
 def index_command(
-    collection: Annotated[str, typer.Argument(help="The collection: a folder of pictures, a table, a data set.")],
-    out: Annotated[str, typer.Option(help="Folder of the new index.")],
-    model: Annotated[
-        str | None,
-        option(
-            "The model's folder: what `polysem train --out` made. Else the one for photographs that polysem brings.",
-            default="polysem/photo-small",
-        ),
-    ] = None,
+    collection: Annotated[str, Argument(help="The collection: a folder of pictures, a table, a data set.")],
+    out: Annotated[str, Option(help="Folder of the new index.")],
+    model: Annotated[str | None, option("The model: what `polysem train` made.", default="polysem/photo-small")] = None,
     store: Annotated[
-        str | None, option("Keep it in Milvus: milvus+http://localhost:19530/photos.", default="the folder")
+        str | None, option("Milvus, as milvus+http://localhost:19530/photos.", default="the folder")
     ] = None,
-    dtype: Annotated[str, typer.Option(help="float32, or float16 for half the space.")] = "float32",
+    dtype: Annotated[str, Option(help="float32, or float16 for half the space.")] = "float32",
     split: Splits = None,
     captions: Captions = True,
     folder_labels: FolderLabels = False,
@@ -93,9 +75,7 @@ def index_command(
 
 def add_command(
     path: IndexPath,
-    sources: Annotated[
-        list[str], typer.Argument(metavar="COLLECTION|PICTURE|VIDEO …", help="What to add or bring up to date.")
-    ],
+    sources: Annotated[list[str], Argument(metavar="COLLECTION|PICTURE|VIDEO …", help="What to add or update.")],
     model: ModelPath = None,
     split: Splits = None,
     captions: Captions = True,
@@ -185,9 +165,7 @@ def _show_added(index: Index, reports: Sequence[AddReport], path: str, seconds: 
 
 def remove_command(
     path: IndexPath,
-    ids: Annotated[
-        list[str] | None, typer.Argument(metavar="ID …", help="Ids of the items.", show_default="none")
-    ] = None,
+    ids: Annotated[list[str] | None, Argument(metavar="ID …", help="Ids of the items.", show_default="none")] = None,
     where: Annotated[str | None, option("Every item for which this holds.", "--filter")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -238,7 +216,7 @@ def stats_command(path: IndexPath, as_json: AsJson = False) -> None:
 
 def verify_command(
     path: IndexPath,
-    sample: Annotated[int, typer.Option(min=1, help="Queries to measure the recall of the fast mode with.")] = 100,
+    sample: Annotated[int, Option(min=1, help="Queries to measure the recall of the fast mode with.")] = 100,
     as_json: AsJson = False,
 ) -> None:
     """Check every checksum of an index, and measure recall@10 of its fast mode against the exact one."""

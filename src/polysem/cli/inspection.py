@@ -6,19 +6,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from polysem.cli.common import (
-    AsJson,
-    Data,
-    Features,
-    FolderLabels,
-    ProgressBar,
-    TextFeatures,
-    new_console,
-    open_data,
-    option,
-    print_json,
-)
+from polysem.cli.options import AsJson, Data, Features, FolderLabels, TextFeatures, open_data, option
+from polysem.cli.output import ProgressBar, new_console, print_json
 from polysem.errors import InputError
 
 Split = Annotated[str | None, option("Which split.", default="test, else val")]
@@ -28,33 +19,19 @@ _SIGNS = {"bad": "✕", "watch": "!", "good": "✓"}
 
 
 def explain_command(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model folder, or a run's.")],
+    model: Annotated[str, Argument(metavar="MODEL", help="A model folder, or a run's.")],
     image: Annotated[
-        Path,
-        typer.Argument(
-            metavar="IMAGE",
-            help="A picture or a video; for a model of precomputed features a .npy file of its (tokens, dim).",
-        ),
+        Path, Argument(metavar="IMAGE", help="A picture or video; or a .npy of its (tokens, dim) features.")
     ],
-    caption: Annotated[str, typer.Argument(metavar="CAPTION", help="The sentence whose score is to be explained.")],
-    out: Annotated[
-        Path | None, option("Where to draw it: a .png, .svg or .pdf file.", default="none, with --json")
-    ] = None,
+    caption: Annotated[str, Argument(metavar="CAPTION", help="The sentence whose score is to be explained.")],
+    out: Annotated[Path | None, option("A .png, .svg or .pdf file to draw.", default="none, with --json")] = None,
     captions: Annotated[
-        Path | None,
-        option(
-            "Find the caption nearest to each element here: a text file with one per line, or a collection.",
-            metavar="FILE|DATA",
-        ),
+        Path | None, option("Where to find the captions nearest to each element.", metavar="TXT|DATA")
     ] = None,
-    split: Annotated[
-        str | None, option("Of the collection.", default="the image's own, or all if it has none there")
-    ] = None,
+    split: Annotated[str | None, option("Of the collection.", default="the image's own, else all")] = None,
     picture: Annotated[Path | None, option("The picture that precomputed features were made of.")] = None,
-    boxes: Annotated[
-        Path | None, option("Where its regions lie: a .npy file of (tokens, 4), x0 y0 x1 y1 in pixels.")
-    ] = None,
-    theme: Annotated[str, typer.Option(help="light or dark.")] = "light",
+    boxes: Annotated[Path | None, option("Its regions: a .npy file of (tokens, 4), x0 y0 x1 y1 in pixels.")] = None,
+    theme: Annotated[str, Option(help="light or dark.")] = "light",
     as_json: AsJson = False,
 ) -> None:
     """Show why an image and a caption match: attention or pooling weights on the picture, words, and the score's parts.
@@ -80,15 +57,15 @@ def explain_command(
 
 
 def map_command(
-    subject: Annotated[str, typer.Argument(metavar="MODEL|INDEX", help="A model's or run's folder, or an index.")],
-    out: Annotated[Path, typer.Option(help="Where to draw it: a page to explore (.html), or .png, .svg or .pdf.")],
+    subject: Annotated[str, Argument(metavar="MODEL|INDEX", help="A model's or run's folder, or an index.")],
+    out: Annotated[Path, Option(help="Where to draw it: a page to explore (.html), or .png, .svg or .pdf.")],
     data: Annotated[str | None, option("The collection to show; an index needs none.")] = None,
     split: Split = None,
-    method: Annotated[str, typer.Option(help="tsne or pca.")] = "tsne",
-    colour: Annotated[str, typer.Option(help="What colours tell: slot or label.")] = "slot",
-    pairs: Annotated[bool, typer.Option("--pairs", help="Draw a line from every caption to its image.")] = False,
-    limit: Annotated[int, typer.Option(help="Elements to show at most.")] = 20_000,
-    seed: Annotated[int, typer.Option(help="Of the random choice of items that are shown.")] = 0,
+    method: Annotated[str, Option(help="tsne or pca.")] = "tsne",
+    colour: Annotated[str, Option(help="What colours tell: slot or label.")] = "slot",
+    pairs: Annotated[bool, Option("--pairs", help="Draw a line from every caption to its image.")] = False,
+    limit: Annotated[int, Option(help="Elements to show at most.")] = 20_000,
+    seed: Annotated[int, Option(help="Of the random choice of items that are shown.")] = 0,
     features: Features = None,
     text_features: TextFeatures = None,
     folder_labels: FolderLabels = False,
@@ -121,18 +98,14 @@ def map_command(
 
 
 def diagnose_command(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model's or run's folder.")],
+    model: Annotated[str, Argument(metavar="MODEL", help="A model's or run's folder.")],
     data: Data,
     out: Annotated[Path | None, option("The report: .html, with its JSON beside it, or .json alone.")] = None,
     split: Split = None,
     features: Features = None,
     text_features: TextFeatures = None,
     groups: Annotated[
-        Path | None,
-        option(
-            'JSON of the labels\' super-classes, {"apple": "fruit", …}, to tell confusions apart.',
-            default="what the boxes say",
-        ),
+        Path | None, option('JSON of super-classes, {"apple": "fruit"}.', default="from the boxes")
     ] = None,
     folder_labels: FolderLabels = False,
     as_json: AsJson = False,

@@ -7,22 +7,22 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from polysem.cli.common import AsJson, ProgressBar, new_console, new_table, option, print_facts, print_json
+from polysem.cli.options import AsJson, option
+from polysem.cli.output import ProgressBar, new_console, new_table, print_facts, print_json
 from polysem.errors import unknown
 
 FORMATS = ("onnx",)
 
 
 def import_command(
-    checkpoint: Annotated[Path, typer.Argument(help="The checkpoint file, as its authors released it.")],
-    source: Annotated[str, typer.Option("--from", help="Whose it is: vse-infty, vse-2ad, dive or labelwise.")],
-    out: Annotated[Path, typer.Option(help="Folder of the model. One that is there is replaced.")],
+    checkpoint: Annotated[Path, Argument(help="The checkpoint file, as its authors released it.")],
+    source: Annotated[str, Option("--from", help="Whose it is: vse-infty, vse-2ad, dive or labelwise.")],
+    out: Annotated[Path, Option(help="Folder of the model. One that is there is replaced.")],
     vocabulary: Annotated[Path | None, option("JSON vocabulary of a BiGRU, for a model that takes sentences.")] = None,
     tokenizer: Annotated[Path | None, option("Folder of BERT's tokenizer, for the same.")] = None,
-    variant: Annotated[
-        str, typer.Option(help="paper leaves padding out; official lets it in where the released code does.")
-    ] = "paper",
+    variant: Annotated[str, Option(help="paper masks padding; official does as the released code.")] = "paper",
     bert_heads: Annotated[int | None, option("Attention heads of BERT.", default="its width / 64")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -75,12 +75,10 @@ def import_command(
 
 
 def join_command(
-    models: Annotated[list[str], typer.Argument(help="Model folders, two or more, over the same frozen encoders.")],
-    out: Annotated[Path, typer.Option(help="Folder of the joined model.")],
-    alpha: Annotated[float, typer.Option(help="Of the smooth-Chamfer similarity that compares the joined sets.")] = 16,
-    small: Annotated[
-        bool, typer.Option("--small", help="Write float16, without the weights that an installed package has anyway.")
-    ] = False,
+    models: Annotated[list[str], Argument(help="Model folders, two or more, over the same frozen encoders.")],
+    out: Annotated[Path, Option(help="Folder of the joined model.")],
+    alpha: Annotated[float, Option(help="Of the smooth-Chamfer similarity that compares the joined sets.")] = 16,
+    small: Annotated[bool, Option("--small", help="Write float16, without weights that packages hold.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Join models to one: an ensemble in one folder, whose encoders run once.
@@ -106,12 +104,10 @@ def join_command(
 
 
 def export_command(
-    model: Annotated[str, typer.Argument(help="A model folder, or its name.")],
-    out: Annotated[Path, typer.Option(help="Folder to write. An earlier export there is replaced.")],
-    format_: Annotated[str, typer.Option("--format", help=f"What to write: {', '.join(FORMATS)}.")] = "onnx",
-    tolerance: Annotated[
-        float, typer.Option(help="Largest difference from the model that a number of a vector may have.")
-    ] = 1e-4,
+    model: Annotated[str, Argument(help="A model folder, or its name.")],
+    out: Annotated[Path, Option(help="Folder to write. An earlier export there is replaced.")],
+    format_: Annotated[str, Option("--format", help=f"What to write: {', '.join(FORMATS)}.")] = "onnx",
+    tolerance: Annotated[float, Option(help="Largest difference of a number from the model's.")] = 1e-4,
     as_json: AsJson = False,
 ) -> None:
     """Write both towers and the similarity as ONNX, with a description of what goes in and comes out.

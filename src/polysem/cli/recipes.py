@@ -7,8 +7,10 @@ from importlib import import_module
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
-from polysem.cli.common import AsJson, QuickCommand, QuickGroup, new_console, new_table, option, print_json
+from polysem.cli.options import AsJson, QuickCommand, QuickGroup, option
+from polysem.cli.output import new_console, new_table, print_json
 from polysem.errors import unknown
 
 FOLDERS = ("encoders", "pooling", "sets", "similarity", "objectives")
@@ -21,7 +23,7 @@ group = typer.Typer(cls=QuickGroup, invoke_without_command=True, epilog="Example
 @group.callback()
 def list_recipes(
     context: typer.Context,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the recipes as JSON, fully resolved.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print the recipes as JSON, fully resolved.")] = False,
 ) -> None:
     """List the recipes: each is a row of a paper's table, or a small version of one."""
     if context.invoked_subcommand is not None:
@@ -51,14 +53,10 @@ def list_recipes(
     "show", cls=QuickCommand, epilog="Example: polysem recipes show vse-infty --resolved --set training.epochs=5"
 )
 def show_recipe(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="Name of a recipe, or the path of a YAML file.")],
-    resolved: Annotated[
-        bool, typer.Option("--resolved", help="With all that it extends, overrides and takes by default.")
-    ] = False,
-    override: Annotated[
-        list[str] | None, option("Change a key; repeatable. Shows it resolved.", "--set", metavar="KEY=VALUE")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it resolved, as JSON.")] = False,
+    recipe: Annotated[str, Argument(metavar="RECIPE", help="Name of a recipe, or the path of a YAML file.")],
+    resolved: Annotated[bool, Option("--resolved", help="With all that it extends and takes by default.")] = False,
+    override: Annotated[list[str] | None, option("Change a key; repeatable.", "--set", metavar="KEY=VALUE")] = None,
+    as_json: Annotated[bool, Option("--json", help="Print it resolved, as JSON.")] = False,
 ) -> None:
     """Print the YAML of a recipe as it stands, or with every key."""
     from polysem.recipes import as_yaml, load, source
@@ -79,7 +77,7 @@ def show_recipe(
 def parts_command(
     folder: Annotated[
         str | None,
-        typer.Argument(help=f"Only this folder: {', '.join(FOLDERS)}. Or {PROTOCOLS}, of eval.", show_default="all"),
+        Argument(help=f"Only this folder: {', '.join(FOLDERS)}. Or {PROTOCOLS}, of eval.", show_default="all"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

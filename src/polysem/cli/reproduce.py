@@ -8,17 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Option
 
-from polysem.cli.common import (
-    AsJson,
-    ProgressBar,
-    QuickCommand,
-    QuickGroup,
-    exit_on_interrupt,
-    new_console,
-    new_table,
-    option,
-)
+from polysem.cli.options import AsJson, QuickCommand, QuickGroup, option
+from polysem.cli.output import ProgressBar, exit_on_interrupt, new_console, new_table
 from polysem.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -43,10 +36,10 @@ def reproduce() -> None:
 def gpo_synthetic_command(
     pattern: Annotated[list[str] | None, option("A, M-1, M-10, T-50% or L; repeatable.", default="all")] = None,
     design: Annotated[
-        list[str] | None, option("interp, cos-sin-mlp, index-bigru or cos-sin-bigru; repeatable.", default="all")
+        list[str] | None, option("interp, cos-sin-mlp, index-bigru, cos-sin-bigru", default="all")
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Trainings of each, with seeds 0, 1, ….", min=1)] = 1,
-    steps: Annotated[int, typer.Option(help="Steps of each training.", min=1)] = 1500,
+    seeds: Annotated[int, Option(help="Trainings of each, with seeds 0, 1, ….", min=1)] = 1,
+    steps: Annotated[int, Option(help="Steps of each training.", min=1)] = 1500,
     workers: Annotated[int | None, option("Processes.", min=1, default="one for each core")] = None,
     out: Annotated[Path | None, option("Folder for gpo-synthetic.html (table and plots) and .json.")] = None,
     as_json: AsJson = False,

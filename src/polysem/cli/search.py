@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
-from polysem.cli.common import AsJson, new_console, new_table, option, print_json
+from polysem.cli.options import AsJson, option
+from polysem.cli.output import new_console, new_table, print_json
 from polysem.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from polysem.search import SearchResults
 
-IndexPath = Annotated[str, typer.Argument(metavar="INDEX", help="The index.")]
+IndexPath = Annotated[str, Argument(metavar="INDEX", help="The index.")]
 ModelPath = Annotated[str | None, option("Where the index's model is now.", "--model", default="where it was")]
 
 SIDES = {"images": "image", "texts": "text", "image": "image", "text": "text"}
@@ -21,30 +23,19 @@ SIDES = {"images": "image", "texts": "text", "image": "image", "text": "text"}
 
 def search_command(
     path: IndexPath,
-    query: Annotated[str | None, typer.Argument(metavar="TEXT", help="What to look for.", show_default="none")] = None,
+    query: Annotated[str | None, Argument(metavar="TEXT", help="What to look for.", show_default="none")] = None,
     image: Annotated[Path | None, option("Look for what is like this picture or video.")] = None,
     item: Annotated[str | None, option("Look for what is like this item, by its id.")] = None,
     find: Annotated[str | None, option("images or texts.", default="images, if there are any")] = None,
-    k: Annotated[int, typer.Option("--k", help="How many results.")] = 10,
-    where: Annotated[
-        str | None, option("Only items for which this holds: label = 'dog' and year > 2020.", "--filter")
-    ] = None,
+    k: Annotated[int, Option("--k", help="How many results.")] = 10,
+    where: Annotated[str | None, option("Only these items: label = 'dog' and year > 2020.", "--filter")] = None,
     fast: Annotated[
-        bool | None,
-        option(
-            "Choose candidates by the mean of each set first, or score everything.",
-            "--fast/--exact",
-            default="the index's own: exact in a folder, fast in Milvus",
-        ),
+        bool | None, option("Score candidates, or all.", "--fast/--exact", default="fast in Milvus only")
     ] = None,
-    candidates: Annotated[int, typer.Option(help="How many items --fast scores in full.")] = 200,
-    relevant: Annotated[
-        bool, typer.Option("--relevant", help="Leave out what this query's own scores show to be irrelevant.")
-    ] = False,
-    dedupe: Annotated[bool, typer.Option("--dedupe", help="Show of near-duplicates the best alone.")] = False,
-    hybrid: Annotated[
-        bool, typer.Option("--hybrid", help="Rank by the words of captions and ids too. For a text, in a folder.")
-    ] = False,
+    candidates: Annotated[int, Option(help="How many items --fast scores in full.")] = 200,
+    relevant: Annotated[bool, Option("--relevant", help="Leave out what the scores show to be irrelevant.")] = False,
+    dedupe: Annotated[bool, Option("--dedupe", help="Show of near-duplicates the best alone.")] = False,
+    hybrid: Annotated[bool, Option("--hybrid", help="Rank by words of captions and ids too; in a folder.")] = False,
     model: ModelPath = None,
     sheet: Annotated[Path | None, option("Write the pictures found, of videos the moment, to this PNG file.")] = None,
     as_json: AsJson = False,
@@ -133,21 +124,13 @@ def _draw_sheet(results: SearchResults, out: Path) -> None:
 
 def serve_command(
     path: IndexPath,
-    host: Annotated[
-        str, typer.Option(help="Where to listen. Anything but this machine's own loopback needs a token.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0 takes any free one.")] = 8000,
-    token_file: Annotated[
-        Path | None,
-        option(
-            "A file with the token that changes need, and off loopback everything. chmod 600.",
-            default="none: no changes",
-        ),
-    ] = None,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Refuse changes, token or not.")] = False,
+    host: Annotated[str, Option(help="Where to listen. Anything but loopback needs a token.")] = "127.0.0.1",
+    port: Annotated[int, Option(help="0 takes any free one.")] = 8000,
+    token_file: Annotated[Path | None, option("The token: for changes, and off loopback for all. chmod 600.")] = None,
+    read_only: Annotated[bool, Option("--read-only", help="Refuse changes, token or not.")] = False,
     model: ModelPath = None,
     allow_host: Annotated[list[str] | None, option("A host name that URLs may use; may be repeated.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the address as JSON when it listens.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print the address as JSON when it listens.")] = False,
 ) -> None:
     """Serve an index: a page to search it and an API for programs (/docs). Ctrl-C finishes what is running and ends."""
     import logging

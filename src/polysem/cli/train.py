@@ -10,21 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from polysem.cli.common import (
-    AsJson,
-    FolderLabels,
-    ProgressBar,
-    ProtocolOptions,
-    exit_on_interrupt,
-    find_protocol,
-    new_console,
-    new_table,
-    open_data,
-    option,
-    print_facts,
-    print_json,
-)
+from polysem.cli.options import AsJson, FolderLabels, ProtocolOptions, find_protocol, open_data, option
+from polysem.cli.output import ProgressBar, exit_on_interrupt, new_console, new_table, print_facts, print_json
 from polysem.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,13 +25,13 @@ LOG_SECONDS = 30.0
 """Between two lines where there is no terminal to draw a bar on, such as a log file."""
 LOWER_IS_BETTER = ("median_rank", "mean_rank")
 
-RecipeName = Annotated[str, typer.Argument(help="Name of a recipe (`polysem recipes`), or the path of a YAML.")]
-TrainingData = Annotated[Path, typer.Option(help="The collection: a folder, or the file that describes it.")]
-RunFolder = Annotated[Path, typer.Option(help="Folder to write. What an earlier run began there is continued.")]
+RecipeName = Annotated[str, Argument(help="Name of a recipe (`polysem recipes`), or the path of a YAML.")]
+TrainingData = Annotated[Path, Option(help="The collection: a folder, or the file that describes it.")]
+RunFolder = Annotated[Path, Option(help="Folder to write. What an earlier run began there is continued.")]
 ImageStore = Annotated[Path | None, option("Features of the images, made if absent.", default="in the cache")]
 TextStore = Annotated[Path | None, option("Features of the captions, made if absent.", default="in the cache")]
-OnCollapse = Annotated[str, typer.Option(help="What to do with a run that collapses or diverges: stop or warn.")]
-Tracker = Annotated[str, typer.Option(help="A tracker of accelerate by name, or none.")]
+OnCollapse = Annotated[str, Option(help="What to do with a run that collapses or diverges: stop or warn.")]
+Tracker = Annotated[str, Option(help="A tracker of accelerate by name, or none.")]
 
 
 def _check_on_collapse(value: str) -> Any:
@@ -56,7 +45,7 @@ def train_command(
     data: TrainingData,
     out: RunFolder,
     settings: Annotated[
-        list[str] | None, option("Change the recipe; repeatable.", "--set", metavar="PATH.TO.KEY=VALUE")
+        list[str] | None, option("Change the recipe; repeatable.", "--set", metavar="KEY=VALUE")
     ] = None,
     features: ImageStore = None,
     text_features: TextStore = None,
@@ -146,27 +135,13 @@ def sweep_command(
     data: TrainingData,
     out: RunFolder,
     settings: Annotated[
-        list[str] | None,
-        option(
-            "Values of a key, written as in YAML; repeatable: several make a grid. One value changes the recipe.",
-            "--set",
-            metavar="PATH.TO.KEY=A,B,C",
-        ),
+        list[str] | None, option("Values of a key; repeatable: several make a grid.", "--set", metavar="KEY=A,B,C")
     ] = None,
-    seeds: Annotated[
-        str | None, option("Train each with these seeds.", metavar="0,1,2", default="the recipe's")
-    ] = None,
+    seeds: Annotated[str | None, option("Seeds to train each with.", metavar="0,1,2", default="the recipe's")] = None,
     metric: Annotated[
-        str | None,
-        option(
-            "What to show, such as i2t.ndcg50,micro_f1.image.",
-            metavar="A,B,…",
-            default="what picks the checkpoint: rsum, or NDCG both ways if labels are learned",
-        ),
+        str | None, option("What to show: i2t.ndcg50,micro_f1.image.", default="what picks the checkpoint")
     ] = None,
-    protocol: Annotated[
-        str | None, option("Measure each run like `polysem eval`.", default="the validation of its training")
-    ] = None,
+    protocol: Annotated[str | None, option("Measure as `polysem eval` does.", default="by validation")] = None,
     split: Annotated[str | None, option("Which split to measure on, with --protocol.", default="test")] = None,
     option: ProtocolOptions = None,
     features: ImageStore = None,

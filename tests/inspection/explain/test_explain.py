@@ -146,8 +146,8 @@ def test_all_maps_of_a_drawing_share_one_scale(grid):
 @pytest.mark.parametrize(("theme", "ending"), [("light", "png"), ("dark", "png"), ("light", "svg"), ("dark", "pdf")])
 def test_it_is_drawn_in_either_theme(grid, tmp_path, theme, ending):
     found = explain(grid, photo(), "what costs $5 and $6, 日本?")
-    out = draw(found, tmp_path / f"why.{ending}", theme)
-    assert [path.name for path in tmp_path.iterdir()] == [f"why.{ending}"]
+    out = draw(found, tmp_path / "new" / f"why.{ending}", theme)
+    assert [path.name for path in out.parent.iterdir()] == [f"why.{ending}"]
     assert out.stat().st_size > 10_000
     if ending == "png":
         with Image.open(out) as image:
@@ -176,7 +176,7 @@ def test_mistakes(grid, tmp_path):
         (lambda: explain(grid, photo(), CAPTION, []), "no caption"),
         (lambda: draw(found, tmp_path / "why.gif"), r"\.png, \.svg, \.pdf"),
         (lambda: draw(found, tmp_path / "why"), r"\.png"),
-        (lambda: draw(found, tmp_path / "none" / "why.png"), "mkdir -p"),
+        (lambda: draw(found, tmp_path / "blank.txt" / "why.png"), "Cannot write the explanation"),
         (lambda: draw(found, tmp_path / "why.png", "blue"), "dark, light"),
     ]
     for mistake, says in mistakes:

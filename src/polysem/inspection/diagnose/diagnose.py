@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from polysem import atomic_write
 from polysem.data.collection import Collection
 from polysem.errors import InputError
 from polysem.evaluation import metrics
@@ -22,8 +21,12 @@ from polysem.inspection.diagnose import geometry, page, predictions, retrieval_e
 from polysem.inspection.diagnose.pointing import PointingGame, play_pointing_game
 from polysem.inspection.diagnose.verdicts import HealthVerdict, make_verdicts, summarise_verdicts
 from polysem.inspection.gallery import EmbeddedGallery, StorePath, open_gallery
+from polysem.inspection.output import check_output_path, replace_output
 from polysem.models import Model
 from polysem.progress import Progress, ignore
+
+REPORTS = (".html", ".json")
+"""A page with its JSON beside it, or the JSON alone."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,16 +107,13 @@ class Diagnosis:
 
     def write(self, out: str | Path) -> Path:
         """The page (.html), with the same as JSON beside it; or the JSON alone (.json)."""
-        path = check_report_path(out)
+        path = check_output_path("a report", out, REPORTS)
         files = {path.with_suffix(".json"): json.dumps(self.as_dict(), indent=2, ensure_ascii=False) + "\n"}
         if path.suffix.lower() == ".html":
             files = {path: page.render_report(self), **files}
         for file, text in files.items():
-            try:
-                file.parent.mkdir(parents=True, exist_ok=True)
-                atomic_write.write_text(file, text)
-            except OSError as error:
-                raise InputError(f"Cannot write the report to {file}: {error.strerror or error}.") from None
+            with replace_output("the report", file) as temporary:
+                temporary.write_text(text, encoding="utf-8")
         return path
 
 
@@ -139,7 +139,7 @@ def diagnose(
         The measurements, with `.verdicts`, `.headline`, `.as_dict()` and `.write()`.
     """
     if out is not None:
-        check_report_path(out)
+        check_output_path("a report", out, REPORTS)
     if isinstance(groups, (str, Path)):
         groups = _read_groups(Path(groups))
     gallery = open_gallery(model, data, split=split, features=features, text_features=text_features, progress=progress)
@@ -221,17 +221,6 @@ def _read_groups(path: Path) -> dict[str, str]:
     if not isinstance(groups, dict) or not all(isinstance(value, str) for value in groups.values()):
         raise InputError(f'{path} must be a JSON object of labels and their super-class, {{"apple": "fruit"}}.')
     return groups
-
-
-def check_report_path(out: str | Path) -> Path:
-    """A path whose ending is known, before any work is done."""
-    path = Path(out).expanduser()
-    if path.suffix.lower() not in (".html", ".json"):
-        raise InputError(
-            f"A report is a page (.html, with its JSON beside it) or .json alone, got {str(out)!r}. "
-            "Give --out a name that ends in one of these."
-        )
-    return path
 
 
 def _as_json(value: Any) -> Any:

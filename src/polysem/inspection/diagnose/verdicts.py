@@ -89,13 +89,13 @@ def _check_retrieval(diagnosis: Diagnosis) -> Iterator[HealthVerdict]:
         if not learns_labels:
             advice = f"Train again with a lower learning rate and with all negatives first: {ALL_NEGATIVES_FIRST}."
         yield HealthVerdict("everything at one point", "bad", says, advice)
-    elif r10 < BY_CHANCE * chance and chance * BY_CHANCE < 100:
-        advice = "Hardly better than chance: see whether the captions belong to their pictures."
-        if learns_labels:  # it may still find what has the same labels
-            advice = "Hardly better than chance. Labels are what it learned: measure it with --protocol labels."
-        yield HealthVerdict("retrieval", "watch" if learns_labels else "bad", says, advice)
-    else:
-        yield HealthVerdict("retrieval", "good", says)
+        return
+    poor: Level = "watch" if learns_labels else "bad"  # it may still find what has the same labels
+    advice = "Hardly better than chance: see whether the captions belong to their pictures."
+    if learns_labels:
+        advice = "Hardly better than chance. Labels are what it learned: measure it with --protocol labels."
+    level = poor if r10 < BY_CHANCE * chance and chance * BY_CHANCE < 100 else "good"
+    yield _judge(level, "retrieval", "retrieval", says, advice)
 
 
 def _check_labels(diagnosis: Diagnosis) -> Iterator[HealthVerdict]:
@@ -106,28 +106,24 @@ def _check_labels(diagnosis: Diagnosis) -> Iterator[HealthVerdict]:
     says = f"Micro-F1 of predicted labels is {scores}. Of the {labels.present:,} labels of these items "
     says += " and ".join(f"{len(names):,} are never predicted of any {side}" for side, names in labels.silent.items())
     says += f", and {len(labels.unknown):,} are unknown to the model." if labels.unknown else "."
+    silent = max(len(names) for names in labels.silent.values()) > MUTE * labels.present
+    advice = "Rare labels stay below a probability of 0.5. Train longer; ranking by labels needs no such threshold."
     if not all(labels.micro_f1.values()):
         advice = "No right label reaches a probability of 0.5. Train longer, or with a lower learning rate."
         yield HealthVerdict("labels", "bad", says, advice)
-    elif max(len(names) for names in labels.silent.values()) > MUTE * labels.present:
-        advice = "Rare labels stay below a probability of 0.5. Train longer; ranking by labels needs no such threshold."
-        yield HealthVerdict("labels", "watch", says, advice)
     else:
-        yield HealthVerdict("labels", "good", says)
+        yield _judge("watch" if silent else "good", "labels", "labels", says, advice)
 
 
 def _check_spread(diagnosis: Diagnosis) -> Iterator[HealthVerdict]:
     for side, spread in diagnosis.spreads.items():
-        level, what = _grade(spread.variance, COLLAPSED, CLOSE), "set collapse"
-        advice = advise_against_set_collapse(side)
-        if level == "good":
-            what, advice = "diverse sets", ""
+        level = _grade(spread.variance, COLLAPSED, CLOSE)
         degree = {"bad": "all but agree", "watch": "lie close together", "good": "lie apart"}[level]
         says = (
             f"The elements of {side} sets {degree}: circular variance {spread.variance:.2g}, ln "
             f"{spread.log_variance:.2f}; {spread.within:.1%} of the variance is within sets."
         )
-        yield HealthVerdict(what, level, says, advice)
+        yield _judge(level, "diverse sets", "set collapse", says, advise_against_set_collapse(side))
 
 
 def _check_single_vectors(diagnosis: Diagnosis) -> Iterator[HealthVerdict]:
@@ -175,11 +171,9 @@ def _check_pointing(diagnosis: Diagnosis) -> Iterator[HealthVerdict]:
         f"thing that its nearest caption names. {baseline} would score {max(game.chance, game.habit):.1%}; the "
         f"difference is {100 * above.value:.1f} points ({100 * above.low:.1f} to {100 * above.high:.1f})."
     )
-    if above.low > 0:
-        yield HealthVerdict("attention on what is named", "good", says)
-    else:
-        advice = "Do not read attention maps of this model as explanations."
-        yield HealthVerdict("attention misses what is named", "watch", says, advice)
+    about = "attention on what is named", "attention misses what is named"
+    advice = "Do not read attention maps of this model as explanations."
+    yield _judge("good" if above.low > 0 else "watch", *about, says, advice)
 
 
 def _check_hubs(diagnosis: Diagnosis) -> Iterator[HealthVerdict]:
@@ -189,24 +183,22 @@ def _check_hubs(diagnosis: Diagnosis) -> Iterator[HealthVerdict]:
             f"{hubs.largest_hub:.1f}% of queries, and {hubs.never_returned:.1f}% of answers never are; "
             f"skewness {hubs.skewness:.1f}."
         )
-        if hubs.skewness > HUBS:
-            advice = "Re-score when searching: `polysem eval --rescore csls` shows the effect."
-            yield HealthVerdict("hubs", "bad" if hubs.skewness > MANY_HUBS else "watch", says, advice)
-        else:
-            yield HealthVerdict("no hubs", "good", says)
+        advice = "Re-score when searching: `polysem eval --rescore csls` shows the effect."
+        level: Level = "bad" if hubs.skewness > MANY_HUBS else "watch" if hubs.skewness > HUBS else "good"
+        yield _judge(level, "no hubs", "hubs", says, advice)
 
 
 def _check_calibration(diagnosis: Diagnosis) -> Iterator[HealthVerdict]:
-    advice = {"bad": "Set no threshold on this model's scores.", "good": ""}
-    advice["watch"] = "A threshold on the score lets many wrong answers through."
     for direction, scores in diagnosis.calibration.items():
         says = (
             f"{_DIRECTIONS[direction]}: a right first answer scores higher than a wrong one in {scores.auroc:.0%} of "
             f"comparisons; turned into a probability, the score is off by {scores.error:.1f} points on average."
         )
         level = _grade(scores.auroc, USELESS, BELIEVABLE)
-        about = "scores can be believed" if level == "good" else "scores say little"
-        yield HealthVerdict(about, level, says, advice[level])
+        advice = "A threshold on the score lets many wrong answers through."
+        if level == "bad":
+            advice = "Set no threshold on this model's scores."
+        yield _judge(level, "scores can be believed", "scores say little", says, advice)
 
 
 def _check_gap(diagnosis: Diagnosis) -> Iterator[HealthVerdict]:
@@ -226,6 +218,11 @@ def _check_gap(diagnosis: Diagnosis) -> Iterator[HealthVerdict]:
 def _grade(value: float, bad: float, watch: float) -> Level:
     """bad, watch: the limits under which a value is so."""
     return "bad" if value < bad else "watch" if value < watch else "good"
+
+
+def _judge(level: Level, good: str, other: str, says: str, advice: str) -> HealthVerdict:
+    """good, other: what the verdict is about, by its level; a good one needs no advice."""
+    return HealthVerdict(good, level, says) if level == "good" else HealthVerdict(other, level, says, advice)
 
 
 _CHECKS = (

@@ -8,28 +8,24 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from polysem.atomic_write import replace_file
-from polysem.errors import InputError, PolysemError, unknown
+from polysem.errors import unknown
 from polysem.inspection.explain import panels
 from polysem.inspection.explain.explanation import Explanation, sum_over_words
 from polysem.inspection.explain.panels import THEMES, Theme
+from polysem.inspection.output import PICTURES, check_output_path, replace_output
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ENDINGS = (".png", ".svg", ".pdf")
 DPI = 150
 
 
 def draw(explanation: Explanation, out: str | Path, theme: str = "light") -> Path:
     """Write the drawing to `out`, a .png, .svg or .pdf file. theme: light or dark."""
-    path = check_drawing_path(out)
+    path = check_output_path("an explanation", out, PICTURES)
     figure = make_figure(explanation, theme)
-    try:
-        with panels.use_theme(THEMES[theme]), replace_file(path) as temporary:
-            figure.savefig(temporary, dpi=DPI)
-    except OSError as error:
-        raise PolysemError(f"Cannot write {path}: {error.strerror or error}.") from None
+    with panels.use_theme(THEMES[theme]), replace_output("the explanation", path) as temporary:
+        figure.savefig(temporary, dpi=DPI)
     return path
 
 
@@ -43,21 +39,6 @@ def make_figure(explanation: Explanation, theme: str = "light") -> Figure:
         figure = Figure(layout="constrained")
         (_lay_out_single if single else _lay_out_set)(figure, explanation, THEMES[theme])
     return figure
-
-
-def check_drawing_path(out: str | Path) -> Path:
-    """The file to write, if its folder exists and its ending is known."""
-    path = Path(out).expanduser()
-    if path.suffix.lower() not in ENDINGS:
-        raise InputError(
-            f"{path}: the ending says what to write, and {path.suffix or 'none'} is not known. "
-            f"Take one of {', '.join(ENDINGS)}."
-        )
-    if not path.parent.is_dir():
-        raise InputError(f"{path}: there is no folder {path.parent}. Make it first: mkdir -p {path.parent}")
-    if path.is_dir():
-        raise InputError(f"{path} is a folder. Give the name of a file in it.")
-    return path
 
 
 def check_theme(theme: str) -> None:

@@ -21,7 +21,7 @@ from polysem.encoders.preprocessing import to_rgb
 from polysem.errors import InputError, kind
 from polysem.inspection.attention import text_attentions, tower_attentions
 from polysem.inspection.explain.contributions import decompose_score, find_winning_dimensions
-from polysem.inspection.explain.drawing import check_drawing_path, check_theme, draw
+from polysem.inspection.explain.drawing import check_theme, draw
 from polysem.inspection.explain.explanation import (
     CaptionSource,
     Explanation,
@@ -29,6 +29,7 @@ from polysem.inspection.explain.explanation import (
     NearestCaption,
     align_words,
 )
+from polysem.inspection.output import PICTURES, check_output_path
 from polysem.inspection.token_boxes import TokenBoxes, locate_regions, locate_tokens
 from polysem.models import Model, load
 from polysem.models.embedding import embed_batch, embed_probabilities
@@ -77,7 +78,7 @@ def explain(
         raise InputError(f"The caption is empty ({caption!r:.40}). Give the sentence whose score is to be explained.")
     check_theme(theme)
     if out is not None:
-        check_drawing_path(out)
+        check_output_path("an explanation", out, PICTURES)
     report = progress or ignore
     name = str(model) if isinstance(model, (str, Path)) else "model"
     if not isinstance(model, Model):

@@ -11,17 +11,17 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
 
-from polysem.atomic_write import replace_file
 from polysem.data.collection import Collection
 from polysem.errors import InputError
 from polysem.inspection.gallery import StorePath, open_gallery
 from polysem.inspection.map.layout import LIMIT, Map, MapPoints, Method, lay_out, make_points
+from polysem.inspection.output import PICTURES, check_output_path, replace_output
 from polysem.models import Model
 from polysem.progress import Progress
 from polysem.training.charts import render_page
 
 MapColour = Literal["slot", "label"]
-PICTURES = (".png", ".svg", ".pdf")
+ENDINGS = (".html", *PICTURES)
 # Colours that colour-blind readers tell apart (after Okabe and Ito), on light and on dark paper.
 LIGHT = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#B8860B", "#56B4E9", "#7A4FBF", "#6B6B6B")
 DARK = ("#4FA8E0", "#F0803C", "#2FC79B", "#E8A3C8", "#E8B93F", "#9AD6F8", "#B59AF0", "#A8A8A8")
@@ -59,7 +59,7 @@ def map_space(
         >>> map_space(photos, method="pca", out="map.html").positions.shape
         (40, 2)
     """
-    path = None if out is None else check_map_path(out)
+    path = None if out is None else check_output_path("a map", out, ENDINGS)
     if colour not in ("slot", "label"):
         raise InputError(f"Colours tell the slot or the label, got {colour!r}.")
     if isinstance(subject, (str, Path, Model)):
@@ -80,29 +80,14 @@ def map_space(
 
 def write_map(layout: Map, out: str | Path, *, title: str = "The joint space", colour: MapColour = "slot") -> Path:
     """Draw a map: a page or a picture, by the ending of `out`."""
-    path = check_map_path(out)
+    path = check_output_path("a map", out, ENDINGS)
     if colour == "label" and not layout.labels:
         raise InputError("These items have no labels to colour by. Leave --colour out: colours then tell the slots.")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replace_file(path) as temporary:
-            if path.suffix.lower() == ".html":
-                temporary.write_text(_render_html(layout, title, colour), encoding="utf-8")
-            else:
-                _save_picture(layout, temporary, title, colour)
-    except OSError as error:
-        raise InputError(f"Cannot write the map to {path}: {error.strerror or error}.") from None
-    return path
-
-
-def check_map_path(out: str | Path) -> Path:
-    """A path whose ending is known, before any work is done."""
-    path = Path(out).expanduser()
-    if path.suffix.lower() not in (".html", *PICTURES):
-        raise InputError(
-            f"A map is written to a page (.html) or a picture ({', '.join(PICTURES)}), got {str(out)!r}. "
-            "Give --out a name that ends in one of these."
-        )
+    with replace_output("the map", path) as temporary:
+        if path.suffix.lower() == ".html":
+            temporary.write_text(_render_html(layout, title, colour), encoding="utf-8")
+        else:
+            _save_picture(layout, temporary, title, colour)
     return path
 
 

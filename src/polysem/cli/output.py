@@ -1,4 +1,4 @@
-"""What commands share: options, opening collections, progress bars, JSON and tables."""
+"""What commands print: JSON, tables and progress bars."""
 
 from __future__ import annotations
 
@@ -8,72 +8,13 @@ import time
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import typer
-from typer.core import TyperCommand, TyperGroup, TyperOption
-
-from polysem.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
-
-    from polysem.data.collection import Collection
-    from polysem.evaluation.protocols import Protocol
-
-
-def option(help: str, *names: str, default: str = "none", **settings: Any) -> Any:  # noqa: A002 - as typer's
-    """An option that may be left out. default: what its help says is taken then."""
-    return typer.Option(*names, help=help, show_default=default, **settings)
-
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
-Data = Annotated[str, typer.Option(help="The collection: whatever `polysem data check` can read.")]
-Features = Annotated[Path | None, option("Store of image features.")]
-TextFeatures = Annotated[Path | None, option("Store of caption features.")]
-FolderLabels = Annotated[bool, typer.Option("--folder-labels", help="Names of subfolders are labels.")]
-Splits = Annotated[list[str] | None, option("Only this split; repeatable.", default="all")]
-ProtocolOptions = Annotated[
-    list[str] | None,
-    option("An option of the protocol, such as annotations=FILE, k=50 or quirk=NAME; repeatable.", metavar="KEY=VALUE"),
-]
-
-
-def open_data(source: str | Path, folder_labels: bool = False, splits: Sequence[str] | None = None) -> Collection:
-    """folder_labels: of a folder of pictures, take the names of its subfolders for labels."""
-    from polysem.data import open_collection
-
-    options: dict[str, Any] = {"folder_labels": True} if folder_labels else {}
-    collection = open_collection(source, **options)
-    return collection.split(*splits) if splits else collection
-
-
-def find_protocol(name: str, options: list[str] | None) -> Protocol:
-    """options: KEY=VALUE."""
-    from polysem.evaluation import protocols
-
-    values = {}
-    for each in options or []:
-        key, equals, value = each.partition("=")
-        if not equals:
-            raise InputError(f"--option takes KEY=VALUE, got {each!r}.")
-        values[key] = value
-    return protocols.find(name).with_options(**values)
-
-
-@contextmanager
-def exit_on_interrupt(message: str) -> Iterator[None]:
-    """Ctrl-C ends the command with this message on stderr and exit code 130."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        typer.echo(f"\n{message}", err=True)
-        sys.exit(130)
-
-
-# -------------------------------------------------------------------------------------------------------------- output
 
 
 def print_json(content: Any, indent: int | None = 2) -> None:
@@ -179,21 +120,11 @@ class ProgressBar:
         self._bars, self._tasks = None, {}
 
 
-# ------------------------------------------------------------------------------------------------------- quick `--help`
-
-
-class _QuickHelp:
-    """typer validates the value of a help flag nobody gave (None) with pydantic, and importing that takes as long as
-    the rest of a quick command. A default of False needs no validation."""
-
-    def get_help_option(self, ctx: Any) -> TyperOption | None:
-        found: TyperOption | None = super().get_help_option(ctx)  # type: ignore[misc]
-        if found is not None:
-            found.default = False
-        return found
-
-
-class QuickCommand(_QuickHelp, TyperCommand): ...
-
-
-class QuickGroup(_QuickHelp, TyperGroup): ...
+@contextmanager
+def exit_on_interrupt(message: str) -> Iterator[None]:
+    """Ctrl-C ends the command with this message on stderr and exit code 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"\n{message}", err=True)
+        sys.exit(130)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from polysem._version import __version__
@@ -59,7 +59,7 @@ class Environment:
     accelerators: tuple[Accelerator, ...]
     packages: tuple[Package, ...]
     offline: tuple[OfflinePackage, ...]
-    findings: tuple[EnvironmentFinding, ...]
+    findings: tuple[EnvironmentFinding, ...] = ()
     search_kernels: str | None = None
     """The file of the compiled search loops; None where torch does their work."""
     precisions: tuple[Precision, ...] = ()
@@ -75,31 +75,24 @@ def examine() -> Environment:
     """Look at the installation and the machine. Reads files and metadata, and tries reduced precision in a child
     process the first time on a machine."""
     build = torch_build()
-    required, devices, offline = required_packages(), accelerators(build), offline_packages()
-    precisions = reduced_precisions() if build is not None else ()
-    return Environment(
+    environment = Environment(
         __version__,
         f"{platform.python_implementation()} {platform.python_version()}",
         sys.executable,
         platform.platform(),
         machine(),
         build,
-        devices,
-        required,
-        offline,
-        tuple(_list_findings(required, offline, devices, build, precisions)),
-        search_kernels(),
-        precisions,
+        accelerators(build),
+        required_packages(),
+        offline_packages(),
+        search_kernels=search_kernels(),
+        precisions=reduced_precisions() if build is not None else (),
     )
+    return replace(environment, findings=tuple(_list_findings(environment)))
 
 
-def _list_findings(
-    required: tuple[Package, ...],
-    offline: tuple[OfflinePackage, ...],
-    devices: tuple[Accelerator, ...],
-    build: TorchBuild | None,
-    precisions: tuple[Precision, ...],
-) -> Iterator[EnvironmentFinding]:
+def _list_findings(environment: Environment) -> Iterator[EnvironmentFinding]:
+    required, build = environment.packages, environment.torch
     if not required:
         problem = "polysem runs from a folder but is not installed: its requirements are unknown."
         yield EnvironmentFinding("error", problem, install_command())
@@ -113,17 +106,17 @@ def _list_findings(
             yield EnvironmentFinding("error", f"Required packages: {unmet}.", install_command())
         elif unmet:
             yield EnvironmentFinding("optional", f"Extra '{group}': {unmet}.", install_command(group))
-    for package in offline:
+    for package in environment.offline:
         if package.status == "broken":  # absent ones are named by their extra
             problems = "; ".join(f"{asset.problem} ({asset.path})" for asset in package.assets if asset.problem)
             problem = f"{package.name} {package.installed} is installed but broken: {problems}."
             yield EnvironmentFinding("error", problem, package.remedy or "")
-    for device in devices:
+    for device in environment.accelerators:
         if build is not None and not device.usable:  # a missing torch is reported as such
             problem = f"{device.kind} device found ({device.evidence}), but the installed torch {build.version} is a "
             remedy = "Choose the torch build for this device at https://pytorch.org/get-started/locally/"
             yield EnvironmentFinding("optional", f"{problem}{build.flavour} build.", remedy)
-    for precision in precisions:
+    for precision in environment.precisions:
         if not precision.works:
             problem = f"{precision.dtype} on the processor: {precision.problem}."
             yield EnvironmentFinding("optional", problem, precision.remedy)

@@ -206,16 +206,16 @@ def test_several_passes_are_one_progress():
 @needs_package
 def test_the_real_annotation_has_its_known_counts():
     package_ = EccvCaptionFiles.find(None, "toy")
-    test, annotation = package_.read_test_split(), package_.read_positives("eccv")
-    assert test.images.shape == (5000,)
-    assert test.captions.shape == (5000, 5)
-    assert (np.diff(test.captions, axis=1) > 0).all()
+    (images, captions), annotation = package_.read_test_split(), package_.read_positives("eccv")
+    assert images.shape == (5000,)
+    assert captions.shape == (5000, 5)
+    assert (np.diff(captions, axis=1) > 0).all()
     assert (len(annotation["i2t"]), sum(map(len, annotation["i2t"].values()))) == (1261, 22550)
     assert (len(annotation["t2i"]), sum(map(len, annotation["t2i"].values()))) == (1332, 11279)
-    captions = test.captions.ravel()
-    i2t, lost = relevance_from_ids(annotation["i2t"], test.images, captions, "toy")
+    captions = captions.ravel()
+    i2t, lost = relevance_from_ids(annotation["i2t"], images, captions, "toy")
     assert lost.sum() == 2
-    assert relevance_from_ids(annotation["t2i"], captions, test.images, "toy")[1].sum() == 0
+    assert relevance_from_ids(annotation["t2i"], captions, images, "toy")[1].sum() == 0
     perfect = Ranking(i2t, np.arange(len(i2t.positives)) - np.repeat(i2t.starts[:-1], i2t.counts))
     assert metrics.direction_metrics(perfect)["map_at_r"] == 100
     assert 99.9 < metrics.direction_metrics(add_missing_positives(perfect, lost))["map_at_r"] < 100

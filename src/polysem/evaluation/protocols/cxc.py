@@ -103,7 +103,7 @@ class CxcProtocol(Protocol):
     def _ids(self, collection: Collection) -> CocoIds:
         ids = None if self.annotations is None else read_own_ids(collection)
         if ids is None:
-            return match_test_split(collection, self._files().read_test_split(), self.name)
+            return match_test_split(collection, self._files(), self.name)
         if len(ids.images) != self.images:
             raise InputError(
                 f"Protocol {self.name} is defined on the {self.images} images of COCO's val or test split (Karpathy); "
@@ -122,8 +122,10 @@ class CxcProtocol(Protocol):
         if self.annotations is None:
             return rated, remarks
         for task, pairs in read_rated_pairs(Path(self.annotations).expanduser(), split).items():
-            sides = [ids.images if name.startswith("image") else ids.captions for name in COLUMNS[task]]
-            left, right = _positions(pairs.left, sides[0]), _positions(pairs.right, sides[1])
+            sides = (ids.images if name.startswith("image") else ids.captions for name in COLUMNS[task])
+            position = [{number: i for i, number in enumerate(side.tolist())} for side in sides]
+            columns = zip(position, (pairs.left, pairs.right), strict=True)
+            left, right = (np.array([at.get(number, -1) for number in column.tolist()]) for at, column in columns)
             inside = (left >= 0) & (right >= 0)
             outside = int((~inside).sum())
             if outside > OUTSIDE * len(inside):
@@ -206,13 +208,6 @@ class OffDiagonalScores(Scores):
         rows, columns = np.arange(self.shape[0])[images], np.arange(self.shape[1])[texts]
         tile[rows[:, None] == columns] = self.value
         return tile
-
-
-def _positions(ids: Ints, among: Ints) -> Ints:
-    """Where each id stands in `among`; -1: nowhere."""
-    order = np.argsort(among, kind="stable")
-    nearest = order[np.minimum(np.searchsorted(among[order], ids), len(among) - 1)]
-    return np.where(among[nearest] == ids, nearest, -1)
 
 
 # ---------------------------------------------------------------------------------------------------------- correlation

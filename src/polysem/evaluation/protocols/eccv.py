@@ -47,12 +47,11 @@ class EccvCaptionProtocol(Protocol):
     options = ("annotations",)
 
     def gallery(self, collection: Collection) -> Collection:
-        test = EccvCaptionFiles.find(self.annotations, self.name).read_test_split()
-        return match_test_split(collection, test, self.name).gallery
+        return match_test_split(collection, EccvCaptionFiles.find(self.annotations, self.name), self.name).gallery
 
     def compute(self, task: EvaluationTask) -> ProtocolResult:
         files = EccvCaptionFiles.find(self.annotations, self.name)
-        ids = match_test_split(task.gallery, files.read_test_split(), self.name)
+        ids = match_test_split(task.gallery, files, self.name)
         annotated = files.read_positives("eccv")
         matched = ids.match_positives(annotated, self.name)
         rankings = task.rank({way: relevance for way, (relevance, _) in matched.items()}, task.directed_scores())
@@ -85,14 +84,6 @@ def add_missing_positives(ranking: Ranking, missing: Ints) -> Ranking:
 
 
 # ---------------------------------------------------------------------------------------------------------- COCO's ids
-
-
-@dataclass(frozen=True, eq=False)
-class CocoTestSplit:
-    """The images of the test split in Karpathy's order, (I,), and the captions that count, (I, 5), ascending."""
-
-    images: Ints
-    captions: Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,23 +127,24 @@ def relevance_from_ids(positives: Positives, queries: Ints, gallery: Ints, who: 
     return Relevance.from_pairs(rows, columns, (len(queries), len(gallery))), missing
 
 
-def match_test_split(collection: Collection, test: CocoTestSplit, who: str) -> CocoIds:
+def match_test_split(collection: Collection, files: EccvCaptionFiles, who: str) -> CocoIds:
     """The test images among the collection's, with the five captions of each that count.
 
     By the items' ids, if they are COCO's. Features of the whole test split that do not say which image is which are
     taken to be in Karpathy's order, as everybody's are. Without caption ids, an image's first five are its five, lowest
     id first: so they are in Karpathy's file.
     """
+    images, five = files.read_test_split()
     items = [item for item in collection if item.captions]
-    position = {number: i for i, number in enumerate(test.images.tolist())}
+    position = {number: i for i, number in enumerate(images.tolist())}
     positions = [position.get(number, -1) if (number := image_id(item)) is not None else -1 for item in items]
     present = set(positions) - {-1}
     remarks: tuple[str, ...] = ()
-    if len(present) < len(test.images):
-        if len(items) != len(test.images) or any(_id_in_file_name(item) for item in items):
+    if len(present) < len(images):
+        if len(items) != len(images) or any(_id_in_file_name(item) for item in items):
             missing = next((number for number, i in position.items() if i not in present), None)
             raise InputError(
-                f"Protocol {who} is defined on the {len(test.images)} images of COCO's test split (Karpathy's); "
+                f"Protocol {who} is defined on the {len(images)} images of COCO's test split (Karpathy's); "
                 f"{len(present)} of them are among the {len(items)} of {collection.name} here, and image {missing}, "
                 f"for one, is not (the first here is {items[0].id if items else None!r}). Check --split, and that ids "
                 "are COCO's file names or numbers."
@@ -162,14 +154,12 @@ def match_test_split(collection: Collection, test: CocoTestSplit, who: str) -> C
     captions: list[int] = []
     for item, at in zip(items, positions, strict=True):
         if at >= 0:
-            kept.append(_select_captions(item, test.captions[at], who))
-            captions += [int(caption) for caption in kept[-1].caption_ids] or test.captions[at].tolist()
+            kept.append(_select_captions(item, five[at], who))
+            captions += [int(caption) for caption in kept[-1].caption_ids] or five[at].tolist()
     if not remarks and any(not item.caption_ids for item in kept):
         remarks = (BY_CAPTION_ORDER,)
     gallery = Collection(collection.name, collection.kind, kept, collection.skipped)
-    return CocoIds(
-        gallery, test.images[[at for at in positions if at >= 0]], np.array(captions, dtype=np.int64), remarks
-    )
+    return CocoIds(gallery, images[[at for at in positions if at >= 0]], np.array(captions, dtype=np.int64), remarks)
 
 
 def read_own_ids(collection: Collection) -> CocoIds | None:
@@ -238,8 +228,8 @@ class EccvCaptionFiles:
             )
         return cls(Path(spec.submodule_search_locations[0]) / "data")
 
-    def read_test_split(self) -> CocoTestSplit:
-        """The 5,000 test images in Karpathy's order, with their five captions each."""
+    def read_test_split(self) -> tuple[Ints, Ints]:
+        """(I,) the 5,000 test images in Karpathy's order, and (I, 5) their captions that count, ascending."""
         path, owner = self.folder / "coco_test_ids.npy", self._read("original_caption_to_image")
         try:
             captions = np.load(path, allow_pickle=False).astype(np.int64)
@@ -248,7 +238,7 @@ class EccvCaptionFiles:
             raise self._unexpected(path, error) from None
         if (images != images[:, :1]).any():
             raise self._unexpected(path, "captions of one image are not side by side")
-        return CocoTestSplit(images[:, 0], captions.reshape(-1, 5))
+        return images[:, 0], captions.reshape(-1, 5)
 
     def read_positives(self, name: Literal["eccv", "cxc"]) -> dict[str, Positives]:
         """Right answers that annotators found, by COCO's ids, of "i2t" and "t2i"."""

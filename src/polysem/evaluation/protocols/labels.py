@@ -15,7 +15,7 @@ from polysem import cpu_blocks
 from polysem.data.collection import Collection
 from polysem.errors import InputError
 from polysem.evaluation import metrics
-from polysem.evaluation.metrics import Gains, Values
+from polysem.evaluation.metrics import Values
 from polysem.evaluation.protocols.base import EvaluationTask, Protocol, ProtocolResult, register
 from polysem.evaluation.protocols.pairs import SearchedTexts
 from polysem.evaluation.result import PerQuery
@@ -69,13 +69,16 @@ class LabelsProtocol(Protocol):
         total = 2 * done
         half = replace(task, progress=section(task.progress, 0, done, total))
         rankings = half.rank(texts.relevance, scores, keep=metrics.DEPTH)
-        overlap = _LabelOverlap(task.gallery)
+        number = {label: column for column, label in enumerate(task.gallery.label_names)}
+        flags = torch.zeros(len(images), len(number))
+        for row, item in zip(flags, task.gallery, strict=True):
+            row[[number[label] for label in item.labels]] = 1.0
         result: dict[str, Any] = {}
         per_query: dict[str, PerQuery] = {}
         for way, queries, answers in (("i2t", images, texts.owners), ("t2i", texts.owners, images)):
             slots = texts.kept % _SLOTS if self.quirk and way == "t2i" else None
             progress = section(task.progress, done, len(queries), total)
-            values = self._graded_metrics(scores[way], overlap, queries, answers, slots, progress)
+            values = self._graded_metrics(scores[way], flags, queries, answers, slots, progress)
             done += len(queries)
             hits, pairs = metrics.query_metrics(rankings[way]), metrics.direction_metrics(rankings[way])
             values |= {f"r{cut}": hits[f"r{cut}"] for cut in metrics.CUTS}
@@ -106,13 +109,13 @@ class LabelsProtocol(Protocol):
     def _graded_metrics(
         self,
         scores: Scores,
-        overlap: _LabelOverlap,
+        flags: Tensor,
         queries: Ints,
         answers: Ints,
         slots: Ints | None,
         progress: Progress,
     ) -> dict[str, Values]:
-        """NDCG, precision and mAP of each query. queries, answers: the item of each."""
+        """NDCG, precision and mAP of each query. flags: (items, labels). queries, answers: the item of each."""
         k, rows = min(self.k, len(answers)), max(1, PAIRS // len(answers))
         blocks = [slice(first, min(first + rows, len(queries))) for first in range(0, len(queries), rows)]
         values: dict[int, dict[str, Values]] = {}
@@ -123,27 +126,14 @@ class LabelsProtocol(Protocol):
             if slots is not None:
                 discount = np.log2(_SLOTS * np.arange(k) + slots[block][:, None] + 2.0)  # (q, k)
             tile = scores.checked_tile(block, slice(None))
-            values[block.start] = metrics.graded_metrics(tile, overlap.gains(queries[block], answers), discount)
+            # How many labels are shared, by items first: their captions only repeat them.
+            gains = (flags[torch.from_numpy(queries[block])] @ flags.t()).numpy().astype(np.uint32)[:, answers]
+            values[block.start] = metrics.graded_metrics(tile, gains, discount)
             advance(block.stop - block.start)
 
         cpu_blocks.run([partial(measure_block, block) for block in blocks], torch.device("cpu"))
         names = {"ndcg": f"ndcg{self.k}", "precision": f"precision{self.k}", "map": "map"}
         return {new: np.concatenate([values[block.start][name] for block in blocks]) for name, new in names.items()}
-
-
-class _LabelOverlap:
-    """How many labels two items have in common."""
-
-    def __init__(self, gallery: Collection) -> None:
-        number = {label: column for column, label in enumerate(gallery.label_names)}
-        self.flags: Tensor = torch.zeros(len(gallery), len(number))
-        for row, item in zip(self.flags, gallery, strict=True):
-            row[[number[label] for label in item.labels]] = 1.0
-
-    def gains(self, query_items: Ints, gallery_items: Ints) -> Gains:
-        # Items first: their captions only repeat them.
-        items = (self.flags[torch.from_numpy(query_items)] @ self.flags.t()).numpy()
-        return items.astype(np.uint32)[:, gallery_items]
 
 
 register(

@@ -17,8 +17,7 @@ from polysem.data.collection import Collection
 from polysem.data.store import FeatureStore
 from polysem.errors import InputError
 from polysem.models import Model, embedding
-from polysem.models.items import Items, collection_images, collection_texts, open_store
-from polysem.models.tower import Tower
+from polysem.models.items import collection_images, collection_texts, open_store
 from polysem.progress import Progress, ignore, section
 
 FEATURE_BATCH, SENTENCE_BATCH = 64, 128
@@ -27,13 +26,8 @@ SIDES = ("image", "text")
 
 @dataclass(frozen=True, eq=False)
 class Embeddings:
-    """Sets of vectors of a collection.
-
-    Args:
-        images: (I, K, D).
-        texts: (T, L, D), caption by caption in the collection's order.
-        predictions: "image" (I, C) and "text" (T, C), class probabilities, of a model that classifies.
-    """
+    """Sets of vectors of a collection: images (I, K, D), and texts (T, L, D) in the order of its captions. A model that
+    classifies gives predictions, class probabilities: "image" (I, C) and "text" (T, C)."""
 
     images: Tensor
     texts: Tensor
@@ -65,21 +59,18 @@ def embed(
     images = collection_images(model.image.encoder, collection, open_store(features, model.image))
     texts = collection_texts(model.text.encoder, collection, text_store, by_length=True)
     text_batch = SENTENCE_BATCH if text_store is None else FEATURE_BATCH
-    columns = {
-        "image": _embed(model.image, images, FEATURE_BATCH, section(report, 0, counts[0], total)),
-        "text": _embed(model.text, texts, text_batch, section(report, *counts, total)),
-    }
+    columns = {}
+    for side, tower, items, batch, part in (
+        ("image", model.image, images, FEATURE_BATCH, section(report, 0, counts[0], total)),
+        ("text", model.text, texts, text_batch, section(report, *counts, total)),
+    ):
+        forward = embedding.embed_vectors if tower.sets.labels is None else embedding.embed_both
+        columns[side] = embedding.embed(tower, items, batch, forward, progress=part)
     predictions = {side: parts[1] for side, parts in columns.items() if len(parts) > 1}
     embeddings = Embeddings(columns["image"][0], columns["text"][0], predictions)
     if path is not None:
         _write(path, embeddings, key)
     return embeddings
-
-
-def _embed(tower: Tower, items: Items[Any], batch_size: int, progress: Progress) -> tuple[Tensor, ...]:
-    """The vectors and, of a model that classifies, the class probabilities."""
-    forward = embedding.embed_vectors if tower.sets.labels is None else embedding.embed_both
-    return embedding.embed(tower, items, batch_size, forward, progress=progress)
 
 
 def _make_key(model: Model, collection: Collection, stores: Iterable[Any]) -> dict[str, str]:

@@ -122,12 +122,8 @@ def _open(member: Any) -> Model | Scores:
 def select_split(
     collection: Collection, wanted: str | None, models: Sequence[Model], default: str | None = None
 ) -> tuple[Collection, str]:
-    """The items to measure on, and their name for a reader.
-
-    Args:
-        models: one that was trained on a collection without splits is measured on what training held out.
-        default: the split to take if none is wanted; by default "test" if there is one, else "val", else the first.
-    """
+    """The items to measure on, and their name for a reader. Without a default, "test" if there is one, else "val", else
+    the first; models that were trained on a collection without splits are measured on what training held out."""
     if not collection.has_splits:
         if wanted not in (None, "all", "val"):
             raise InputError(

@@ -132,9 +132,6 @@ def compute_recalls(scores: Tensor, owners: npt.NDArray[np.integer[Any]]) -> dic
     return add_rsum({way: {f"r{cut}": float(each[f"r{cut}"].mean()) for cut in CUTS} for way, each in hits.items()})
 
 
-# ---------------------------------------------------------------------------------------------------- graded relevance
-
-
 def discounts(k: int) -> Values:
     """(k,) of the ranks from 0: log2(rank + 2)."""
     return np.asarray(np.log2(np.arange(k) + 2.0), dtype=np.float64)
@@ -172,9 +169,6 @@ def sort_gains(scores: Floats, gains: Gains) -> Gains:
     keys = sort_keys(scores).astype(np.uint64) << np.uint64(32) | gains  # one sort for both, six times as fast
     keys.sort(axis=1)
     return keys.astype(np.uint32)
-
-
-# --------------------------------------------------------------------------------------------------- label predictions
 
 
 def micro_f1(probabilities: Any, labels: Sequence[Iterable[str]], classes: Sequence[str]) -> float:

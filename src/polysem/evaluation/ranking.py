@@ -83,13 +83,8 @@ class Relevance:
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """The ranking of one direction.
-
-    Args:
-        relevance: The right answers.
-        ranks: (P,) for each of these, sorted within a query, its rank from 0.
-        top: The highest scores of each query, if they were asked for.
-    """
+    """The ranking of one direction: (P,) the rank from 0 of each right answer, sorted within a query, and the highest
+    scores of each query, if they were asked for."""
 
     relevance: Relevance
     ranks: Ints

@@ -58,7 +58,13 @@ class Rescoring:
     def rescore(self, scores: Scores) -> Scores:
         """Re-score a matrix whose rows are the queries."""
         if self.method == "csls":
-            return _BiasedScores(scores, 2.0, _highest_mean(scores, self.neighbours))
+            top = TopK(scores.shape[1], min(self.neighbours, scores.shape[0]))
+            gallery, first = np.arange(scores.shape[1]), 0
+            for block in _blocks(scores):
+                top.add_columns(np.arange(first, first + len(block)), gallery, block)
+                first += len(block)
+            top.flush()
+            return _BiasedScores(scores, 2.0, top.values.mean(1, dtype=np.float64))
         spread = np.full(scores.shape[1], -np.inf)  # log-sum-exp over the queries
         for block in _blocks(scores):
             spread = np.logaddexp(spread, logsumexp(block.astype(np.float64) / self.temperature))
@@ -91,15 +97,3 @@ def logsumexp(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     steady = np.where(np.isfinite(top), top, 0.0)
     with np.errstate(divide="ignore"):  # an item that every query rules out
         return np.asarray(np.log(np.exp(rows - steady).sum(0)) + steady, dtype=np.float64)
-
-
-def _highest_mean(scores: Scores, k: int) -> npt.NDArray[np.float64]:
-    """(G,) mean of the k highest scores of each gallery item over the queries."""
-    k = min(k, scores.shape[0])
-    top = TopK(scores.shape[1], k)
-    gallery, first = np.arange(scores.shape[1]), 0
-    for block in _blocks(scores):
-        top.add_columns(np.arange(first, first + len(block)), gallery, block)
-        first += len(block)
-    top.flush()
-    return np.asarray(top.values.mean(1, dtype=np.float64))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -71,12 +70,10 @@ class Stamp:
 
 @dataclass(frozen=True, eq=False)
 class PerQuery:
-    """The metrics of each query of one direction.
+    """The metrics of each query of one direction: metric -> (Q,), whose mean is the direction's metric.
 
-    Args:
-        values: Metric -> (Q,); its mean is the direction's metric.
-        clusters: (Q,) the item that a query belongs to: a caption belongs to its image. Queries of one item are not
-            independent, so significance tests resample items, not queries.
+    clusters: (Q,) the item that a query belongs to: a caption belongs to its image. Queries of one item are not
+    independent, so significance tests resample items, not queries.
     """
 
     values: Mapping[str, npt.NDArray[np.float64]]
@@ -114,7 +111,7 @@ class Evaluation:
         if self.facts:
             content["facts"] = dict(self.facts)
         if self.intervals:
-            content["intervals"] = _replace_nan({name: list(pair) for name, pair in self.intervals.items()})
+            content["intervals"] = _replace_nan(self.intervals)
         return content
 
 
@@ -158,9 +155,5 @@ def read_evaluation(path: str | Path) -> Evaluation:
 
 
 def _replace_nan(value: Any) -> Any:
-    """NaN is not JSON: null instead."""
-    if isinstance(value, Mapping):
-        return {name: _replace_nan(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_replace_nan(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    """NaN and infinity are not JSON: null instead."""
+    return json.loads(json.dumps(value), parse_constant=lambda _: None)

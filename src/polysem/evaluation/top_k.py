@@ -17,10 +17,7 @@ class TopK:
     """The k highest scores of each query. Of equal scores at the edge, any may stay.
 
     A score that is no higher than the query's floor, the lowest that is kept, is dropped at once; the others wait
-    until there are enough to sort in.
-
-    Args:
-        floor: (queries,) scores up to which candidates are of no use, where another `TopK` keeps higher ones.
+    until there are enough to sort in. floor: (queries,) where another `TopK` keeps higher ones, its floor.
     """
 
     def __init__(self, queries: int, k: int, floor: Floats | None = None) -> None:

@@ -53,13 +53,8 @@ class ProtocolResult:
 
 @dataclass(frozen=True, eq=False)
 class EvaluationTask:
-    """All that a protocol measures with.
-
-    Args:
-        subject: The scores, which have the gallery's shape.
-        split: What the stamp calls the gallery's split.
-        keep: How many of each query's highest scores to keep, for a run file.
-    """
+    """All that a protocol measures with: scores of the gallery's shape, what the stamp calls the split, and how many of
+    each query's highest scores to keep, for a run file."""
 
     subject: ModelScores
     gallery: Collection
@@ -69,11 +64,8 @@ class EvaluationTask:
     progress: Progress = ignore
 
     def directed_scores(self, texts: Ints | None = None) -> dict[str, Scores]:
-        """The scores for image queries ("i2t") and for text queries ("t2i"); queries are the rows.
-
-        Args:
-            texts: Those to search; None: all.
-        """
+        """The scores for image queries ("i2t") and for text queries ("t2i"); queries are the rows. texts: those to
+        search; None: all."""
         scores = self.subject.scores
         if texts is not None and len(texts) < scores.shape[1]:
             scores = scores.subset(None, texts)
@@ -106,10 +98,9 @@ class EvaluationTask:
 def per_query_metrics(
     folds: Sequence[Mapping[str, Ranking]], owners: Ints, names: Sequence[str] | None = None
 ) -> dict[str, PerQuery]:
-    """The metrics of every query that has a right answer, by direction.
+    """The metrics of every query that has a right answer, by direction; those of several folds follow each other.
 
     Args:
-        folds: Rankings by direction; the queries of several folds follow each other.
         owners: The image of each text.
         names: The metrics to keep; None: all.
     """

@@ -142,7 +142,6 @@ class CxcProtocol(Protocol):
 
     def _relevance(self, ids: CocoIds, owners: Ints, rated: Mapping[str, RatedPairs]) -> dict[str, Relevance]:
         """The right answers of each direction that there are ratings for."""
-        images, texts = len(ids.images), len(ids.captions)
         if not rated:
             positives = ids.match_positives(self._files().read_positives("cxc"), self.name)
             return {way: relevance for way, (relevance, _) in positives.items()}
@@ -151,17 +150,19 @@ class CxcProtocol(Protocol):
         high = sits.scores >= RIGHT["sits"]
         refused = set(zip(sits.left[~high].tolist(), sits.right[~high].tolist(), strict=True))
         paired = np.array([(text, image) not in refused for text, image in enumerate(owners.tolist())])
-        t2i = Relevance.from_pairs(
-            np.concatenate([sits.left[high], np.flatnonzero(paired)]),
-            np.concatenate([sits.right[high], owners[paired]]),
-            (texts, images),
-        )
-        right = {"i2t": t2i.transpose(), "t2i": t2i}
-        if "sts" in rated:
-            right["t2t"] = _symmetric(rated["sts"], RIGHT["sts"], pair_siblings(owners), texts)
-        if "sis" in rated:
-            right["i2i"] = _symmetric(rated["sis"], RIGHT["sis"], np.empty((0, 2), int), images)
-        return right
+        texts = np.concatenate([sits.left[high], np.flatnonzero(paired)])
+        images = np.concatenate([sits.right[high], owners[paired]])
+        t2i = Relevance.from_pairs(texts, images, (len(ids.captions), len(ids.images)))
+        relevance = {"i2t": t2i.transpose(), "t2i": t2i}
+        # Right in both orders; nothing is an answer to itself.
+        for way, task, known in (("t2t", "sts", pair_siblings(owners)), ("i2i", "sis", np.empty((0, 2), int))):
+            if pairs := rated.get(task):
+                high = (pairs.scores >= RIGHT[task]) & (pairs.left != pairs.right)
+                left, right = pairs.left[high], pairs.right[high]
+                rows, columns = np.concatenate([left, right, known[:, 0]]), np.concatenate([right, left, known[:, 1]])
+                size = len(ids.captions if way == "t2t" else ids.images)
+                relevance[way] = Relevance.from_pairs(rows, columns, (size, size))
+        return relevance
 
     def _correlations(self, rated: Mapping[str, RatedPairs], sources: Mapping[str, Scores]) -> dict[str, Any]:
         """In per cent, as CxC prints them. A query is what the first column names."""
@@ -188,15 +189,6 @@ def pair_siblings(owners: Ints) -> Ints:
     return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
 
-def _symmetric(pairs: RatedPairs, least: float, known: Ints, size: int) -> Relevance:
-    """Right in both orders; nothing is an answer to itself. known: (P, 2) further right pairs."""
-    high = (pairs.scores >= least) & (pairs.left != pairs.right)
-    left, right = pairs.left[high], pairs.right[high]
-    return Relevance.from_pairs(
-        np.concatenate([left, right, known[:, 0]]), np.concatenate([right, left, known[:, 1]]), (size, size)
-    )
-
-
 class OffDiagonalScores(Scores):
     """Scores of items with each other; `value` replaces an item's score with itself."""
 
@@ -208,9 +200,6 @@ class OffDiagonalScores(Scores):
         rows, columns = np.arange(self.shape[0])[images], np.arange(self.shape[1])[texts]
         tile[rows[:, None] == columns] = self.value
         return tile
-
-
-# ---------------------------------------------------------------------------------------------------------- correlation
 
 
 def spearman(a: npt.ArrayLike, b: npt.ArrayLike) -> float:
@@ -245,9 +234,6 @@ def bootstrap_spearman(queries: Ints, ratings: Values, scores: Values, samples: 
     return np.array(correlations)
 
 
-# ---------------------------------------------------------------------------------------------------------------- files
-
-
 def read_rated_pairs(folder: Path, split: str) -> dict[str, RatedPairs]:
     """By task. The image-text file must be there; the other two may be missing."""
     if split not in ("val", "test"):
@@ -261,7 +247,7 @@ def read_rated_pairs(folder: Path, split: str) -> dict[str, RatedPairs]:
 
 
 def _read_csv(path: Path, first: str, second: str) -> RatedPairs:
-    left, right, scores = [], [], []
+    rows = []
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
@@ -273,23 +259,14 @@ def _read_csv(path: Path, first: str, second: str) -> RatedPairs:
                     f"{', '.join(names) or 'none'}. Take the file without _raw from {SOURCE}."
                 )
             for row in reader:
-                try:
-                    left.append(_coco_id(row[first]))
-                    right.append(_coco_id(row[second]))
-                    scores.append(float(row[rating]))
+                try:  # COCO_val2014:sentid:648388 -> 648388, COCO_val2014_000000431431.jpg -> 431431
+                    ids = (parse_file_name(row[name]) or int(row[name].rsplit(":", 1)[-1]) for name in (first, second))
+                    rows.append((*ids, float(row[rating])))
                 except (TypeError, ValueError):
-                    raise InputError(
-                        f"{path} line {reader.line_num}: expected two of COCO's ids and a number, got "
-                        f"{list(row.values())}."
-                    ) from None
+                    problem = f"expected two of COCO's ids and a number, got {list(row.values())}"
+                    raise InputError(f"{path} line {reader.line_num}: {problem}.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read ({error}).") from None
-    if not scores:
+    if not rows:
         raise InputError(f"{path} holds no pairs. Take it again from {SOURCE}.")
-    return RatedPairs(np.array(left), np.array(right), np.array(scores))
-
-
-def _coco_id(name: str) -> int:
-    """COCO_val2014:sentid:648388 -> 648388, COCO_val2014_000000431431.jpg -> 431431."""
-    number = parse_file_name(name)
-    return int(name.rsplit(":", 1)[-1]) if number is None else number
+    return RatedPairs(*(np.array(column) for column in zip(*rows, strict=True)))

@@ -83,9 +83,6 @@ def add_missing_positives(ranking: Ranking, missing: Ints) -> Ranking:
     return Ranking(larger, ranks[np.lexsort((ranks, queries))], ranking.top)
 
 
-# ---------------------------------------------------------------------------------------------------------- COCO's ids
-
-
 @dataclass(frozen=True, eq=False)
 class CocoIds:
     """images: (I,) of the gallery's items; captions: (T,) of its captions. remarks: what had to be assumed."""
@@ -96,12 +93,8 @@ class CocoIds:
     remarks: tuple[str, ...] = ()
 
     def match_positives(self, positives: Mapping[str, Positives], who: str) -> dict[str, tuple[Relevance, Ints]]:
-        """Right answers by position, and (Q,) how many of each query's are not in the gallery, both by direction.
-
-        Args:
-            positives: Of "i2t" and "t2i".
-            who: The protocol, for messages.
-        """
+        """Right answers by position, and (Q,) how many of each query's are not in the gallery, by direction. who: the
+        protocol, for messages."""
         sides = {"i": self.images, "t": self.captions}
         return {way: relevance_from_ids(each, sides[way[0]], sides[way[2]], who) for way, each in positives.items()}
 

@@ -36,10 +36,7 @@ class JudgementsProtocol(Protocol):
 
     NDCG is that of each query's judged answers, ordered by score; the gain is the experts' mean mark minus 1, or the
     share of yes. Recall is over the whole gallery, where pairs judged right (a mean mark of 3 or more, or a majority of
-    yes) count like the original pairs; the uncorrected one is given beside it.
-
-    Args:
-        annotations: The file of judgements.
+    yes) count like the original pairs; the uncorrected one is given beside it. annotations: the file of judgements.
     """
 
     name: str = "judgements"
@@ -98,14 +95,8 @@ def ndcg(queries: Ints, gains: Values, scores: Values) -> tuple[Ints, Values]:
 
 @dataclass(frozen=True, eq=False)
 class PairJudgements:
-    """Judgements of P pairs.
-
-    Args:
-        who: "experts" or "crowd".
-        captions: The image's name and the caption's number.
-        gains: How well the caption describes the image, from 0 on.
-        right: Whether it counts as describing it.
-    """
+    """Judgements of P pairs by "experts" or the "crowd": how well a caption, given by its image and number, describes
+    an image, from 0 on, and whether it counts as right."""
 
     who: str
     images: tuple[str, ...]

@@ -107,13 +107,7 @@ class LabelsProtocol(Protocol):
         return ProtocolResult(stamp, result, per_query, texts.expand(rankings))
 
     def _graded_metrics(
-        self,
-        scores: Scores,
-        flags: Tensor,
-        queries: Ints,
-        answers: Ints,
-        slots: Ints | None,
-        progress: Progress,
+        self, scores: Scores, flags: Tensor, queries: Ints, answers: Ints, slots: Ints | None, progress: Progress
     ) -> dict[str, Values]:
         """NDCG, precision and mAP of each query. flags: (items, labels). queries, answers: the item of each."""
         k, rows = min(self.k, len(answers)), max(1, PAIRS // len(answers))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -15,7 +16,7 @@ from polysem.errors import InputError
 from polysem.evaluation import metrics
 from polysem.evaluation.protocols.base import EvaluationTask, Protocol, ProtocolResult, per_query_metrics, register
 from polysem.evaluation.ranking import Ranking, Relevance, rank_bidirectional
-from polysem.evaluation.score_matrix import Ints, Scores
+from polysem.evaluation.score_matrix import Ints
 from polysem.evaluation.top_k import TopK
 
 
@@ -66,12 +67,8 @@ class PairsProtocol(Protocol):
         stamp = task.stamp(self.name, folds=self.folds, remarks=remarks)
         rank_whole = self.folds == 1 or self.whole
         keep = max(task.keep, metrics.DEPTH) if rank_whole else 0
-
-        def rank(scores: Scores) -> tuple[dict[str, Ranking], list[dict[str, Ranking]]]:
-            return rank_bidirectional(
-                scores, owners, folds=self.folds, whole=rank_whole, keep=keep, progress=task.progress
-            )
-
+        how = {"folds": self.folds, "whole": rank_whole, "keep": keep, "progress": task.progress}
+        rank = partial(rank_bidirectional, owners=owners, **how)
         if task.rescoring is None:
             whole, folds = rank(task.subject.scores)
         elif self.folds > 1:

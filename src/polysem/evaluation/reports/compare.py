@@ -52,13 +52,8 @@ class ComparisonRow:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A table of models under one protocol, which `stamp` describes.
-
-    Args:
-        columns: Paths of metrics, such as "i2t.r1".
-        notes: What a reader must know of single rows.
-        alpha: The p-value below which a difference is significant.
-    """
+    """A table of models under one protocol, which `stamp` describes. Columns are paths of metrics, such as "i2t.r1";
+    notes are about single rows. alpha: the p-value below which a difference is significant."""
 
     stamp: Stamp
     columns: tuple[str, ...]
@@ -77,8 +72,7 @@ def evaluate_all(
     """Evaluate several runs alike, for one table; those that `polysem eval --json` wrote to files are read.
 
     Args:
-        runs: Folders, .npy files of scores, or .json files of evaluations.
-        data: Only files of evaluations need none.
+        runs: Folders, .npy files of scores, or .json files of evaluations, which need no data.
         features, text_features: Feature stores, one for each run.
         how: `protocol`, `split`, `rescore` and `progress` of `evaluate`.
     """
@@ -210,7 +204,8 @@ def _column(
     # p of each row against the best one, where both have the values of each query.
     top = max(good, key=good.__getitem__)
     needed = set(significance.RSUM if path == "rsum" else (path,))
-    known = [row for row, each in enumerate(evaluations) if needed <= significance.list_paths(each)]
+    paths = [{f"{way}.{name}" for way, q in each.per_query.items() for name in q.values} for each in evaluations]
+    known = [row for row, own in enumerate(paths) if needed <= own]
     rows = [row for row in known if row != top and top in known]
     tests = [significance.paired_p(evaluations[top], evaluations[row], path, seed=seed) for row in rows]
     ps = dict(zip(rows, significance.holm(tests), strict=True))

@@ -45,7 +45,8 @@ def intervals(
     by_column = np.concatenate(totals).T
     queries = dict(zip(counts, by_column[len(sums) :], strict=True))
     with np.errstate(invalid="ignore"):  # a resample of few items may hold no query of a direction
-        figures = {path: total / queries[_way(path)] for path, total in zip(sums, by_column, strict=False)}
+        ways = (path.rpartition(".")[0] for path in sums)
+        figures = {path: total / queries[way] for path, way, total in zip(sums, ways, by_column, strict=False)}
     if figures.keys() >= set(RSUM):
         figures = {"rsum": np.sum([figures[path] for path in RSUM], axis=0), **figures}
     tail = (1 - level) / 2
@@ -90,11 +91,6 @@ def holm(ps: Sequence[float]) -> list[float]:
     return corrected.tolist()  # type: ignore[no-any-return]
 
 
-def list_paths(evaluation: Evaluation) -> set[str]:
-    """The metrics that it holds of each query, such as "i2t.r1"."""
-    return {f"{way}.{name}" for way, each in evaluation.per_query.items() for name in each.values}
-
-
 def _per_item(evaluation: Evaluation) -> tuple[dict[str, Values], dict[str, Values]]:
     """(C,) sums of each metric ("i2t.r1") and counts of queries ("i2t") over the C items that have any query."""
     queries: Mapping[str, PerQuery] = {way: each for way, each in evaluation.per_query.items() if len(each.clusters)}
@@ -120,12 +116,8 @@ def _shares(evaluation: Evaluation, metric: str) -> Values:
     paths = RSUM if metric == "rsum" else (metric,)
     if not sums.keys() >= set(paths):
         raise unknown("metric of each query", metric, [*sums, *(["rsum"] if sums.keys() >= set(RSUM) else [])])
-    shares = np.stack([sums[path] / counts[_way(path)].sum() for path in paths])
+    shares = np.stack([sums[path] / counts[path.rpartition(".")[0]].sum() for path in paths])
     return np.asarray(shares.sum(0), dtype=np.float64)
-
-
-def _way(path: str) -> str:
-    return path.rpartition(".")[0]
 
 
 def _blocks(items: int, resamples: int) -> Iterator[int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -67,17 +66,17 @@ class PairsProtocol(Protocol):
         stamp = task.stamp(self.name, folds=self.folds, remarks=remarks)
         rank_whole = self.folds == 1 or self.whole
         keep = max(task.keep, metrics.DEPTH) if rank_whole else 0
-        how = {"folds": self.folds, "whole": rank_whole, "keep": keep, "progress": task.progress}
-        rank = partial(rank_bidirectional, owners=owners, **how)
+        how: dict[str, Any] = {"folds": self.folds, "whole": rank_whole, "keep": keep, "progress": task.progress}
         if task.rescoring is None:
-            whole, folds = rank(task.subject.scores)
+            whole, folds = rank_bidirectional(task.subject.scores, owners, **how)
         elif self.folds > 1:
             raise InputError(
                 f"Re-scoring with {self.folds} folds would use queries of other folds. "
                 "Leave --rescore out, or take a protocol without folds."
             )
         else:
-            forward, backward = (rank(part)[0] for part in task.rescoring.both_ways(task.subject.scores))
+            both = task.rescoring.both_ways(task.subject.scores)
+            forward, backward = (rank_bidirectional(part, owners, **how)[0] for part in both)
             whole, folds = {"i2t": forward["i2t"], "t2i": backward["t2i"]}, []
         parts = folds or [whole]
         values = [metrics.bidirectional_metrics(each) for each in parts]

@@ -1,4 +1,4 @@
-"""Runs that learn labels and guess what is hidden: masked for real, resumable, measured by labels."""
+"""Runs that learn labels and predict masked tokens: masked for real, resumable, measured by labels."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def first_batch(feeder):
     for batch in feeder.epoch(0):
         if batch.masked.images.any() and batch.masked.texts.any():
             return batch
-    raise AssertionError("nothing was hidden in a whole epoch")
+    raise AssertionError("nothing was masked in a whole epoch")
 
 
 def guess_loss(model, criterion, batch):
@@ -84,15 +84,15 @@ def test_a_hidden_word_is_a_mask_that_no_other_word_is(data):
     """In the released vocabularies <mask> is missing and becomes <unk>."""
     model, _, feeder = assembled(tiny("semantic-sharing"), data)
     batch, encoder = first_batch(feeder), model.text.encoder
-    hidden = batch.masked.texts
-    assert (batch.texts.ids[hidden] == encoder.mask_id).all()
-    assert not (batch.texts.ids[~hidden] == encoder.mask_id).any()
+    chosen = batch.masked.texts
+    assert (batch.texts.ids[chosen] == encoder.mask_id).all()
+    assert not (batch.texts.ids[~chosen] == encoder.mask_id).any()
     assert encoder.mask_id not in (encoder.vocabulary.encode("xyzzy")[1], 0)
-    told = feeder.masker.words[batch.masked.words[hidden]]
+    told = feeder.masker.words[batch.masked.words[chosen]]
     assert not (told == encoder.mask_id).any()  # what is asked for is what stood there
-    assert not hidden[:, 0].any()
+    assert not chosen[:, 0].any()
     lengths = batch.texts.mask.sum(1)
-    assert not hidden[torch.arange(len(hidden)), lengths - 1].any()
+    assert not chosen[torch.arange(len(chosen)), lengths - 1].any()
 
 
 def test_what_is_hidden_is_a_function_of_seed_epoch_and_item(data):
@@ -105,7 +105,7 @@ def test_what_is_hidden_is_a_function_of_seed_epoch_and_item(data):
     assert not torch.equal(first, masker.draw(mask, keys, 1, protect_ends=False))
     assert first.float().mean() == pytest.approx(RATE, abs=0.01)
     lone = masker.draw(torch.ones(400, 1, dtype=torch.bool), keys, 0, protect_ends=False)
-    assert not lone.any()  # an item is never hidden whole
+    assert not lone.any()  # an item is never masked whole
 
 
 def test_stored_features_of_hidden_words_are_hidden_by_the_tower(data):
@@ -118,8 +118,8 @@ def test_stored_features_of_hidden_words_are_hidden_by_the_tower(data):
     fed, masked = masker.mask(batch.images, image_keys, stored, places, keys, 0)
     assert fed is stored
     assert not masked.replaced
-    hidden = criterion.heads.tower_masks(masked)[1]
-    _, read = model.text.encode(fed, None, hidden)
+    chosen = criterion.heads.tower_masks(masked)[1]
+    _, read = model.text.encode(fed, None, chosen)
     assert masked.texts.any()
     assert (read.values[masked.texts] == criterion.heads.text_mask).all()
     assert torch.equal(read.values[~masked.texts], stored.values[~masked.texts])

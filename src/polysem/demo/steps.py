@@ -1,4 +1,4 @@
-"""The steps of the demo, each skipped if it was done before: a demo that was stopped goes on from there."""
+"""The steps of the demo, each skipped if it was done before: a demo that was stopped is resumed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ DEPTH = 1000
 GUESSES = ("people outdoors", "an animal")
 """Searched for where pictures have neither captions nor labels."""
 _COMMON = 0.25
-"""A label that a larger share of the pictures has is no feat to find."""
+"""Share of the pictures above which a label is too easy to find."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def demo(
     announce: Callable[[str], None] = lambda _: None,
     screen: TrainingObserver | None = None,
 ) -> Demo:
-    """Make everything in `folder`, or go on where an earlier call stopped.
+    """Make everything in `folder`, or resume an earlier call.
 
     Args:
         data: a collection of one's own, indexed with the model for photographs that comes with polysem, and trained on
@@ -216,7 +216,7 @@ def run_example_searches(index: Index, items: Collection) -> list[ExampleSearch]
 
 
 def _search_label(index: Index, held_out: Sequence[Item]) -> ExampleSearch:
-    # Groups are no good to search for: nearly everything is a "thing".
+    # Groups are not worth a search: nearly everything is a "thing".
     groups = {box.group for item in held_out for box in item.boxes}
     every = Counter(label for item in held_out for label in item.labels)
     counts = Counter({label: count for label, count in every.items() if label not in groups}) or every

@@ -12,7 +12,7 @@ from polysem.encoders.base import Encoder, hash_state
 from polysem.models import folder
 from polysem.models.embedding import embed, embed_probabilities, encode_mixed
 from polysem.models.items import image_items, text_items
-from polysem.models.tower import HiddenTokens, Inputs, Tower
+from polysem.models.tower import Inputs, TokenMask, Tower
 from polysem.progress import Progress
 from polysem.registry import Part
 from polysem.sets import SetPrediction
@@ -77,9 +77,9 @@ class Model(nn.Module):
         images: Inputs,
         texts: Inputs,
         keep: tuple[Tensor | None, Tensor | None] = (None, None),
-        hidden: tuple[HiddenTokens | None, HiddenTokens | None] = (None, None),
+        masks: tuple[TokenMask | None, TokenMask | None] = (None, None),
     ) -> tuple[SetPrediction, SetPrediction]:
-        return self.image(images, keep[0], hidden[0]), self.text(texts, keep[1], hidden[1])
+        return self.image(images, keep[0], masks[0]), self.text(texts, keep[1], masks[1])
 
     def encode(
         self,

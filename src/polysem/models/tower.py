@@ -24,14 +24,14 @@ Inputs = Tensor | Tokens | LocalFeatures
 
 
 @dataclass(frozen=True, eq=False)
-class HiddenTokens:
+class TokenMask:
     """Tokens that the set predictor may not see. tokens: (B, N) bool. vector: (D,), what stands in their place."""
 
     tokens: Tensor
     vector: Tensor
 
-    def rows(self, rows: slice) -> HiddenTokens:
-        return HiddenTokens(self.tokens[rows], self.vector)
+    def rows(self, rows: slice) -> TokenMask:
+        return TokenMask(self.tokens[rows], self.vector)
 
 
 class Tower(nn.Module):
@@ -64,15 +64,15 @@ class Tower(nn.Module):
             "sets": self.sets.config,
         }
 
-    def forward(self, inputs: Inputs, keep: Tensor | None = None, hidden: HiddenTokens | None = None) -> SetPrediction:
-        return self.embed(*self.encode(inputs, keep, hidden))
+    def forward(self, inputs: Inputs, keep: Tensor | None = None, masked: TokenMask | None = None) -> SetPrediction:
+        return self.embed(*self.encode(inputs, keep, masked))
 
     def encode(
-        self, inputs: Inputs, keep: Tensor | None = None, hidden: HiddenTokens | None = None
+        self, inputs: Inputs, keep: Tensor | None = None, masked: TokenMask | None = None
     ) -> tuple[LocalFeatures, LocalFeatures]:
         """The local features before and after the projection. keep: (B, N), False for tokens that size augmentation
-        drops, as early as there are tokens to drop: batch norm must not see them. hidden: tokens whose projection is
-        replaced, for a set predictor that learns to guess them."""
+        drops, as early as there are tokens to drop: batch norm must not see them. masked: tokens whose projection is
+        replaced, for a set predictor that learns to predict them."""
         # Features given to an encoder of something else are what it made of its input earlier.
         encoded = inputs if isinstance(inputs, LocalFeatures) else self.encoder(inputs)
         if keep is not None:
@@ -80,8 +80,8 @@ class Tower(nn.Module):
         if self.encoder.takes == "features":
             encoded = self.encoder(encoded)
         projected = encoded if self.project is None else self.project(encoded)
-        if hidden is not None:
-            values = projected.values.where(~hidden.tokens[..., None], hidden.vector.to(projected.values))
+        if masked is not None:
+            values = projected.values.where(~masked.tokens[..., None], masked.vector.to(projected.values))
             projected = LocalFeatures(values, projected.mask, projected.summary)
         return encoded, projected
 

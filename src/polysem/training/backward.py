@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from polysem import distributed, objectives
 from polysem.features import LocalFeatures
 from polysem.models import Model, Tower
-from polysem.models.tower import HiddenTokens, Inputs
+from polysem.models.tower import Inputs, TokenMask
 from polysem.objectives import LabelledBatch, LabelObjective, Loss, Objective
 from polysem.recipes import Recipe
 from polysem.sets import SetPrediction
@@ -188,7 +188,7 @@ class _ChunkedTower:
         tower: Tower,
         inputs: Inputs,
         keep: Tensor | None,
-        masks: HiddenTokens | None,
+        masks: TokenMask | None,
         chunk: int,
         accelerator: Accelerator,
         criterion: Criterion,

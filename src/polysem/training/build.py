@@ -60,11 +60,20 @@ def build_model(recipe: Recipe, train: Collection) -> Model:
         # Labels are rare: from even odds, the first epochs would teach that and nothing else.
         for tower in (model.image, model.text):
             tower.sets.initialise_frequencies(label_matrix(train, model.labels).mean(0))
-    encoder = model.text.encoder
+    encoder, source = model.text.encoder, recipe.data.glove
     if vocabulary is not None and isinstance(encoder, BiGRU):
         encoder.vocabulary = vocabulary
-        if recipe.data.glove is not None:
-            _start_from_glove(encoder, vocabulary, recipe.data.glove)
+        if source is not None:  # rows of known words; the others keep their random start
+            vectors, found = load_glove(vocabulary, None if source == "package" else Path(source))
+            dim, width = vectors.shape[1], encoder.embedding.embedding_dim
+            if dim != width:
+                raise ConfigError(
+                    f"data.glove={source} has {dim} dimensions, text.encoder.word_dim is {width}. "
+                    f"Set text.encoder.word_dim={dim}, or give another GloVe file."
+                )
+            known = torch.from_numpy(found)
+            with torch.no_grad():
+                encoder.embedding.weight[known] = torch.from_numpy(vectors)[known]
     return model
 
 
@@ -80,20 +89,6 @@ def label_matrix(collection: Collection, labels: Sequence[str]) -> Tensor:
     for row, item in zip(matrix, collection, strict=True):
         row[[columns[label] for label in item.labels if label in columns]] = 1.0
     return matrix
-
-
-def _start_from_glove(encoder: BiGRU, vocabulary: Vocabulary, source: str) -> None:
-    """Rows of known words from GloVe; the others keep their random start."""
-    vectors, found = load_glove(vocabulary, None if source == "package" else Path(source))
-    dim, width = vectors.shape[1], encoder.embedding.embedding_dim
-    if dim != width:
-        raise ConfigError(
-            f"data.glove={source} has {dim} dimensions, text.encoder.word_dim is {width}. "
-            f"Set text.encoder.word_dim={dim}, or give another GloVe file."
-        )
-    known = torch.from_numpy(found)
-    with torch.no_grad():
-        encoder.embedding.weight[known] = torch.from_numpy(vectors)[known]
 
 
 def _check_content(recipe: Recipe, train: Collection) -> None:

@@ -64,7 +64,7 @@ def load_teacher(entry: Teacher | None, val: Collection) -> Model | None:
 
 
 def training_items(model: Model) -> list[str]:
-    """The sketch of a model's training items; its students have learned from them too, if at second hand."""
+    """The sketch of a model's training items; its students have learned from them too."""
     return list(model.provenance.get("data", {}).get("items", []))
 
 

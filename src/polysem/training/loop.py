@@ -88,7 +88,7 @@ class NullObserver:
 
 
 class TrainingLoop:
-    """Trains a model as its recipe says, from wherever its last checkpoint stands.
+    """Trains a model as its recipe says, from its last checkpoint on.
 
     Args:
         stores: features of the images and captions, where their encoders are frozen.
@@ -139,7 +139,7 @@ class TrainingLoop:
         )
 
     def resume(self) -> bool:
-        """Go on from the last checkpoint, if there is one."""
+        """Restore the last checkpoint, if there is one."""
         checkpoint = self.checkpoints.load("last")
         if checkpoint is None:
             self.log.truncate(-1)
@@ -171,7 +171,7 @@ class TrainingLoop:
         self.checkpoints.save(kind, collect_tensors(self.model, optimiser, self.frozen, heads), state)
 
     def run(self) -> None:
-        """Train until the last step. Interrupted, it leaves a checkpoint to go on from."""
+        """Train until the last step. Interrupted, it leaves a checkpoint to resume from."""
         saved = began = time.monotonic()
         before, every = self.seconds, self.recipe.training.checkpoint_every or self.steps_per_epoch
         try:
@@ -191,7 +191,7 @@ class TrainingLoop:
                             saved = time.monotonic()
                         interrupt.check()
         except (KeyboardInterrupt, StoppedError):
-            if not self.within_step:  # half a step is nothing to go on from: batch norm has moved, weights have not
+            if not self.within_step:  # half a step cannot be resumed: batch norm has moved, weights have not
                 self.save()
             raise
         self.save()
@@ -203,7 +203,7 @@ class TrainingLoop:
             if side.frozen_epochs:
                 trainable = side.encoder.get("trainable", "all")
                 tower.encoder.set_trainable("none" if epoch < side.frozen_epochs else trainable)
-        self.model.train()  # after the thaw: a frozen encoder refuses training mode
+        self.model.train()  # last: a frozen encoder refuses training mode
 
     def validate_epoch(self) -> None:
         """Validate, if an epoch is at its end that is to be validated and has not been."""

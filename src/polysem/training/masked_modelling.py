@@ -22,7 +22,7 @@ from polysem.encoders.region import xavier_linear
 from polysem.errors import InputError
 from polysem.features import LocalFeatures
 from polysem.models import Model
-from polysem.models.tower import HiddenTokens, Inputs
+from polysem.models.tower import Inputs, TokenMask
 from polysem.objectives import Loss
 from polysem.objectives.label_objectives import region_terms, word_terms
 from polysem.recipes import Recipe
@@ -127,12 +127,12 @@ class MaskedModellingHeads(nn.Module):
         self.image_mask, self.text_mask = (nn.Parameter(0.02 * torch.randn(width)) for width in widths)
         self.words, self.regions = xavier_linear(widths[1], words), xavier_linear(widths[0], region_dim)
 
-    def tower_masks(self, masked: MaskedTokens | None) -> tuple[HiddenTokens | None, HiddenTokens | None]:
+    def tower_masks(self, masked: MaskedTokens | None) -> tuple[TokenMask | None, TokenMask | None]:
         """What the towers mask. A word that was replaced before its encoder needs no more masking."""
         if masked is None:
             return None, None
-        images = None if self.variant == "official" else HiddenTokens(masked.images, self.image_mask)
-        return images, None if masked.replaced else HiddenTokens(masked.texts, self.text_mask)
+        images = None if self.variant == "official" else TokenMask(masked.images, self.image_mask)
+        return images, None if masked.replaced else TokenMask(masked.texts, self.text_mask)
 
     def forward(self, images: Tensor, texts: Tensor, masked: MaskedTokens) -> Loss:
         """images, texts: (B, N, D), the states of this process's tokens."""

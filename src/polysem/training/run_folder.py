@@ -217,7 +217,7 @@ def collect_tensors(
 
     Args:
         frozen: parts whose weights never change, such as "image.encoder"; they are left out.
-        heads: what trains with the model and is no part of it.
+        heads: of masked modelling, which train beside the model.
     """
     tensors = {f"model/{name}": tensor for name, tensor in _trained_state(model, frozen).items()}
     if heads is not None:

@@ -47,7 +47,7 @@ TEACHER = "teacher.safetensors"
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """A run as it stands.
+    """The outcome of a run.
 
     Args:
         best: step, epoch and validation figures of the weights in the model folder.
@@ -76,7 +76,7 @@ def train(
     tracker: str | None = "tensorboard",
     show: TrainingObserver | None = None,
 ) -> TrainingResult:
-    """Train as the recipe says. The same call again goes on where an earlier one was stopped, to the same weights.
+    """Train as the recipe says. The same call again resumes a run that was stopped, to the same weights.
 
     Args:
         recipe: what to train, from `polysem.recipes.load`.
@@ -84,7 +84,7 @@ def train(
         out: the run's folder, which becomes a model folder.
         features, text_features: stores of the frozen encoders' features, made if they are not there; by default in the
             user's cache.
-        on_collapse: what to do when a diagnosis says that the run is dying.
+        on_collapse: what to do when a diagnosis says that the run collapses or diverges.
         tracker: any tracker of accelerate by name, None for none.
         show: its methods are called for every step.
 
@@ -168,7 +168,7 @@ def train(
 def _choose_precision(asked: str, earlier: dict[str, Any] | None) -> tuple[str, list[TrainingFinding]]:
     """The precision to train in, and a note where it is not the one asked for.
 
-    Reduced precision on a processor is used where it works and is faster than float32. A run that goes on keeps the
+    Reduced precision on a processor is used where it works and is faster than float32. A resumed run keeps the
     precision it began with.
 
     Raises:

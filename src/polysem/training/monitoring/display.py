@@ -55,7 +55,7 @@ class TerminalDisplay:
             self._line(self._summary())
 
     def resume(self, step: int, best: Mapping[str, Any] | None = None) -> None:
-        """The run goes on from here: what was done before tells nothing about the speed. best: its best validation."""
+        """Count from this step: what was done before tells nothing about the speed. best: the run's best validation."""
         self._best = best or {}
         self._start, self._began = step, time.monotonic()
         self._bar.reset(self._task, completed=step)

@@ -36,10 +36,11 @@ from polysem.training.sweep.result import (
     measure_run,
     save_plot,
 )
-from polysem.training.train import train
+from polysem.training.train import TrainingResult, train
 
 STATE, PLOT = "sweep.json", "sweep.png"
 
+TrainOne = Callable[..., TrainingResult]
 Measure = Callable[[Path, Mapping[str, Any]], tuple[dict[str, float], str]]
 """From a run's folder and run.json to its figures and their stamp."""
 
@@ -79,7 +80,7 @@ def sweep(
 ) -> Sweep:
     """Train the recipe with every combination of the values in `settings` and every seed.
 
-    Runs lie in OUT/<key=value,…>/seed-N. The same call again skips those that are finished and goes on with the one
+    Runs lie in OUT/<key=value,…>/seed-N. The same call again skips those that are finished and resumes the one
     that was interrupted; more values or seeds extend the sweep, anything else that changed is refused. A run that fails
     is reported in the result, and the others go on.
 
@@ -107,7 +108,7 @@ def sweep(
     digest = splits.split(collection, recipes[0].data).digest(learns_labels(recipes[0]))
     content = {"name": collection.name, "digest": digest}
     old = _read_other_runs(folder, plan, content)
-    stores = {"features": features and Path(features), "text_features": text_features and Path(text_features)}
+    stores: dict[str, Any] = {"features": features, "text_features": text_features}
     if split is None:  # test, or whatever was not trained on
         known = collection.splits if collection.has_splits else {}
         split = next((name for name in ("test", "val", *known) if name in known), "val")
@@ -124,8 +125,8 @@ def sweep(
         result = Sweep(plan.recipe, collection.name, plan.keys, tuple(metrics), (), folder)
         if not (folder / STATE).is_file():
             write(result)
-        shared = {**stores, "on_collapse": on_collapse, "tracker": tracker}
-        for run in _run_all(plan, old, folder, collection, measure, observer, shared):
+        train_one = partial(train, data=collection, on_collapse=on_collapse, tracker=tracker, **stores)
+        for run in _run_all(plan, old, folder, train_one, measure, observer):
             result = replace(result, runs=(*result.runs, run))
             if run.figures and not result.metrics:
                 result = replace(result, metrics=default_metrics(recipes, None if protocol is None else run.figures))
@@ -142,15 +143,9 @@ def sweep(
 
 
 def _run_all(
-    plan: SweepPlan,
-    old: Sequence[SweepRun],
-    out: Path,
-    collection: Collection,
-    measure: Measure,
-    observer: SweepObserver,
-    settings: dict[str, Any],
+    plan: SweepPlan, old: Sequence[SweepRun], out: Path, train_one: TrainOne, measure: Measure, observer: SweepObserver
 ) -> Iterator[SweepRun]:
-    """The runs of earlier calls first, measured like the new ones; then each asked for. settings: as for `train`."""
+    """The runs of earlier calls first, measured like the new ones; then each that is asked for."""
     for run in old:
         folder = out / run.folder / f"seed-{run.seed}"
         try:
@@ -165,8 +160,7 @@ def _run_all(
         observer.begin(number, total, point, seed)
         run, trained = SweepRun(dict(point.values), seed, point.folder, "failed"), False
         try:
-            recipe = plan.recipes[point.folder, seed]
-            result = train(recipe, collection, folder, show=observer.training(), **settings)
+            result = train_one(plan.recipes[point.folder, seed], out=folder, show=observer.training())
             trained = result.resumed_from < result.steps
             run = _measure(replace(run, status=result.status, seconds=result.seconds), folder, measure)
         except PolysemError as error:

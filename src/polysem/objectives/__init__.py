@@ -19,21 +19,15 @@ registry.import_folder(__name__, __path__)
 build, check, names, describe = registry.build, registry.check, registry.names, registry.describe
 
 __all__ = [
-    "DSCMR",
-    "MMD",
-    "AdOpt",
-    "Diversity",
-    "InfoNCE",
     "LabelObjective",
     "LabelledBatch",
     "Loss",
     "Objective",
     "Regulariser",
-    "SemanticSharingLoss",
-    "Triplet",
     "build",
     "check",
     "describe",
     "names",
     "registry",
 ]
+__all__ += ["DSCMR", "MMD", "AdOpt", "Diversity", "InfoNCE", "SemanticSharingLoss", "Triplet"]

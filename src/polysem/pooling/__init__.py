@@ -21,7 +21,8 @@ registry.import_folder(__name__, __path__)
 
 build, check, names, describe = registry.build, registry.check, registry.names, registry.describe
 
-__all__ = [
+__all__ = ["Pooling", "build", "check", "describe", "names", "registry"]
+__all__ += [
     "GCN",
     "GPO",
     "LIP",
@@ -31,13 +32,7 @@ __all__ = [
     "KMax",
     "Max",
     "Mean",
-    "Pooling",
     "SelfAttention",
     "Seq2Seq",
     "SoftPool",
-    "build",
-    "check",
-    "describe",
-    "names",
-    "registry",
 ]

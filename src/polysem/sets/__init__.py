@@ -21,22 +21,15 @@ registry.import_folder(__name__, __path__)
 
 build, check, names, describe = registry.build, registry.check, registry.names, registry.describe
 
-__all__ = [
+__all__ = ["SetPrediction", "SetPredictor", "TokenSum", "build", "check", "describe", "names", "registry"]
+__all__ += [
     "AttentionPooling",
     "CommonSpace",
     "Ensemble",
     "GlobalFeature",
     "PIENet",
     "SemanticSharing",
-    "SetPrediction",
-    "SetPredictor",
     "Single",
     "Slots",
-    "TokenSum",
     "TransformerPredictor",
-    "build",
-    "check",
-    "describe",
-    "names",
-    "registry",
 ]

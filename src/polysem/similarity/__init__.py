@@ -16,17 +16,5 @@ registry.import_folder(__name__, __path__)
 
 build, check, names, describe = registry.build, registry.check, registry.names, registry.describe
 
-__all__ = [
-    "MIL",
-    "Chamfer",
-    "Cosine",
-    "InnerProductScore",
-    "MatchProbability",
-    "Similarity",
-    "SmoothChamfer",
-    "build",
-    "check",
-    "describe",
-    "names",
-    "registry",
-]
+__all__ = ["InnerProductScore", "Similarity", "build", "check", "describe", "names", "registry"]
+__all__ += ["MIL", "Chamfer", "Cosine", "MatchProbability", "SmoothChamfer"]

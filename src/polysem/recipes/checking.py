@@ -30,7 +30,12 @@ def check(recipe: Recipe) -> None:
         _check_side(name, side, recipe)
     _check_part("similarity", similarity, recipe.similarity, complete=True)
     _check_part("objective", objectives, recipe.objective, complete=True)
-    _check_roles(recipe)
+    if issubclass(objective_registry.find(name := recipe.objective["name"]), Regulariser):
+        raise ConfigError(f"objective: {name!r} is a regulariser; it goes with a weight into `regularisers`.")
+    for number, entry in enumerate(recipe.regularisers):
+        _check_part(f"regularisers.{number}", objectives, {"name": entry.name, **entry.knobs}, complete=True)
+        if not issubclass(objective_registry.find(entry.name), Regulariser):
+            raise ConfigError(f"regularisers.{number}: {entry.name!r} is an objective, not a regulariser.")
     image = recipe.image.sets
     text = image if recipe.text.sets["name"] == SHARED else recipe.text.sets
     predictors = [(side, set_registry.find(part["name"]), part) for side, part in (("image", image), ("text", text))]
@@ -87,15 +92,6 @@ def _check_side(name: str, side: Side, recipe: Recipe) -> None:
 def _trainable(side: Side) -> object:
     """What of the encoder trains: as given, or by the encoder's own default."""
     return encoder_registry.find(side.encoder["name"]).knob(side.encoder, "trainable", "all")
-
-
-def _check_roles(recipe: Recipe) -> None:
-    if issubclass(objective_registry.find(name := recipe.objective["name"]), Regulariser):
-        raise ConfigError(f"objective: {name!r} is a regulariser; it goes with a weight into `regularisers`.")
-    for number, entry in enumerate(recipe.regularisers):
-        _check_part(f"regularisers.{number}", objectives, {"name": entry.name, **entry.knobs}, complete=True)
-        if not issubclass(objective_registry.find(entry.name), Regulariser):
-            raise ConfigError(f"regularisers.{number}: {entry.name!r} is an objective, not a regulariser.")
 
 
 def _check_labels(recipe: Recipe, predictors: Predictors) -> None:

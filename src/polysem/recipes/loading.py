@@ -112,7 +112,19 @@ def parse(content: Mapping[str, Any]) -> Recipe:
     try:
         recipe = Recipe.model_validate(dict(content))
     except ValidationError as error:
-        raise _explain(error) from None
+        problems = []
+        for detail in error.errors():
+            # pydantic names the branch of a union in the path, such as "constrained-int" or "literal['one','all']".
+            steps = [str(step) for step in detail["loc"]]
+            path = ".".join(step for step in steps if not re.search(r"\[|constrained|^(int|str)$", step))
+            if detail["type"] == "extra_forbidden":
+                key = str(detail["loc"][-1])
+                problems.append(str(unknown(f"key {path!r} in a recipe:", key, _siblings(detail["loc"][:-1]))))
+            elif detail["type"] == "missing":
+                problems.append(f"{path} is missing.")
+            else:
+                problems.append(f"{path}: {detail['msg']} (given: {detail['input']!r}).")
+        raise ConfigError(" ".join(dict.fromkeys(problems))) from None
     check(recipe)
     return recipe
 
@@ -127,7 +139,14 @@ def _expand(recipe: str, chain: tuple[str, ...]) -> dict[str, Any]:
     """The recipe's content merged over that of the recipe it extends."""
     if recipe in chain:
         raise ConfigError(f"Recipes extend each other in a circle: {' -> '.join((*chain, recipe))}.")
-    content = read_yaml(source(recipe), recipe)
+    try:
+        content = yaml.load(source(recipe), Loader=_Loader)  # a SafeLoader: plain data only
+    except yaml.YAMLError as error:
+        problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
+        where = f"{problem} (line {mark.line + 1})" if problem and mark else str(error).splitlines()[0]
+        raise ConfigError(f"The recipe {recipe} is not readable YAML: {where}.") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"The recipe {recipe} is empty or not a mapping: see `polysem recipes show vse-infty`.")
     parent = content.pop("extends", None)
     if parent is None:
         return content
@@ -211,40 +230,12 @@ def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _construct_mapping)
 
 
-def read_yaml(text: str, origin: str) -> dict[str, Any]:
-    """The mapping in a YAML text; origin names it in errors."""
-    try:
-        content = yaml.load(text, Loader=_Loader)  # a SafeLoader: plain data only
-    except yaml.YAMLError as error:
-        problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
-        where = f"{problem} (line {mark.line + 1})" if problem and mark else str(error).splitlines()[0]
-        raise ConfigError(f"The recipe {origin} is not readable YAML: {where}.") from None
-    if not isinstance(content, dict):
-        raise ConfigError(f"The recipe {origin} is empty or not a mapping: see `polysem recipes show vse-infty`.")
-    return content
-
-
 def read_value(text: str, override: str) -> Any:
     """The value of an override, written as in YAML."""
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError:
         raise ConfigError(f"--set {override}: the value is not readable YAML. Quote it.") from None
-
-
-def _explain(error: ValidationError) -> ConfigError:
-    problems = []
-    for detail in error.errors():
-        # pydantic names the branch of a union in the path, such as "constrained-int" or "literal['one','all']".
-        path = ".".join(str(step) for step in detail["loc"] if not re.search(r"\[|constrained|^(int|str)$", str(step)))
-        if detail["type"] == "extra_forbidden":
-            key = str(detail["loc"][-1])
-            problems.append(str(unknown(f"key {path!r} in a recipe:", key, _siblings(detail["loc"][:-1]))))
-        elif detail["type"] == "missing":
-            problems.append(f"{path} is missing.")
-        else:
-            problems.append(f"{path}: {detail['msg']} (given: {detail['input']!r}).")
-    return ConfigError(" ".join(dict.fromkeys(problems)))
 
 
 def _siblings(path: tuple[int | str, ...]) -> list[str]:

@@ -110,29 +110,25 @@ class SlotAttention(nn.Module):
         """slots: (B, K, D), or (1, K, D) if they are the same for all. -> update (B, K, D), attention (B, H, K, N)
         before it is normalised over tokens."""
         items, real = mask.shape[0], mask[:, None, None]
-        queries = self._queries(self.norm(slots), memory) * self.scale
+        normed = self.norm(slots)
+        if memory.ask is not None:
+            queries = self._split(F.linear(normed, memory.ask))
+        else:
+            queries = self._split(self.to_q(normed))
+            if memory.plan == "folded":
+                queries = _per_head(queries, self._by_head(self.to_k.weight))
+        queries = queries * self.scale
         logits = _times(queries.expand(items, -1, -1, -1), memory.keys.transpose(-1, -2))
         if how.over == "tokens":
             attention = masked_ops.softmax(logits, real, dim=-1)
         else:
             attention = logits.softmax(-2).masked_fill(~real, 1 / slots.shape[1] if how.padding_competes else 0.0)
         read = _times(how.normalise(attention), memory.values)
-        return self.dropout(self._output(read, memory)), attention
-
-    def _queries(self, slots: Tensor, memory: TokenMemory) -> Tensor:
-        """(b, K, D) -> (b, H, K, E), E being the width of a key."""
-        if memory.ask is not None:
-            return self._split(F.linear(slots, memory.ask))
-        queries = self._split(self.to_q(slots))
-        return queries if memory.plan == "projected" else _per_head(queries, self._by_head(self.to_k.weight))
-
-    def _output(self, read: Tensor, memory: TokenMemory) -> Tensor:
-        """(B, H, K, E) -> (B, K, D)."""
-        if memory.answer is not None:
-            return F.linear(read.transpose(1, 2).flatten(2), memory.answer, self.to_out.bias)
         if memory.plan == "folded":
             read = _per_head(read, self._by_head(self.to_v.weight).transpose(1, 2))
-        return cast(Tensor, self.to_out(read.transpose(1, 2).flatten(2)))
+        read = read.transpose(1, 2).flatten(2)
+        update = self.to_out(read) if memory.answer is None else F.linear(read, memory.answer, self.to_out.bias)
+        return self.dropout(update), attention
 
     def _by_head(self, weight: Tensor) -> Tensor:
         return weight.view(self.heads, -1, weight.shape[1])

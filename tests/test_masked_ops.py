@@ -23,8 +23,8 @@ def test_masked_softmax_gives_padding_no_weight():
 
 def test_a_zero_vector_has_no_direction_and_a_finite_gradient():
     x = torch.zeros(2, 3, requires_grad=True)
-    masked_ops.unit(x).sum().backward()
-    assert masked_ops.unit(x).abs().sum() == 0
+    masked_ops.normalise(x).sum().backward()
+    assert masked_ops.normalise(x).abs().sum() == 0
     assert x.grad is not None
     assert x.grad.isfinite().all()
     assert x.grad.abs().max() <= 1e6

@@ -23,7 +23,7 @@ def is_tracing() -> bool:
     return traced or torch.compiler.is_exporting()
 
 
-def unit(x: Tensor) -> Tensor:
+def normalise(x: Tensor) -> Tensor:
     """Scale the last axis to length 1."""
     return F.normalize(x, dim=-1, eps=UNIT_EPS)
 

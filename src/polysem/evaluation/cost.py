@@ -192,7 +192,7 @@ def _make_tasks(
     @cache  # models of one shape share theirs
     def draw_sets(size: int, dim: int, seed: int, device: torch.device) -> Tensor:
         generator = torch.Generator().manual_seed(seed)
-        return masked_ops.unit(torch.randn(max(gallery), size, dim, generator=generator)).to(device)
+        return masked_ops.normalise(torch.randn(max(gallery), size, dim, generator=generator)).to(device)
 
     for name, subject in subjects.items():
         dim, device = subject.dim, subject.device

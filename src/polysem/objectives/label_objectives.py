@@ -73,7 +73,7 @@ def region_terms(predictions: Tensor, regions: Tensor) -> Tensor:
 
     predictions, regions: (M, F). The released code predicts a detector's class of the region; this needs no detector.
     """
-    scores = masked_ops.unit(predictions) @ masked_ops.unit(regions).t() / TEMPERATURE
+    scores = masked_ops.normalise(predictions) @ masked_ops.normalise(regions).t() / TEMPERATURE
     return F.cross_entropy(scores, torch.arange(len(scores), device=scores.device), reduction="none")
 
 
@@ -110,7 +110,7 @@ class DSCMR(LabelObjective):
         return Loss(total, {"label": label, "discrimination": likelihood, "invariance": distance})
 
     def _pairwise_likelihood(self, one: LabelledBatch, other: LabelledBatch) -> Tensor:
-        half = masked_ops.unit(one.residual[:, 0]) @ masked_ops.unit(other.residual[:, 0]).t() / 2
+        half = masked_ops.normalise(one.residual[:, 0]) @ masked_ops.normalise(other.residual[:, 0]).t() / 2
         shared = one.labels @ other.labels.t()
         if self.variant == "paper":
             shared = (shared > 0).to(half)

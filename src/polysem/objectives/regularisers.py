@@ -83,7 +83,7 @@ class Diversity(Regulariser):
         k = residual.shape[1]
         if k == 1:
             return (residual * 0).sum()
-        r = masked_ops.unit(residual)
+        r = masked_ops.normalise(residual)
         gram = r @ r.transpose(1, 2)
         if self.form == "gram":
             off_diagonal = gram - torch.diag_embed(gram.diagonal(dim1=1, dim2=2))

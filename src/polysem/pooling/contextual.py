@@ -87,7 +87,7 @@ class GCN(Pooling):
     def pool(self, x: Tensor, mask: Tensor) -> Tensor:
         for layer in self.layers:
             x = layer(x, mask)
-        x = masked_ops.unit(x) if self.variant == "paper" else nn.functional.normalize(x, dim=1)
+        x = masked_ops.normalise(x) if self.variant == "paper" else nn.functional.normalize(x, dim=1)
         return last_state(self.gru, x, mask)
 
     def translate_official(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

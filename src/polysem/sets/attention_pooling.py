@@ -56,7 +56,7 @@ class AttentionPooling(SetPredictor):
         attention, means = _attend(features, self.w_1, self.w_2)
         means = self.dropout(means)
         residual = self.fc(means) + self.mlp(means)
-        return SetPrediction(masked_ops.unit(residual), attention, residual)
+        return SetPrediction(masked_ops.normalise(residual), attention, residual)
 
 
 @registry.register("pie_net")
@@ -100,4 +100,4 @@ class PIENet(SetPredictor):
         attention, means = _attend(features, self.w_1, self.w_2)
         residual = torch.sigmoid(self.fc(means))
         joined = self.norm(self.dropout(residual) + global_feature[:, None])  # type: ignore[index]
-        return SetPrediction(masked_ops.unit(joined), attention, residual)
+        return SetPrediction(masked_ops.normalise(joined), attention, residual)

@@ -247,7 +247,7 @@ class SemanticSharing(SetPredictor):
             residual = weights[:, None] @ vectors
             logits = None if self.labels is None else _mean_logits(token_logits, weights)
         return SetPrediction(
-            masked_ops.unit(residual) if self.normalise else residual,
+            masked_ops.normalise(residual) if self.normalise else residual,
             None if weights is None else weights[:, None],
             residual,
             logits=None if self.labels is None else logits,
@@ -266,7 +266,7 @@ class SemanticSharing(SetPredictor):
         return self._class_vector(self.predict_classes(self._encode(features)[0]))
 
     def _class_vector(self, logits: Tensor) -> Tensor:
-        return masked_ops.unit(logits.sigmoid()) if self.scaled else logits.sigmoid()
+        return masked_ops.normalise(logits.sigmoid()) if self.scaled else logits.sigmoid()
 
     def _weights(self, features: LocalFeatures) -> Tensor:
         """(B, N): the weight of each token in the mean."""

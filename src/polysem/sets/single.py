@@ -35,7 +35,7 @@ class Single(SetPredictor):
 
     def predict(self, features: LocalFeatures, global_feature: Tensor | None) -> SetPrediction:
         pooled = self.pooling(features)[:, None]
-        return SetPrediction(masked_ops.unit(pooled), None, pooled)
+        return SetPrediction(masked_ops.normalise(pooled), None, pooled)
 
     def as_sum(self, features: LocalFeatures) -> TokenSum | None:
         weights = self.pooling.weights(features)
@@ -53,7 +53,7 @@ class GlobalFeature(SetPredictor):
 
     def predict(self, features: LocalFeatures, global_feature: Tensor | None) -> SetPrediction:
         vectors = global_feature[:, None]  # type: ignore[index]
-        return SetPrediction(masked_ops.unit(vectors), None, vectors)
+        return SetPrediction(masked_ops.normalise(vectors), None, vectors)
 
 
 @registry.register("dscmr", stored_as="common")
@@ -89,7 +89,7 @@ class CommonSpace(SetPredictor):
     def predict(self, features: LocalFeatures, global_feature: Tensor | None) -> SetPrediction:
         point = self.space(self.pooling(features).relu())
         logits = None if self.predict_classes is None else self.predict_classes(point)
-        return SetPrediction(masked_ops.unit(point[:, None]), None, point[:, None], logits=logits)
+        return SetPrediction(masked_ops.normalise(point[:, None]), None, point[:, None], logits=logits)
 
     @torch.no_grad()
     def initialise_frequencies(self, frequencies: Tensor) -> None:

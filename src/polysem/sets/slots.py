@@ -310,7 +310,7 @@ class Slots(SetPredictor):
         joined = residual
         if self.global_norm is not None:
             joined = residual + self.global_norm(global_feature)[:, None]
-        return SetPrediction(masked_ops.unit(joined), steps[-1].mean(1), residual, steps)
+        return SetPrediction(masked_ops.normalise(joined), steps[-1].mean(1), residual, steps)
 
     @property
     def elements_compete(self) -> bool:  # type: ignore[override]

@@ -29,7 +29,7 @@ class Cosine(Similarity):
     search_formula = "max"
 
     def prepare(self, x: Tensor) -> Tensor:
-        return masked_ops.unit(x)
+        return masked_ops.normalise(x)
 
     def reduce(self, c: Tensor) -> Tensor:
         if c.shape[1:3] != (1, 1):

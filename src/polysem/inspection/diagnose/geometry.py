@@ -52,7 +52,7 @@ def measure_geometry(images: Tensor, texts: Tensor, owners: npt.NDArray[np.integ
     """The geometry of (n, K, D) images and (T, L, D) texts. owners: (T,) the image of each text."""
     from sklearn.metrics import roc_auc_score
 
-    a, b = (masked_ops.unit(masked_ops.unit(side.float()).mean(1)) for side in (images, texts))
+    a, b = (masked_ops.normalise(masked_ops.normalise(side.float()).mean(1)) for side in (images, texts))
     alignment = float((a[torch.as_tensor(owners, dtype=torch.long)] - b).square().sum(-1).mean())
     between = b.mean(0) - a.mean(0)
     along = [_sample(side) @ between for side in (a, b)]
@@ -128,7 +128,7 @@ class SetSpread:
 
 def measure_spread(vectors: Tensor) -> SetSpread:
     """The spread of (n, K, D) sets, K at least 2."""
-    unit = masked_ops.unit(vectors.float())
+    unit = masked_ops.normalise(vectors.float())
     middle = unit.mean(1)
     variances = (1 - middle.norm(dim=-1)).clamp(min=0)
     within = (unit - middle[:, None]).square().sum(-1).mean()
@@ -172,7 +172,7 @@ def measure_usage(
             closeness = closeness.clone().requires_grad_()
             (slope,) = torch.autograd.grad(similarity.reduce(closeness * 1.0).sum(), closeness)
         gradient += slope[0].abs().sum(-1).double()
-        cosines = masked_ops.unit(own) @ masked_ops.unit(other).transpose(1, 2)
+        cosines = masked_ops.normalise(own) @ masked_ops.normalise(other).transpose(1, 2)
         wins += torch.bincount(cosines.flatten(1).argmax(1), minlength=k * size).view(k, size)
     return _summarise(gradient.sum(1), wins.sum(1), images), _summarise(gradient.sum(0), wins.sum(0), texts)
 
@@ -180,7 +180,7 @@ def measure_usage(
 def _summarise(gradient: Tensor, wins: Tensor, vectors: Tensor) -> ElementUsage:
     shares = gradient / gradient.sum().clamp(min=1e-300)
     entropy = -sum(share * math.log(share) for share in shares.tolist() if share > 0)
-    constancy = masked_ops.unit(vectors.float()).mean(0).square().sum(-1)
+    constancy = masked_ops.normalise(vectors.float()).mean(0).square().sum(-1)
     wins = wins / wins.sum()
     return ElementUsage(tuple(shares.tolist()), tuple(wins.tolist()), tuple(constancy.tolist()), math.exp(entropy))
 

@@ -214,8 +214,8 @@ class _CaptionIndex:
     def __init__(self, gallery: EmbeddedGallery) -> None:
         finder = NameFinder(box.name for item in gallery.items for box in item.boxes)
         self.names = [finder.find(caption) for caption in gallery.items.captions]
-        self.images = masked_ops.unit(gallery.embeddings.images.float())
-        texts = masked_ops.unit(gallery.embeddings.texts.float())
+        self.images = masked_ops.normalise(gallery.embeddings.images.float())
+        texts = masked_ops.normalise(gallery.embeddings.texts.float())
         self.per_text, self.texts = texts.shape[1], texts.flatten(0, 1)
         self.first = np.cumsum([0, *(len(item.captions) for item in gallery.items)]).tolist()
 

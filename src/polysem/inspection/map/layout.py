@@ -189,7 +189,7 @@ def lay_out(
             "dimensions. Were they made by the same model?"
         )
     sides, notes = _sample(sides, limit, seed)
-    vectors = torch.cat([masked_ops.unit(side.tensor.float()).flatten(0, 1) for side in sides])
+    vectors = torch.cat([masked_ops.normalise(side.tensor.float()).flatten(0, 1) for side in sides])
     principal, share = project(vectors)
     if method == "pca":
         positions = principal[:, :2]

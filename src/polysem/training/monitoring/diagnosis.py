@@ -307,7 +307,9 @@ def collapsed_label_loss(
 
     def alike(side: LabelledBatch) -> LabelledBatch:
         logits = None if side.logits is None else _mean(side.logits)
-        return replace(side, vectors=masked_ops.unit(_mean(side.vectors)), residual=_mean(side.residual), logits=logits)
+        return replace(
+            side, vectors=masked_ops.normalise(_mean(side.vectors)), residual=_mean(side.residual), logits=logits
+        )
 
     return float(objective.loss(alike(images), alike(texts), positives).total)
 
@@ -315,7 +317,7 @@ def collapsed_label_loss(
 @torch.no_grad()
 def circular_variance(vectors: Tensor) -> float:
     """(B, K, D) -> 1 - |mean of the unit elements|, averaged over the batch: 0 where all elements of a set agree."""
-    return float((1 - masked_ops.unit(vectors.float()).mean(1).norm(dim=-1)).clamp(min=0).mean())
+    return float((1 - masked_ops.normalise(vectors.float()).mean(1).norm(dim=-1)).clamp(min=0).mean())
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ from polysem.server.errors import ApiError
 from polysem.server.executors import AdmissionSlots, Jobs, WorkerPool
 from polysem.server.metrics import Metrics
 from polysem.server.middleware import CLIENTS, TokenBuckets
-from polysem.server.routes.overview import without_paths
+from polysem.server.routes.overview import strip_paths
 from server.running import client, error, picture
 from waiting import LONG, finish, wait_for, wait_until
 
@@ -366,4 +366,4 @@ def test_counters_add_up():
 
 def test_paths_are_cut_to_their_last_part():
     given = {"a": "/home/me/data/flickr", "b": ["C:\\Users\\me\\model", "word/and/word"], "c": 3, "d": "10 % of / all"}
-    assert without_paths(given) == {"a": "flickr", "b": ["model", "word/and/word"], "c": 3, "d": "10 % of / all"}
+    assert strip_paths(given) == {"a": "flickr", "b": ["model", "word/and/word"], "c": 3, "d": "10 % of / all"}

@@ -14,7 +14,7 @@ same and is the better place off loopback.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from contextlib import suppress
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -26,9 +26,14 @@ _FULL = (
 )
 
 
-def limited_protocol(limits: Limits) -> type[H11Protocol]:
+def make_protocol(limits: Limits) -> type[H11Protocol]:
     """A protocol class with these limits, as uvicorn wants one."""
-    most = max(1, min(limits.connections, _open_file_limit() - 128))
+    most = limits.connections
+    with suppress(ImportError):  # Windows has no limit on open files
+        import resource
+
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        most = most if files < 0 else max(1, min(most, files - 128))
     idle: dict[LimitedProtocol, None] = {}  # the longest idle first
 
     class LimitedProtocol(H11Protocol):
@@ -93,13 +98,3 @@ def limited_protocol(limits: Limits) -> type[H11Protocol]:
             self.transport.abort()
 
     return LimitedProtocol
-
-
-def _open_file_limit() -> int:
-    """How many files, and so connections, the process may have open."""
-    try:
-        import resource
-    except ImportError:  # Windows has no such limit
-        return 1 << 16
-    soft: Any = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return 1 << 16 if soft in (resource.RLIM_INFINITY, -1) else int(soft)

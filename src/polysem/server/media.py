@@ -22,14 +22,7 @@ if TYPE_CHECKING:
     from polysem.search import SearchResult
     from polysem.search.store import IndexedItem
 
-FORMATS = {
-    "JPEG": "image/jpeg",
-    "PNG": "image/png",
-    "WEBP": "image/webp",
-    "GIF": "image/gif",
-    "BMP": "image/bmp",
-    "TIFF": "image/tiff",
-}
+FORMATS = {name: f"image/{name.lower()}" for name in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")}
 """What is decoded at all, and its media type. Pillow knows dozens more, with dozens of parsers."""
 _BROWSER_FORMATS = frozenset({"JPEG", "PNG", "WEBP", "GIF"})
 """What every browser shows; the others are given out as PNG."""
@@ -52,7 +45,7 @@ def is_video(path: str | None) -> bool:
     return path is not None and PurePath(path).suffix.lower() in EXTENSIONS
 
 
-def media_urls(item: IndexedItem | SearchResult) -> dict[str, str | None]:
+def make_urls(item: IndexedItem | SearchResult) -> dict[str, str | None]:
     """Where an item's picture (`image`) and its `video` can be had; None where it has none."""
     url, query = f"{BASE}/items/{quote(item.id, safe='')}", "?side=text" if item.side == "text" else ""
     has_picture = item.path is not None and not item.path.endswith(".npy")
@@ -136,15 +129,15 @@ def open_item_file(stored: str | None, largest: int | None = LARGEST_FILE, featu
     return os.fdopen(descriptor, "rb")
 
 
-def file_version(file: BinaryIO) -> str:
+def make_stamp(file: BinaryIO) -> str:
     """Changes when the file does: what a browser's copy is compared by (ETag)."""
     state = os.fstat(file.fileno())
     return f"{state.st_mtime_ns:x}-{state.st_size:x}"
 
 
-def read_version(stored: str | None) -> str:
+def read_stamp(stored: str | None) -> str:
     with open_item_file(stored, largest=None) as file:
-        return file_version(file)
+        return make_stamp(file)
 
 
 def read_image(stored: str | None, size: int | None, pixels: int) -> tuple[bytes, str]:
@@ -226,7 +219,7 @@ class VideoFile:
         another one by now, only the whole helps."""
         file = open_item_file(stored, largest=None)
         try:
-            size, tag = os.fstat(file.fileno()).st_size, f'"{file_version(file)}"'
+            size, tag = os.fstat(file.fileno()).st_size, f'"{make_stamp(file)}"'
             kind, part = detect_video_type(file), parse_range(wanted, size) if if_range in (None, tag) else None
             file.seek(part[0] if part else 0)
             return cls(file, kind, size, tag, part)

@@ -14,7 +14,7 @@ import uvicorn
 
 from polysem.errors import InputError, PolysemError
 from polysem.server.app import create_app
-from polysem.server.connections import limited_protocol
+from polysem.server.connections import make_protocol
 from polysem.server.errors import log
 from polysem.server.settings import Settings
 
@@ -33,7 +33,7 @@ class _Server(uvicorn.Server):
         limits = settings.limits
         config = uvicorn.Config(
             app,
-            http=limited_protocol(limits),
+            http=make_protocol(limits),
             ws="none",
             lifespan="on",
             loop="asyncio",
@@ -83,13 +83,11 @@ def serve(
     """
     settings = settings or Settings()
     check_index(index)
-    failures: list[Exception] = []
 
-    def on_failure(error: Exception) -> None:
-        failures.append(error)
+    def stop(_: Exception) -> None:
         server.should_exit = True
 
-    app = create_app(index, settings, model=model, on_failure=on_failure)
+    app = create_app(index, settings, model=model, on_failure=stop)
     with bind_socket(settings) as listening:
         host, port = settings.host.strip("[]"), listening.getsockname()[1]
         if host in ("0.0.0.0", "::", ""):
@@ -98,10 +96,11 @@ def serve(
             announce(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
         server = _Server(app, settings)
         server.run(sockets=[listening])
-    if failures:
-        if isinstance(failures[0], PolysemError):
-            raise failures[0]
-        raise RuntimeError("The index or its model could not be loaded.") from failures[0]
+    failed = app.state.polysem.failed
+    if isinstance(failed, PolysemError):
+        raise failed
+    if failed is not None:
+        raise RuntimeError("The index or its model could not be loaded.") from failed
 
 
 def bind_socket(settings: Settings) -> socket.socket:

@@ -20,7 +20,7 @@ from polysem.errors import InputError
 from polysem.search.filters import Compare, Field, matches, parse
 from polysem.search.milvus import Address, MilvusBackend, rows
 from polysem.search.milvus.connection import MilvusConnection
-from polysem.search.milvus.expressions import certain, complement, describe, possible
+from polysem.search.milvus.expressions import describe, express_certain, express_complement, express_possible
 from polysem.search.store import Entry, Manifest, SearchError, VectorBatch
 from search.backend_checks import DIM, SAME, SETS, BackendChecks, batch, manifest, numbered
 from search.engine.support import sets
@@ -60,7 +60,7 @@ class MilvusPlace:
         for part in ("image", "text"):
             for page in index._collection.pages(part, True, ["id"]):
                 index._collection.delete([row["id"] for row in page])
-        index._collection.delete([rows.key("note", name) for name in ("recall", "long")])
+        index._collection.delete([rows.make_key("note", name) for name in ("recall", "long")])
         return index
 
     def again(self, write: bool = False) -> MilvusBackend:
@@ -311,7 +311,7 @@ def test_a_collection_of_another_program_is_left_alone(lite: MilvusPlace) -> Non
     connection = MilvusConnection(Address.parse(f"{lite.prefix}/foreign"), create=True)
     connection.call("create_collection", "foreign", dimension=4)
     for act in (lambda url: MilvusBackend.create(url, manifest()), MilvusBackend.open):
-        with pytest.raises(SearchError, match="no index of polysem"):
+        with pytest.raises(SearchError, match="not an index of polysem"):
             act(f"{lite.prefix}/foreign")
     assert connection.call("has_collection", "foreign")
     connection.close()
@@ -419,11 +419,11 @@ def test_expressions_hold_nothing_that_a_user_wrote() -> None:
     rng = random.Random(3)
     for _ in range(300):
         node = parse(random_filter(rng))
-        for expression in (possible(node), certain(node), complement(node)):
+        for expression in (express_possible(node), express_certain(node), express_complement(node)):
             assert isinstance(expression, bool) or NO_WORDS_OF_A_USER.fullmatch(expression), expression
     evil = '"] > 0 or ranges["x'
     for operator in ("=", "<", "contains", "like"):
-        expression = possible(Compare(Field((evil,)), operator, evil))  # type: ignore[arg-type]
+        expression = express_possible(Compare(Field((evil,)), operator, evil))  # type: ignore[arg-type]
         assert NO_WORDS_OF_A_USER.fullmatch(str(expression)), expression
 
 
@@ -436,7 +436,7 @@ def test_between_certain_and_possible_python_decides() -> None:
     for _ in range(300):
         text = random_filter(rng)
         node = parse(text)
-        surely, maybe, other = (_code(side(node)) for side in (certain, possible, complement))
+        surely, maybe, other = (_code(side(node)) for side in (express_certain, express_possible, express_complement))
         for item, facts in described:
             holds = matches(node, item)
             assert evaluated(surely, facts) <= holds <= evaluated(maybe, facts), (text, item)

@@ -118,10 +118,10 @@ def parse(text: str) -> Filter:
         raise _error(text, bad.start(), f"found {bad[0]!r}, which no item can hold")
     parser = _Parser(text)
     if parser.token.kind == "end":
-        raise parser.expected("a comparison such as label = 'dog'")
-    tree = parser.any_of()
+        raise parser.expected_error("a comparison such as label = 'dog'")
+    tree = parser.parse_or()
     if parser.token.kind != "end":
-        raise parser.expected("'and', 'or' or the end")
+        raise parser.expected_error("'and', 'or' or the end")
     return tree
 
 
@@ -164,7 +164,7 @@ class _Parser:
     def token(self) -> _Token:
         return self.tokens[self.next]
 
-    def expected(self, what: str, advice: str = "") -> FilterError:
+    def expected_error(self, what: str, advice: str = "") -> FilterError:
         found = "the end" if self.token.kind == "end" else f"{self.token.text!r}"
         return _error(self.text, self.token.place, f"expected {what}, found {found}{advice}")
 
@@ -177,106 +177,106 @@ class _Parser:
 
     def demand(self, text: str) -> None:
         if not self.accept(text):
-            raise self.expected(f"{text!r}")
+            raise self.expected_error(f"{text!r}")
 
-    def separated(self, separator: str, read: Callable[[], T]) -> tuple[T, ...]:
+    def parse_separated(self, separator: str, read: Callable[[], T]) -> tuple[T, ...]:
         parts = [read()]
         while self.accept(separator):
             parts.append(read())
         return tuple(parts)
 
-    def any_of(self) -> Filter:
-        parts = self.separated("or", self.all_of)
+    def parse_or(self) -> Filter:
+        parts = self.parse_separated("or", self.parse_and)
         return parts[0] if len(parts) == 1 else Or(parts)
 
-    def all_of(self) -> Filter:
-        parts = self.separated("and", self.negation)
+    def parse_and(self) -> Filter:
+        parts = self.parse_separated("and", self.parse_not)
         return parts[0] if len(parts) == 1 else And(parts)
 
-    def negation(self) -> Filter:
+    def parse_not(self) -> Filter:
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise _error(self.text, self.token.place, f"it is nested more than {MAX_DEPTH} deep")
         if self.accept("not"):
-            found: Filter = Not(self.negation())
+            found: Filter = Not(self.parse_not())
         elif self.accept("("):
-            found = self.any_of()
+            found = self.parse_or()
             self.demand(")")
         else:
-            found = self.test()
+            found = self.parse_test()
         self.depth -= 1
         return found
 
-    def test(self) -> Filter:
+    def parse_test(self) -> Filter:
         self.tests += 1
         if self.tests > MAX_TESTS:
             raise _error(self.text, self.token.place, f"more than {MAX_TESTS} comparisons; use in ('a', 'b', …)")
-        field = self.field()
+        field = self.parse_field()
         if self.accept("is"):
             negated = self.accept("not") is not None
             self.demand("null")
             return Not(IsNull(field)) if negated else IsNull(field)
         if self.accept("not"):
-            return Not(self.of_words(field, "'in', 'like' or 'contains'"))
+            return Not(self.parse_words(field, "'in', 'like' or 'contains'"))
         if sign := self.accept("=", "==", "!=", "<>", "<", "<=", ">", ">="):
             sign = _SAME.get(sign, sign)
-            value = self.value(f"{_VALUE} after '{sign}'")
+            value = self.parse_value(f"{_VALUE} after '{sign}'")
             if sign == "!=":
                 return Not(Compare(field, "=", value))
             if isinstance(value, bool) and sign != "=":
                 self.next -= 1
-                raise self.expected("a number or 'text': true and false have no order")
+                raise self.expected_error("a number or 'text': true and false have no order")
             return Compare(field, cast(Operator, sign), value)
-        return self.of_words(field, "a comparison (=, !=, <, <=, >, >=, in, like, contains, is null)")
+        return self.parse_words(field, "a comparison (=, !=, <, <=, >, >=, in, like, contains, is null)")
 
-    def of_words(self, field: Field, expected: str) -> Filter:
+    def parse_words(self, field: Field, expected: str) -> Filter:
         if self.accept("in"):
             self.demand("(")
-            values = self.separated(",", lambda: self.value(_VALUE))
+            values = self.parse_separated(",", lambda: self.parse_value(_VALUE))
             self.demand(")")
             return In(field, values)
         if self.accept("like"):
-            return Compare(field, "like", self.pattern())
+            return Compare(field, "like", self.parse_pattern())
         if self.accept("contains"):
-            return Compare(field, "contains", self.value(f"{_VALUE} after 'contains'"))
-        raise self.expected(expected)
+            return Compare(field, "contains", self.parse_value(f"{_VALUE} after 'contains'"))
+        raise self.expected_error(expected)
 
-    def pattern(self) -> str:
+    def parse_pattern(self) -> str:
         if self.token.kind != "text":
-            raise self.expected("a 'text' after 'like'")
-        token, pattern = self.token, str(self.value(_VALUE))
+            raise self.expected_error("a 'text' after 'like'")
+        token, pattern = self.token, str(self.parse_value(_VALUE))
         if len(pattern) > MAX_PATTERN:
             raise _error(self.text, token.place, f"this pattern has more than {MAX_PATTERN} characters")
         if re.fullmatch(r"(?:[^\\]|\\.)*", pattern, re.DOTALL) is None:
             raise _error(self.text, token.place, "the \\ at its end stands before nothing")
         return pattern
 
-    def field(self) -> Field:
-        keys = [self.key("a name such as label or year")]
+    def parse_field(self) -> Field:
+        keys = [self.parse_key("a name such as label or year")]
         while self.accept("."):
-            keys.append(self.key("a name after '.'"))
+            keys.append(self.parse_key("a name after '.'"))
         return Field.named(tuple(keys))
 
-    def key(self, expected: str) -> str:
+    def parse_key(self, expected: str) -> str:
         token = self.token
         if token.kind not in ("name", "quoted"):
-            raise self.expected(expected)
+            raise self.expected_error(expected)
         key = token.text[1:-1] if token.kind == "quoted" else token.text
         if not key or any(sign == "\\" or sign < " " for sign in key):
-            raise self.expected("a name without backslashes and control characters")
+            raise self.expected_error("a name without backslashes and control characters")
         self.next += 1
         return key
 
-    def value(self, expected: str) -> Value:
+    def parse_value(self, expected: str) -> Value:
         token = self.token
         if token.kind == "word" and token.text == "null":
-            raise self.expected(expected, ": write `is null`")
+            raise self.expected_error(expected, ": write `is null`")
         if token.kind == "quoted":
-            raise self.expected(expected, ": texts stand in single quotes")
+            raise self.expected_error(expected, ": texts stand in single quotes")
         if word := self.accept("true", "false"):
             return word == "true"
         if token.kind not in ("text", "number"):
-            raise self.expected(expected)
+            raise self.expected_error(expected)
         self.next += 1
         if token.kind == "text":
             return token.text[1:-1].replace("''", "'")

@@ -21,10 +21,9 @@ from polysem.search.engine.engine import validate_k, validate_queries
 from polysem.search.engine.scan import ScanItems, score_exactly
 from polysem.search.engine.scoring import find_scoring, mean_vectors, similarity_scores
 from polysem.search.filters import Field, Filter, matches
-from polysem.search.milvus import rows
+from polysem.search.milvus import expressions, rows
 from polysem.search.milvus.collection import MOST, MilvusCollection, split_keys
 from polysem.search.milvus.connection import Address, MilvusConnection
-from polysem.search.milvus.expressions import any_equals, certain, complement, join, possible
 from polysem.search.store import AddCounts, CompactReport, Damage, IndexedItem, Manifest, SearchError, Side, Stats
 from polysem.search.store.entries import SIDES, VectorBatch, check_units, validate_batches
 
@@ -151,8 +150,8 @@ class MilvusBackend:
         self._check_writable()
         if isinstance(ids, str):
             raise InputError(f"Give a list of ids, got the text {ids!r}.")
-        wanted = [rows.key(each, one) for each in self._sides(side) for one in dict.fromkeys(ids)]
-        wanted += [rows.key("text", one) for one in texts]
+        wanted = [rows.make_key(each, one) for each in self._sides(side) for one in dict.fromkeys(ids)]
+        wanted += [rows.make_key("text", one) for one in texts]
         existing = self._known(list(dict.fromkeys(wanted)))
         self._collection.delete(existing)
         return len(existing)
@@ -182,7 +181,7 @@ class MilvusBackend:
     # --------------------------------------------------------------------------------------------------- reading
 
     def find(self, ids: Iterable[str], side: Side | None = None) -> list[IndexedItem]:
-        wanted = [(rows.key(each, one), each) for one in ids for each in self._sides(side)]
+        wanted = [(rows.make_key(each, one), each) for one in ids for each in self._sides(side)]
         sides = dict(wanted)
         fetched = self._collection.fetch(sides, rows.ITEM_FIELDS)
         items = {row["id"]: rows.read_item(row, sides[row["id"]]) for row in fetched}
@@ -199,14 +198,16 @@ class MilvusBackend:
         field, wanted = Field(("item",)), list(dict.fromkeys(ids))
         if "text" in self.manifest.sets:
             for some in split_keys(wanted, _IDS):
-                for page in self._collection.pages("text", any_equals(field, some), rows.ITEM_FIELDS):
+                for page in self._collection.pages(
+                    "text", expressions.express_any_equal(field, some), rows.ITEM_FIELDS
+                ):
                     items = (rows.read_item(row, "text") for row in page)
                     captions += (item for item in items if item is not None and item.metadata.get("item") in some)
         return [item.id for item in sorted(captions, key=lambda item: item.added)]
 
     def vectors(self, side: Side, ids: Sequence[str]) -> NDArray[Any]:
         self._check_side(side)
-        keys = [rows.key(side, one) for one in ids]
+        keys = [rows.make_key(side, one) for one in ids]
         fetched = self._collection.fetch(dict.fromkeys(keys), ["id", *self._set_fields])
         sets = {row["id"]: rows.read_set(row, side, self.manifest) for row in fetched}
         lost = next((one for one, key in zip(ids, keys, strict=True) if sets.get(key) is None), None)
@@ -216,7 +217,7 @@ class MilvusBackend:
 
     def intact_vectors(self, side: Side, ids: Iterable[str]) -> dict[str, NDArray[Any]]:
         self._check_side(side)
-        keys = {rows.key(side, one): one for one in ids}
+        keys = {rows.make_key(side, one): one for one in ids}
         fetched = self._collection.fetch(keys, self._checked_fields)
         intact = (row for row in fetched if rows.find_damage(row, side, self.manifest) is None)
         sets = ((row["id"], rows.read_set(row, side, self.manifest)) for row in intact)
@@ -305,7 +306,7 @@ class MilvusBackend:
 
     def _rank_by_means(self, side: Side, best: _TopItems, where: Filter | None, wanted: int) -> bool:
         """Score the candidates that pass; False if these are fewer than k, though more may be there."""
-        expression = True if where is None else possible(where)
+        expression = True if where is None else expressions.express_possible(where)
         mean, seen, limit = mean_vectors(best.query), set[str](), wanted
         while True:
             keys = self._collection.nearest(side, mean, limit, expression)
@@ -336,10 +337,10 @@ class MilvusBackend:
         self._check_side(side)
         if where is None:
             return self._collection.count(side, True)
-        surely, maybe = certain(where), possible(where)
+        surely, maybe = expressions.express_certain(where), expressions.express_possible(where)
         if surely == maybe:
             return self._collection.count(side, surely)
-        doubtful = join("and", maybe, complement(where))
+        doubtful = expressions.join("and", maybe, expressions.express_complement(where))
         pages = self._collection.pages(side, doubtful, rows.ITEM_FIELDS)
         return self._collection.count(side, surely) + sum(len(self._filter(side, where, page)) for page in pages)
 
@@ -378,7 +379,7 @@ class MilvusBackend:
         self, side: Side, where: Filter | None, fields: Sequence[str], after: str = "", most: int | None = None
     ) -> Iterator[list[rows.Row]]:
         """The rows that pass the filter, a page at a time, ordered by key."""
-        expression = True if where is None else possible(where)
+        expression = True if where is None else expressions.express_possible(where)
         for page in self._collection.pages(side, expression, fields, after, most):
             yield self._filter(side, where, page)
 
@@ -386,7 +387,7 @@ class MilvusBackend:
         if where is None:
             return page
         contents = ((row, rows.read_content(row)) for row in page)
-        return [row for row, own in contents if own is not None and matches(where, rows.as_filtered(own, side))]
+        return [row for row, own in contents if own is not None and matches(where, rows.to_filter_item(own, side))]
 
     def _check_side(self, side: str) -> None:
         if side not in self.manifest.sets:

@@ -18,7 +18,7 @@ from polysem.errors import InputError
 from polysem.progress import Progress
 from polysem.search.milvus.connection import INDEXES, MeanIndexKind, MilvusConnection
 from polysem.search.milvus.expressions import Expression
-from polysem.search.milvus.rows import FACTS_LIMIT, TEXT_LIMIT, Row, key, set_fields
+from polysem.search.milvus.rows import FACTS_LIMIT, TEXT_LIMIT, Row, make_key, set_fields
 from polysem.search.store import Manifest, SearchError
 
 MOST = 16_384
@@ -55,10 +55,8 @@ class MilvusCollection:
             return False
         names = {field.get("name") for field in self._call("describe_collection").get("fields", ())}
         if not names >= _FIELDS:
-            raise SearchError(
-                f"Milvus at {self.address.uri} holds a collection {self.address.name!r} that is no index of polysem. "
-                "Choose another name at the end of the address."
-            )
+            foreign = f"The collection {self.address.name!r} at {self.address.uri} is not an index of polysem."
+            raise SearchError(f"{foreign} Choose another name at the end of the address.")
         return True
 
     def create(self, manifest: Manifest) -> None:
@@ -163,7 +161,7 @@ class MilvusCollection:
 
     def read_value(self, name: str) -> Any:
         """The JSON value stored under this name; None if there is none."""
-        for row in self.fetch([key(_VALUES, name)], ["id", "item"]):
+        for row in self.fetch([make_key(_VALUES, name)], ["id", "item"]):
             return json.loads(zlib.decompress(b64decode(row["item"])))
         return None
 
@@ -171,10 +169,11 @@ class MilvusCollection:
         text = b64encode(zlib.compress(json.dumps(value).encode())).decode()
         if len(text) > TEXT_LIMIT:
             raise InputError(
-                f"The value {name!r} takes {len(text):,} bytes, and Milvus holds {TEXT_LIMIT:,}. Shorten it."
+                f"The value {name!r} has {len(text):,} bytes, and Milvus holds {TEXT_LIMIT:,}. Shorten it."
             )
-        row = {"id": key(_VALUES, name), "mean": np.zeros(self._dim, np.float32), "added": time.time_ns(), "item": text}
-        self.write(_VALUES, [{**row, "facts": [0], "ranges": {}, "crc": 0, **dict.fromkeys(self.set_fields, "")}])
+        row = {"id": make_key(_VALUES, name), "item": text, "facts": [0], "ranges": {}, "crc": 0}
+        row |= {"mean": np.zeros(self._dim, np.float32), "added": time.time_ns(), **dict.fromkeys(self.set_fields, "")}
+        self.write(_VALUES, [row])
 
     def wait_until_indexed(self, progress: Progress | None) -> None:
         """Seal what was written and wait while the server indexes it. Searching works meanwhile."""

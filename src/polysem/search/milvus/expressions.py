@@ -6,8 +6,8 @@ stay apart, and a list states each of its values: the statements follow `filters
 least and the greatest number and text of a field are kept in `ranges`; texts as the hexadecimal digits of their first
 bytes, which sort as the texts do.
 
-Some tests Milvus cannot decide (`like`, a text that contains another). So there are two expressions: `possible` holds
-for every item that passes, and maybe for more; `certain` holds only for items that do. Between the two,
+Some tests Milvus cannot decide (`like`, a text that contains another). So there are two expressions: the possible one
+holds for every item that passes, and maybe for more; the certain one holds only for items that do. Between the two,
 `filters.matches` decides. Negations are pushed down to the tests, because what `not` makes of a missing value has
 changed from one Milvus to the next.
 """
@@ -41,12 +41,12 @@ def hash_statement(statement: Statement, field: Field, value: Any = None) -> int
     return _hash(statement, field.built_in, field.keys, value)
 
 
-def range_key(kind: Kind, end: End, field: Field) -> str:
+def make_range_key(kind: Kind, end: End, field: Field) -> str:
     """The key of `ranges` for the least or greatest number or text of a field."""
     return f"{kind[0]}{end[0]}{_hash(kind, end, field.built_in, field.keys):x}"
 
 
-def text_range(text: str) -> str:
+def encode_text(text: str) -> str:
     """A text as `ranges` holds it."""
     return text.encode()[:TEXT_BYTES].hex()
 
@@ -70,12 +70,12 @@ def describe(item: Mapping[str, Any]) -> tuple[list[int], dict[str, Any]]:
             facts.add(hash_statement("is text", field))
         if numbers := [one for one in scalars if isinstance(one, int | float) and not isinstance(one, bool)]:
             facts.add(hash_statement("has number", field))
-            ranges[range_key("number", "least", field)] = min(numbers)
-            ranges[range_key("number", "greatest", field)] = max(numbers)
+            ranges[make_range_key("number", "least", field)] = min(numbers)
+            ranges[make_range_key("number", "greatest", field)] = max(numbers)
         if texts := [one for one in scalars if isinstance(one, str)]:
             facts.add(hash_statement("has text", field))
-            ranges[range_key("text", "least", field)] = text_range(min(texts))
-            ranges[range_key("text", "greatest", field)] = text_range(max(texts))
+            ranges[make_range_key("text", "least", field)] = encode_text(min(texts))
+            ranges[make_range_key("text", "greatest", field)] = encode_text(max(texts))
     return sorted(facts), ranges
 
 
@@ -92,22 +92,22 @@ def _hash(*parts: Any) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
-def possible(node: Filter) -> Expression:
+def express_possible(node: Filter) -> Expression:
     """Holds for every item that passes the filter."""
     return _where(node, True, False)
 
 
-def certain(node: Filter) -> Expression:
+def express_certain(node: Filter) -> Expression:
     """Holds for no item that does not."""
     return _where(node, True, True)
 
 
-def complement(node: Filter) -> Expression:
-    """Holds for every item that `certain` does not hold for, though it may pass."""
+def express_complement(node: Filter) -> Expression:
+    """Holds for every item that `express_certain` does not hold for, though it may pass."""
     return _where(node, False, False)
 
 
-def any_equals(field: Field, values: Sequence[Value]) -> str:
+def express_any_equal(field: Field, values: Sequence[Value]) -> str:
     """Items whose field equals one of the values."""
     facts = dict.fromkeys(hash_statement("equals", field, value) for value in values)
     return f"array_contains_any(facts, [{', '.join(map(str, facts))}])"
@@ -125,7 +125,7 @@ def _where(node: Filter, wanted: bool, sure: bool) -> Expression:
         case IsNull(field):
             return _has("has", field, not wanted)
         case In(field, values):
-            return any_equals(field, values) if wanted else f"(not {any_equals(field, values)})"
+            return express_any_equal(field, values) if wanted else f"(not {express_any_equal(field, values)})"
         case Compare(field, "=", value):
             return _has("equals", field, wanted, value)
         case Compare(field, "like", _):
@@ -163,14 +163,14 @@ def _range(field: Field, operator: Operator, value: Value, wanted: bool, sure: b
     there: Statement = "has text" if isinstance(value, str) else "has number"
     sign = operator if wanted else _OPPOSITE[operator]
     if isinstance(value, str):
-        literal = f'"{text_range(value)}"'
+        literal = f'"{encode_text(value)}"'
         if len(value.encode()) >= TEXT_BYTES:  # equal beginnings tell nothing
             sign = sign[0] if sure else sign[0] + "="
     elif not math.isfinite(value) or abs(value) >= _EXACT_INTEGER:
         return _undecided(_has(there, field, wanted), wanted, sure)
     else:
         literal = repr(value)
-    key = range_key(kind, "least" if operator[0] == "<" else "greatest", field)
+    key = make_range_key(kind, "least" if operator[0] == "<" else "greatest", field)
     test = f'ranges["{key}"] {sign} {literal}'
     return f"({test})" if wanted else join("or", _has(there, field, False), test)
 

@@ -31,7 +31,7 @@ ITEM_FIELDS = ("id", "added", "item")
 _CONTENT = ("id", "path", "caption", "metadata", "labels", "hash")
 
 
-def key(side: str, name: str) -> str:
+def make_key(side: str, name: str) -> str:
     """The primary key of an item or stored value: of one length whatever the id, and evenly distributed."""
     return blake2b(f"{side}\0{name}".encode(), digest_size=16).hexdigest()
 
@@ -52,7 +52,7 @@ def encode_entries(batch: VectorBatch) -> list[Row]:
         values = (name, path, caption, json.loads(metadata), json.loads(labels), digest)
         content = dict(zip(_CONTENT, values, strict=True))
         text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
-        facts, ranges = describe(as_filtered(content, batch.side))
+        facts, ranges = describe(to_filter_item(content, batch.side))
         for size, what, most in (
             (len(text.encode()), "bytes of caption, labels and metadata", TEXT_LIMIT),
             (len(json.dumps(ranges)), "bytes of values to filter by", TEXT_LIMIT),
@@ -63,7 +63,7 @@ def encode_entries(batch: VectorBatch) -> list[Row]:
                     f"Item {name!r:.80} has {size:,} {what}, and Milvus holds {most:,}. Shorten them, leave some out, "
                     "or keep the index in a folder."
                 )
-        encoded.append({"id": key(batch.side, name), "item": text, "facts": facts, "ranges": ranges})
+        encoded.append({"id": make_key(batch.side, name), "item": text, "facts": facts, "ranges": ranges})
     return encoded
 
 
@@ -77,7 +77,7 @@ def encode_rows(batch: VectorBatch, entries: Sequence[Row], manifest: Manifest, 
         yield {**entry, "mean": mean_vectors(own), "added": added + number, "crc": zlib.crc32(stored), **parts}
 
 
-def as_filtered(content: Mapping[str, Any], side: str) -> dict[str, Any]:
+def to_filter_item(content: Mapping[str, Any], side: str) -> dict[str, Any]:
     """An item in the form that `filters.matches` takes."""
     return {**content, "label": content["labels"], "side": side}
 
@@ -113,13 +113,13 @@ def find_damage(row: Mapping[str, Any], side: Side, manifest: Manifest) -> str |
     if (content := read_content(row)) is None:
         return f"the row {row['id']} holds no item"
     name = f"{content['id']!r:.80}"
-    if key(side, content["id"]) != row["id"]:
+    if make_key(side, content["id"]) != row["id"]:
         return f"item {name} is under the key of another"
     own = read_set(row, side, manifest)
     if own is None or zlib.crc32(own.tobytes()) != row["crc"]:
         return f"the vectors of item {name} have changed"
     if not np.allclose(mean_vectors(own), row["mean"], rtol=1e-5, atol=1e-6):
         return f"the mean of item {name} is not that of its vectors"
-    if describe(as_filtered(content, side)) != (sorted(row["facts"]), row["ranges"]):
+    if describe(to_filter_item(content, side)) != (sorted(row["facts"]), row["ranges"]):
         return f"what filters ask of item {name} has changed"
     return None

@@ -62,17 +62,14 @@ async def item_image(
     id: Id,  # noqa: A002
     side: OfSide = None,
     size: Annotated[int | None, Query(ge=16, le=1280, description="Of a thumbnail; the original if left out.")] = None,
-    at: Annotated[
-        float | None,
-        Query(ge=0, le=1e6, description="Of a video: the second whose frame is wanted; its middle if not."),
-    ] = None,
+    at: Annotated[float | None, Query(ge=0, le=1e6, description="Second of a video's frame; or the middle.")] = None,
 ) -> Response:
     """The picture of an item, as it is or small; of a video a frame. Only pictures of the index can be had."""
     path = (await find_item(state, id, side)).path
     size = None if size is None else next((each for each in media.SIZES if each >= size), media.SIZES[-1])
     # Down to the hundredth of a second, less than any frame lasts: up might be behind a cut.
     is_video, at = media.is_video(path), None if at is None else math.floor(100 * at) / 100
-    tag = f'"{await state.workers.run(media.read_version, path)}-{size or 0}{f"-{at}" if is_video else ""}"'
+    tag = f'"{await state.workers.run(media.read_stamp, path)}-{size or 0}{f"-{at}" if is_video else ""}"'
     headers = {**_CACHED, "ETag": tag}
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
@@ -127,7 +124,7 @@ async def item(state: ServerState, id: Id, side: OfSide = None) -> ItemAnswer:  
     """What the index knows of an item."""
     found = await find_item(state, id, side)
     captions = await state.workers.run(state.index.captions, found.id) if found.side == "image" else []
-    return ItemAnswer.model_validate({**found._asdict(), **media.media_urls(found), "captions": captions})
+    return ItemAnswer.model_validate({**found._asdict(), **media.make_urls(found), "captions": captions})
 
 
 @router.post("/items", status_code=201, response_model=AddAnswer, dependencies=[Writing])

@@ -30,7 +30,7 @@ _LONG = 60
 """Characters of a metadata value beyond which it is prose, and not offered as a choice."""
 
 
-def index_version(index: Index) -> Hashable:
+def read_version(index: Index) -> Hashable:
     """Changes with the index: what was computed for another version is out of date."""
     found = index.stats()
     return tuple(sorted(found.by_side.items())), found.dead, found.segments, found.change
@@ -165,7 +165,7 @@ async def joint_map(
     limit: Annotated[int, Query(ge=2, le=20_000, description="Elements to show at most.")] = 5000,
 ) -> MapAnswer | Response:
     """Every element of every set in the plane. Made in the background: ask again until it is ready."""
-    version = await state.workers.run(index_version, state.index)
+    version = await state.workers.run(read_version, state.index)
     job = state.jobs.get(("map", method, limit), partial(build_map, state.index, method, limit), version)
     if job.error is not None:
         raise ApiError(500, "The map could not be made. The server's log says why.")
@@ -186,7 +186,7 @@ async def model(state: ServerState) -> ModelAnswer:
 
 async def _compute_once(state: State, name: str, work: Any) -> Any:
     """What was computed for this version of the index, or is now."""
-    key = (name, await state.workers.run(index_version, state.index))
+    key = (name, await state.workers.run(read_version, state.index))
     async with state.computing[name]:  # a second request waits for what the first one computes
         result = state.computed.get(key)
         if result is None:
@@ -203,18 +203,18 @@ async def _describe_index(state: State) -> tuple[dict[str, Any], IndexStats]:
         sets=dict(manifest.sets),
         dim=manifest.dim,
         similarity=dict(manifest.similarity),
-        provenance=without_paths(state.encoding.model.provenance),
+        provenance=strip_paths(state.encoding.model.provenance),
     )
     audit = {"audit": found.audit, "audit_outdated": found.changed_since_audit}
     return {"items": found.by_side, "bytes": found.bytes, "model": model, **audit}, found
 
 
-def without_paths(value: Any) -> Any:
+def strip_paths(value: Any) -> Any:
     """The same with every absolute path cut to its last part: whoever reads about a model need not know the disk."""
     if isinstance(value, dict):
-        return {key: without_paths(inner) for key, inner in value.items()}
+        return {key: strip_paths(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [without_paths(inner) for inner in value]
+        return [strip_paths(inner) for inner in value]
     if isinstance(value, str) and len(value) < 4096:
         for kind in (PurePosixPath, PureWindowsPath):
             path: PurePath = kind(value)

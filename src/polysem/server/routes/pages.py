@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request, Response
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.responses import FileResponse
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from polysem.server.auth import COOKIE, Credentials, Reading, TokenAuth, UnauthorisedError
 from polysem.server.errors import ApiError
-from polysem.server.metrics import CONTENT_TYPE
 from polysem.server.routes.schemas import ERRORS, HealthAnswer, describe_binary
 from polysem.server.settings import BASE
 from polysem.server.state import ServerState
@@ -46,7 +46,7 @@ async def health(state: ServerState, response: Response) -> HealthAnswer:
 )
 async def metrics(state: ServerState) -> Response:
     """Counters and times for Prometheus."""
-    return Response(state.metrics.text(), media_type=CONTENT_TYPE)
+    return Response(state.metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
 @router.post(f"{BASE}/session", tags=["session"], status_code=204, response_class=Response, responses=ERRORS)

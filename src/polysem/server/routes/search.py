@@ -12,7 +12,7 @@ from fastapi import APIRouter, Query, Request, Response, UploadFile
 from polysem.errors import InputError
 from polysem.server.auth import AuthenticatedRoute, JsonBody, Reading
 from polysem.server.errors import ApiError
-from polysem.server.media import decode_upload, encode_thumbnail, media_urls
+from polysem.server.media import decode_upload, encode_thumbnail, make_urls
 from polysem.server.routes import schemas
 from polysem.server.routes.schemas import SearchAnswer, SearchQuery, SearchRequest
 from polysem.server.settings import BASE
@@ -59,7 +59,7 @@ async def _answer(state: State, request: SearchRequest) -> SearchAnswer:
     spent = schemas.Milliseconds(encode=1e3 * (encoded - start), search=1e3 * (time.perf_counter() - encoded))
     hits, cut = results.items[request.offset :], results.cut
     return SearchAnswer(
-        results=[schemas.SearchHit.model_validate({**vars(hit), **media_urls(hit)}) for hit in hits],
+        results=[schemas.SearchHit.model_validate({**vars(hit), **make_urls(hit)}) for hit in hits],
         cut=None if cut is None else schemas.CutInfo(**asdict(cut), doubtful=cut.doubtful, explained=cut.explain()),
         mode=results.mode,
         scored=results.scored,
@@ -120,9 +120,7 @@ async def upload(state: ServerState, file: UploadFile) -> schemas.UploadAnswer:
 
 
 @router.get(
-    "/uploads/{token}/thumbnail",
-    response_class=Response,
-    responses=schemas.describe_binary("image/jpeg", "A JPEG."),
+    "/uploads/{token}/thumbnail", response_class=Response, responses=schemas.describe_binary("image/jpeg", "A JPEG.")
 )
 async def upload_thumbnail(state: ServerState, token: str) -> Response:
     """The uploaded picture, small."""
@@ -133,5 +131,5 @@ async def upload_thumbnail(state: ServerState, token: str) -> Response:
 def _find_upload(state: State, token: str) -> Upload:
     upload = state.uploads.get(token)
     if upload is None:
-        raise ApiError(404, "This upload has expired, or never was. Send the picture again.")
+        raise ApiError(404, "This upload is unknown or has expired. Send the picture again.")
     return upload

@@ -84,6 +84,10 @@ class LocalFeatures:
         """(B,) number of real tokens of each item."""
         return self.mask.sum(1)
 
+    def to(self, device: torch.device | str) -> LocalFeatures:
+        summary = None if self.summary is None else self.summary.to(device)
+        return LocalFeatures(self.values.to(device), self.mask.to(device), summary)
+
     def zero_padded(self) -> LocalFeatures:
         """The same features with zeros in place of whatever the padding held (NaN included)."""
         if not is_tracing() and bool(self.mask.all()):

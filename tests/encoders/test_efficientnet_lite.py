@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from polysem import encoders
-from polysem.encoders import backbones, efficientnet_lite
+from polysem.encoders import backbones
 from polysem.encoders.efficientnet_lite import EfficientNetLite, conv_norm, same_padding
 
 SIZES = [(0, 224, 7), (1, 240, 8), (2, 260, 9)]
@@ -32,7 +32,7 @@ def test_features_equal_those_of_the_packages_own_network(number, size, side, ca
 def test_the_network_is_built_without_any_package(number, size, side):
     encoder = encoders.build("grid", model=f"efficientnet-lite{number}", pretrained=False, image_size=64)
     assert encoder(torch.randn(1, 3, 64, 64)).values.shape == (1, 4, 1280)
-    assert efficientnet_lite.config(f"efficientnet-lite{number}")["image_size"] == size
+    assert encoder.config["backbone_config"]["image_size"] == size
 
 
 def test_pixels_are_scaled_as_in_training():

@@ -115,13 +115,10 @@ def _read_weights(cls: Any, config: Any, model: str, folder: Path, bare: dict[st
 def _make_portable(config: Any, keep_labels: bool) -> dict[str, Any]:
     """A Hugging Face config as JSON that does not say where it was found."""
     leave_out = _INCIDENTAL - ({"id2label", "label2id"} if keep_labels else set())
-
-    def clean(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {str(key): clean(inner) for key, inner in value.items() if key not in leave_out}
-        return [clean(inner) for inner in value] if isinstance(value, (list, tuple)) else value
-
-    plain: dict[str, Any] = json.loads(json.dumps(clean(json.loads(config.to_json_string(use_diff=False)))))
+    plain: dict[str, Any] = json.loads(
+        config.to_json_string(use_diff=False),
+        object_hook=lambda entries: {key: value for key, value in entries.items() if key not in leave_out},
+    )
     return plain
 
 

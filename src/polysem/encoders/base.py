@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, cast
 
@@ -130,6 +131,17 @@ class Encoder(Part):
 
     def load_preprocessing(self, folder: Path) -> None:
         """Read what `save_preprocessing` wrote."""
+
+
+@contextmanager
+def eval_mode(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode within the block, afterwards the mode as before."""
+    training = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(training)
 
 
 def parameters_from(body: nn.Module, stage: nn.Module) -> list[nn.Parameter]:

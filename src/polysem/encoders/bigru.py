@@ -43,9 +43,8 @@ class BiGRU(TextEncoder):
     official_keys = {
         "embed.weight": "embedding.weight",
         **{
-            f"rnn.{kind}_{part}_l0{way}": f"gru.{kind}_{part}_l0{way}"
-            for kind in ("weight", "bias")
-            for part in ("ih", "hh")
+            f"rnn.{tensor}_l0{way}": f"gru.{tensor}_l0{way}"
+            for tensor in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
             for way in ("", "_reverse")
         },
     }

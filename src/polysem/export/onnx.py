@@ -27,7 +27,7 @@ from polysem.encoders import BiGRU, Transformer
 from polysem.environment.packages import install_command
 from polysem.errors import ConfigError
 from polysem.export.graphs import OPSET, ExportError, Graph, SimilarityGraph, TextGraph, build_graphs
-from polysem.models import Model, Tower
+from polysem.models import Model
 from polysem.progress import Progress, ignore
 
 FILE, TOKENIZER, VOCABULARY = "polysem_export.json", "tokenizer.json", "vocabulary.json"
@@ -248,14 +248,12 @@ def _largest_difference(found: Any, expected: Any) -> float:
 
 def describe(model: Model, graphs: dict[str, Graph], folder: Path) -> dict[str, Any]:
     """JSON-able; what tokenises texts is written into the folder beside it."""
-    ports = {
-        name: {
-            "file": f"{name}.onnx",
-            "inputs": [asdict(port) for port in graph.inputs],
-            "output": asdict(graph.output),
-        }
-        for name, graph in graphs.items()
-    }
+    ports: dict[str, dict[str, Any]] = {}
+    for name, graph in graphs.items():
+        inputs, output = [asdict(port) for port in graph.inputs], asdict(graph.output)
+        ports[name] = {"file": f"{name}.onnx", "inputs": inputs, "output": output}
+    for name, tower in (("image", model.image), ("text", model.text)):
+        ports[name] |= {"unit_length": bool(getattr(tower.sets, "normalise", True)), "vectors": tower.sets.k}
     similarity = model.similarity
     learned = {name: float(value) for name, value in similarity.state_dict().items()}
     knobs = {name: value for name, value in similarity.config.items() if name != "budget_mb"}
@@ -265,14 +263,10 @@ def describe(model: Model, graphs: dict[str, Graph], folder: Path) -> dict[str, 
         "polysem_version": __version__,
         "fingerprint": model.fingerprint(),
         "opset": OPSET,
-        "image": {**ports["image"], **_describe_sets(model.image), **_describe_images(model)},
-        "text": {**ports["text"], **_describe_sets(model.text), **_describe_texts(model, graphs["text"], folder)},
+        "image": {**ports["image"], **_describe_images(model)},
+        "text": {**ports["text"], **_describe_texts(model, graphs["text"], folder)},
         "similarity": {**ports["similarity"], **knobs, **learned, **meaning},
     }
-
-
-def _describe_sets(tower: Tower) -> dict[str, Any]:
-    return {"unit_length": bool(getattr(tower.sets, "normalise", True)), "vectors": tower.sets.k}
 
 
 def _describe_images(model: Model) -> dict[str, Any]:

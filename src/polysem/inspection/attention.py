@@ -14,7 +14,6 @@ from polysem.encoders import Tokens
 from polysem.errors import InputError
 from polysem.features import LocalFeatures
 from polysem.models import Model, Tower
-from polysem.models.embedding import move
 from polysem.models.items import Items, image_items, text_items
 from polysem.models.tower import Inputs
 from polysem.pooling.base import coefficient_shares
@@ -105,7 +104,7 @@ def tower_attentions(tower: Tower, batch: Inputs) -> list[Attention]:
     training = tower.training
     tower.eval()
     try:
-        return _batch_attentions(tower, move(batch, next(tower.parameters()).device))
+        return _batch_attentions(tower, batch.to(next(tower.parameters()).device))
     finally:
         tower.train(training)
 

@@ -15,9 +15,9 @@ from PIL import Image
 from torch import Tensor
 
 from polysem import cpu_blocks
+from polysem.encoders.base import eval_mode
 from polysem.encoders.pipeline import encode_windows, windows
 from polysem.errors import InputError, kind
-from polysem.features import LocalFeatures
 from polysem.models.items import ImageItems, Items
 from polysem.models.tower import Inputs, Tower
 from polysem.progress import Progress
@@ -76,7 +76,7 @@ def embed(
     """
     if batch_size < 1:
         raise InputError(f"batch_size must be at least 1, got {batch_size}.")
-    training, device = tower.training, next(tower.parameters()).device
+    device = next(tower.parameters()).device
     count, size = len(items), max(1, batch_size // items.images_per_item)
     if not isinstance(items, ImageItems) or device.type != "cpu":
         block = None
@@ -85,42 +85,37 @@ def embed(
     done = 0
 
     def run(_: list[int], loaded: list[Any]) -> tuple[Any, ...]:
-        return _forward(tower, move(items.collate(loaded), device), forward)
+        return _forward(tower, items.collate(loaded).to(device), forward)
 
-    tower.eval()
-    try:
-        with items.readers() as readers:
-            for rows, result in encode_windows(
-                windows(items.order, size),
-                items.load,
-                run,
-                block or size,
-                group=items.group,
-                readers=readers,
-                encoders=cpu_blocks.shared_pool(device) if block else None,
-            ):
-                if isinstance(result, InputError):
-                    if on_skip is None:
-                        raise result
-                    on_skip(rows[0], result)
-                    kept[rows] = False
-                else:
-                    # Made here, not in `run`: tensors made in inference mode cannot take part in training.
-                    columns = columns or [
-                        torch.empty(count, *part.shape[1:]) if isinstance(part, Tensor) else [None] * count
-                        for part in result
-                    ]
-                    for column, part in zip(columns, result, strict=True):
-                        if isinstance(column, Tensor):
-                            column[rows] = part
-                            continue
-                        for row, value in zip(rows, part, strict=True):
-                            column[row] = value
-                done += len(rows)
-                if progress is not None:
-                    progress("encoding", done, count)
-    finally:
-        tower.train(training)
+    with eval_mode(tower), items.readers() as readers:
+        for rows, result in encode_windows(
+            windows(items.order, size),
+            items.load,
+            run,
+            block or size,
+            group=items.group,
+            readers=readers,
+            encoders=cpu_blocks.shared_pool(device) if block else None,
+        ):
+            if isinstance(result, InputError):
+                if on_skip is None:
+                    raise result
+                on_skip(rows[0], result)
+                kept[rows] = False
+            else:
+                # Made here, not in `run`: tensors made in inference mode cannot take part in training.
+                columns = columns or [
+                    torch.empty(count, *p.shape[1:]) if isinstance(p, Tensor) else [None] * count for p in result
+                ]
+                for column, part in zip(columns, result, strict=True):
+                    if isinstance(column, Tensor):
+                        column[rows] = part
+                        continue
+                    for row, value in zip(rows, part, strict=True):
+                        column[row] = value
+            done += len(rows)
+            if progress is not None:
+                progress("encoding", done, count)
     if bool(kept.all()):
         return tuple(columns)
     rows = kept.nonzero().flatten().tolist()
@@ -129,26 +124,14 @@ def embed(
 
 def embed_batch(tower: Tower, inputs: Inputs, forward: Forward = embed_vectors) -> tuple[Any, ...]:
     """What `forward` gives of one batch of a tower's inputs, on the CPU, in evaluation mode and without gradients."""
-    training = tower.training
-    tower.eval()
-    try:
-        return _forward(tower, move(inputs, next(tower.parameters()).device), forward)
-    finally:
-        tower.train(training)
+    with eval_mode(tower):
+        return _forward(tower, inputs.to(next(tower.parameters()).device), forward)
 
 
 def _forward(tower: Tower, inputs: Inputs, forward: Forward) -> tuple[ModelOutput, ...]:
     with torch.inference_mode():
         columns = forward(tower, inputs)
         return tuple(column.float().cpu() if isinstance(column, Tensor) else column for column in columns)
-
-
-def move(inputs: Inputs, device: torch.device) -> Inputs:
-    """Inputs on another device."""
-    if isinstance(inputs, LocalFeatures):
-        summary = None if inputs.summary is None else inputs.summary.to(device)
-        return LocalFeatures(inputs.values.to(device), inputs.mask.to(device), summary)
-    return inputs.to(device)
 
 
 # --------------------------------------------------------------------------------------- texts and images in one list

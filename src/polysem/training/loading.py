@@ -21,7 +21,6 @@ from polysem.data.collection import Collection
 from polysem.encoders import Tokens, caption_keys
 from polysem.errors import ConfigError
 from polysem.models import Model
-from polysem.models.embedding import move
 from polysem.models.items import ImageItems, Items, SentenceItems, collection_images, collection_texts
 from polysem.models.tower import Inputs
 from polysem.recipes import Recipe, Side
@@ -174,8 +173,8 @@ class BatchLoader:
             of_images = self.labels[torch.from_numpy(batch.images)].to(device)
             labels = of_images, of_images[torch.from_numpy(batch.owner_rows).to(device)]
         return TrainingBatch(
-            move(images, device),
-            move(texts, device),
+            images.to(device),
+            texts.to(device),
             None if image_keep is None else image_keep.to(device),
             None if text_keep is None else text_keep.to(device),
             torch.from_numpy(batch.positives).to(device),

@@ -5,7 +5,7 @@ import torch
 
 from polysem import PolysemError, encoders, pooling, sets
 from polysem.data.vocabulary import Vocabulary
-from polysem.masked_ops import unit
+from polysem.masked_ops import normalise
 from support import assert_close, cases, load_case, shaken
 
 from .test_region import split
@@ -26,7 +26,7 @@ def test_vse_infty(name):
     gpo, own = split(case.weight, "gpool.")
     encoder = encoders.build("bigru", vocab_size=40, dim=16, word_dim=12).load_official(own).eval()
     pool = pooling.build("gpo", dim=16).load_official(gpo).eval()
-    assert_close(unit(pool(encoder(tokens(case)))), case.output["embedding"], atol=2e-6)
+    assert_close(normalise(pool(encoder(tokens(case)))), case.output["embedding"], atol=2e-6)
 
 
 def test_vse_2ad():
@@ -35,7 +35,7 @@ def test_vse_2ad():
     encoder = encoders.build("bigru", vocab_size=40, dim=16, word_dim=12).load_official(own).eval()
     for variant, output in (("official", "embedding"), ("corrected", "embedding_alone")):
         pool = pooling.build("adpool", dim=16, variant=variant).load_official(adpool)
-        assert_close(unit(pool(encoder(tokens(case)))), case.output[output], atol=2e-6)
+        assert_close(normalise(pool(encoder(tokens(case)))), case.output[output], atol=2e-6)
 
 
 @pytest.mark.parametrize("name", cases("dive_text_encoder"))

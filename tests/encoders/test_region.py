@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from polysem import LocalFeatures, PolysemError, encoders, pooling, sets
-from polysem.masked_ops import unit
+from polysem.masked_ops import normalise
 from support import assert_close, batch, cases, load_case, shaken
 
 
@@ -20,7 +20,7 @@ def test_vse_infty(name):
     gpo, own = split(case.weight, "gpool.")
     encoder = encoders.build("region", input_dim=20, dim=16).load_official(own).eval()
     pool = pooling.build("gpo", dim=16).load_official(gpo).eval()
-    assert_close(unit(pool(encoder(case.features))), case.output["embedding"], atol=2e-6)
+    assert_close(normalise(pool(encoder(case.features))), case.output["embedding"], atol=2e-6)
 
 
 def test_vse_infty_in_training_lets_padding_into_its_statistics():
@@ -28,7 +28,7 @@ def test_vse_infty_in_training_lets_padding_into_its_statistics():
     gpo, own = split(case.weight, "gpool.")
     encoder = encoders.build("region", input_dim=20, dim=16, variant="official").load_official(own).train()
     pool = pooling.build("gpo", dim=16).load_official(gpo)
-    assert_close(unit(pool(encoder(case.features))), case.output["embedding"], atol=2e-6)
+    assert_close(normalise(pool(encoder(case.features))), case.output["embedding"], atol=2e-6)
     assert_close(encoder.norm.running_mean, case.output["after/mlp.bns.0.running_mean"], atol=1e-6)
     assert_close(encoder.norm.running_var, case.output["after/mlp.bns.0.running_var"], atol=1e-6)
     assert encoder.norm.num_batches_tracked == case.output["after/mlp.bns.0.num_batches_tracked"]
@@ -40,7 +40,7 @@ def test_vse_2ad():
     encoder = encoders.build("region", input_dim=20, dim=16).load_official(own).eval()
     for variant, output in (("official", "embedding"), ("corrected", "embedding_alone")):
         pool = pooling.build("adpool", dim=16, variant=variant).load_official(adpool)
-        assert_close(unit(pool(encoder(case.features))), case.output[output], atol=2e-6)
+        assert_close(normalise(pool(encoder(case.features))), case.output[output], atol=2e-6)
 
 
 @pytest.mark.parametrize("name", cases("dive_image_encoder"))

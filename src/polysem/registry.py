@@ -45,7 +45,7 @@ class FrozenList(list[Any]):
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _raise_frozen
     append = extend = insert = pop = remove = clear = sort = reverse = _raise_frozen
 
-    def __reduce__(self) -> tuple[type[FrozenList], tuple[list[Any]]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         return FrozenList, (list(self),)
 
 
@@ -81,17 +81,11 @@ class Part(nn.Module, ABC):
     official_keys: ClassVar[Mapping[str, str]] = {}
     """Released code's tensor name -> ours, for `load_official`; empty where no author released the part."""
 
+    config: Config
+    """Its registry name and knobs; `build(**part.config)` makes the part again, without its weights."""
+
     def __init__(self) -> None:
         super().__init__()
-
-    @property
-    def config(self) -> Config:
-        """Its registry name and knobs; `build(**part.config)` makes the part again, without its weights."""
-        return self._config
-
-    @config.setter
-    def config(self, knobs: Config) -> None:
-        self._config = Config({**knobs, **self.resolved_knobs()})
 
     def resolved_knobs(self) -> Mapping[str, Any]:
         """Knobs whose value was found while building: `build(**part.config)` must not need the files they came from."""
@@ -115,23 +109,15 @@ class Part(nn.Module, ABC):
     def load_official(self, state: Mapping[str, Tensor]) -> Self:
         """Take the tensors of the authors' released code under its own names; returns the part itself."""
         own, expected = self.translate_official(state), self.state_dict()
-        call = f"{type(self).__name__}.load_official()"
+        call, remedy = f"{type(self).__name__}.load_official()", "Build the part with the checkpoint's settings."
         for name in sorted(own.keys() | expected.keys()):
             if name not in expected:
-                raise InputError(
-                    f"{call} was given a tensor for {name!r}: it was built without it. It has: "
-                    f"{', '.join(sorted(expected))}. Build it with the checkpoint's settings."
-                )
+                raise InputError(f"{call} was given {name!r}; the part was built without it. {remedy}")
             if name not in own:
-                raise InputError(
-                    f"{call} found no tensor for {name!r}. Given: {', '.join(sorted(state))}. "
-                    "Expected the names of the released code."
-                )
-            if own[name].shape != expected[name].shape:
-                raise InputError(
-                    f"{call}: the tensor for {name!r} has shape {tuple(own[name].shape)}, this part was built for "
-                    f"{tuple(expected[name].shape)}. Build it with the checkpoint's sizes."
-                )
+                raise InputError(f"{call} found no tensor for {name!r} among {', '.join(sorted(state))}. {remedy}")
+            given, wanted = tuple(own[name].shape), tuple(expected[name].shape)
+            if given != wanted:
+                raise InputError(f"{call}: {name!r} has shape {given}, this part was built for {wanted}. {remedy}")
         self.load_state_dict(own)
         return self
 
@@ -241,8 +227,6 @@ class Registry(Generic[PartT]):
         return self._aliases.get(name, name)
 
 
-# ---------------------------------------------------------------------------------------------- parts of other packages
-
 _plugin_lock = threading.RLock()
 _plugin_problems: list[str] = []
 _plugins_loaded = False
@@ -269,9 +253,6 @@ def _load_plugins() -> None:
                 )
                 _plugin_problems.append(problem)
                 logging.getLogger("polysem").warning(problem)
-
-
-# ---------------------------------------------------------------------------------------------------- knobs and schemas
 
 
 def type_name(hint: Any) -> str:
@@ -355,6 +336,6 @@ def _validate_knobs_on_construction(cls: type[Part], name: str, stored_name: str
         except (TypeError, PydanticSerializationError) as error:
             raise ConfigError(f"Cannot build {name!r}: {error}.") from None
         construct(self, **{_parameter_name(knob): value for knob, value in values.items()})
-        self.config = Config({"name": stored_name, **values})
+        self.config = Config({"name": stored_name, **values, **self.resolved_knobs()})
 
     cls.__init__ = construct_validated  # type: ignore[method-assign]

@@ -41,7 +41,7 @@ from polysem.data.images import load_image
 from polysem.data.readers import open_collection
 from polysem.data.store import FeatureStore
 from polysem.models import Model
-from polysem.search.duplicates import THRESHOLD, compare_sets
+from polysem.search.query import THRESHOLD, compare_sets
 from polysem.search.relevance import find_cut
 from polysem.synthetic.scenes import catalogue
 from polysem.synthetic.scenes.catalogue import load_kinds

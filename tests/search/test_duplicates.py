@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from polysem.errors import InputError, NonFiniteError
-from polysem.search.duplicates import compare_sets, group_duplicates
+from polysem.search.query import compare_sets, group_duplicates
 
 
 def unit(x):

@@ -298,7 +298,7 @@ def test_items_with_and_without_frames_share_a_batch(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("frames", "said"),
     [
-        ([None], "as many sets of frames"),
+        ([None], r"need a set of frames \(or None\) each"),
         ([None, unit(3, 2, 7)], "are sets"),
         ([None, unit(2, 8)], "are sets"),
         ([None, np.zeros((0, 2, 8), np.float32)], "are sets"),

@@ -20,24 +20,21 @@ from polysem.errors import InputError, kind
 from polysem.models import Model, load
 from polysem.models.video import has_frames
 from polysem.progress import Progress
-from polysem.search import duplicates, id_conflicts, open_index
+from polysem.search import ingest, open_index
 from polysem.search import query as query_steps
 from polysem.search.backend import CANDIDATES, Backend, Mode
 from polysem.search.encoder import QueryEncoder, make_manifest
 from polysem.search.filters import Filter, parse
-from polysem.search.ingest import CollectionEncoder
-from polysem.search.query import QueryOptions
-from polysem.search.results import AddReport, IndexStats, SearchResults, VerifyReport
+from polysem.search.query import THRESHOLD, QueryOptions
+from polysem.search.results import AddReport, IdConflict, IndexStats, SearchResults, VerifyReport
 from polysem.search.store import CompactReport, IndexedItem, Manifest, Side, VectorBatch
 from polysem.search.store.entries import SIDES, Dtype, is_unicode
-from polysem.search.verify import NAME as AUDIT
-from polysem.search.verify import SAMPLE, verify_index
+from polysem.search.verify import AUDIT, SAMPLE, verify_index
 
 _CREDITS = "credits"
 """The name of the stored value that says whom to name where items are shown."""
-_NO_FRAMES = (
-    "Milvus stores no frames of videos: they are found without the moment. For that, keep the index in a folder."
-)
+_NO_FRAMES = "Milvus stores no frames of videos: they are found without the moment. For that, index in a folder."
+PathName = str | Path
 
 
 class Index:
@@ -56,19 +53,14 @@ class Index:
         (2, ['moon'])
     """
 
-    def __init__(self, place: str | Path, backend: Backend, model: Model | str | Path | None = None) -> None:
+    def __init__(self, place: PathName, backend: Backend, model: Model | PathName | None = None) -> None:
         self.place, self._backend = str(place), backend
         self.manifest: Manifest = backend.manifest
         self._encoder = QueryEncoder(self.manifest, model)
 
     @classmethod
     def create(
-        cls,
-        place: str | Path,
-        model: Model | Manifest | str | Path,
-        *,
-        store: str | None = None,
-        dtype: Dtype = "float32",
+        cls, place: PathName, model: Model | Manifest | PathName, *, store: str | None = None, dtype: Dtype = "float32"
     ) -> Self:
         """Create an empty index and open it for writing.
 
@@ -77,24 +69,18 @@ class Index:
             model: a model or its folder; or a `Manifest`, for vectors made elsewhere.
             store: an address such as milvus+http://localhost:19530/photos to keep it there; `place` then points to it.
             dtype: float16 takes half the space, and scores are those of the rounded vectors.
-
-        Example:
-            >>> import tempfile
-            >>> manifest = Manifest("my vectors", sets={"image": 4, "text": 4}, dim=256, similarity={"name": "chamfer"})
-            >>> Index.create(tempfile.mkdtemp(), manifest, dtype="float16").stats().items
-            0
         """
         if isinstance(model, Manifest):
             return cls(place, open_index.create(place, model, store))
-        loaded = load(model) if isinstance(model, (str, Path)) else model
+        loaded = load(model) if isinstance(model, PathName) else model
         if not isinstance(loaded, Model):
             raise InputError(f"Index.create() takes a model, its folder or a Manifest, got {kind(model)}.")
-        source = str(model) if isinstance(model, (str, Path)) else ""
+        source = str(model) if isinstance(model, PathName) else ""
         source = str(Path(source).absolute()) if source and Path(source).exists() else source
         return cls(place, open_index.create(place, make_manifest(loaded, source, dtype), store), loaded)
 
     @classmethod
-    def open(cls, place: str | Path, *, write: bool = False, model: Model | str | Path | None = None) -> Self:
+    def open(cls, place: PathName, *, write: bool = False, model: Model | PathName | None = None) -> Self:
         """Open an index.
 
         The model is loaded when a query first needs it, and refused if it is not the one that made the index.
@@ -119,11 +105,11 @@ class Index:
 
     def add(
         self,
-        source: str | Path | Collection | VectorBatch,
+        source: PathName | Collection | VectorBatch,
         *,
         captions: bool = True,
-        features: str | Path | None = None,
-        text_features: str | Path | None = None,
+        features: PathName | None = None,
+        text_features: PathName | None = None,
         prefix: str = "",
         replacing: bool = True,
         progress: Progress | None = None,
@@ -132,15 +118,11 @@ class Index:
 
         Images go to the side "image"; with `captions` their captions go to the side "text", as id#0, id#1 and so on.
         An id that is indexed is replaced if its content has changed; if only its path, labels or metadata have, it
-        keeps its vectors. Captions that its item no longer has are removed, unless it comes without any.
-        Items that cannot be stored are skipped and named in the report.
-        It commits chunk by chunk: an interrupted call can be repeated, and goes on from there.
+        keeps its vectors. Captions that its item no longer has are removed, unless it comes without any. What cannot be
+        stored is skipped and named. It commits chunk by chunk: an interrupted call can be repeated, and goes on there.
 
         Args:
-            source: what to add.
-            captions: whether to add captions as texts.
-            features: a store of image features made earlier, instead of encoding.
-            text_features: the same for captions.
+            features, text_features: stores of features of images and of captions made earlier, instead of encoding.
             prefix: put before the ids of the items.
             replacing: whether an item may take the id of a different file that still exists, as 1.jpg of another
                 folder (the report names it); if not, nothing is added and an error says so.
@@ -162,11 +144,11 @@ class Index:
         if prefix:
             if features is not None or text_features is not None:
                 raise InputError(f"Stores of features know items by their own ids: leave out the prefix {prefix!r}.")
-            collection = id_conflicts.add_prefix(collection, prefix)
+            collection = ingest.add_prefix(collection, prefix)
         conflicts = list(self.find_conflicts(collection))
         if not replacing:
-            id_conflicts.refuse_conflicts(conflicts)
-        encoder = CollectionEncoder(self.model, features, text_features, frames=backend.keeps_frames)
+            ingest.refuse_conflicts(conflicts)
+        encoder = ingest.CollectionEncoder(self.model, features, text_features, frames=backend.keeps_frames)
         counts: Counter[str] = Counter()
         skipped, credited = list(collection.skipped), backend.read_value(_CREDITS) or []
         if collection.credit and collection.credit not in credited:
@@ -184,9 +166,9 @@ class Index:
         new, replaced, unchanged, removed = (counts[name] for name in ("new", "replaced", "unchanged", "removed"))
         return AddReport(new, replaced, unchanged, removed, skipped, remark, counts["reused"], conflicts)
 
-    def find_conflicts(self, *collections: Collection) -> Iterator[id_conflicts.IdConflict]:
+    def find_conflicts(self, *collections: Collection) -> Iterator[IdConflict]:
         """Items that would take the id of a different file, of the index or of an earlier collection."""
-        return id_conflicts.find_conflicts(collections, lambda ids: self._backend.paths(ids, "image"))
+        return ingest.find_conflicts(collections, lambda ids: self._backend.paths(ids, "image"))
 
     clashes = renamed_attribute("clashes", "find_conflicts")
 
@@ -214,7 +196,7 @@ class Index:
         self,
         query: str | None = None,
         *,
-        image: str | Path | Image.Image | None = None,
+        image: PathName | Image.Image | None = None,
         item: str | None = None,
         vectors: NDArray[Any] | None = None,
         find: Side | None = None,
@@ -258,8 +240,8 @@ class Index:
             raise InputError(f"Search for one thing: a text, an image, an item or vectors; got {len(given)} of these.")
         if hybrid and query is None:
             raise InputError("Hybrid search compares words: give a text as the query, or leave out hybrid.")
-        words = query if hybrid else None
-        options = self._options(find, k, where, mode, candidates, relevant, dedupe, words)
+        given_options = {"k": k, "find": find, "mode": mode, "candidates": candidates, "relevant": relevant}
+        options = self._options(where, dedupe, words=query if hybrid else None, **given_options)
         if query is not None:
             encoded = self._encoder.encode_texts([query])[0]
         else:
@@ -289,10 +271,7 @@ class Index:
 
         In exact mode on a folder the queries share the work of reading the items. For sets the items and scores are
         those of `search`, bit for bit; texts are encoded in batches, which may change their vectors by rounding. The
-        seconds of a result are its share of the batch's.
-
-        Args:
-            queries: the texts or sets; the other arguments are those of `search`.
+        seconds of a result are its share of the batch's. The other arguments are those of `search`.
 
         Example:
             >>> import tempfile; from polysem.search import Entry
@@ -303,37 +282,28 @@ class Index:
         """
         if isinstance(queries, str):
             raise InputError(f"search_many() takes a list of texts or an array (Q, L, D), got the text {queries!r}.")
-        options = self._options(find, k, where, mode, candidates, relevant, dedupe)
+        given_options = {"k": k, "find": find, "mode": mode, "candidates": candidates, "relevant": relevant}
+        options = self._options(where, dedupe, **given_options)
         encoded = queries if isinstance(queries, np.ndarray) else self._encoder.encode_texts(queries)
         if not len(encoded):
             return []
         with self._backend.snapshot() as reader:
             return query_steps.search_many(reader, encoded, options)
 
-    def _options(
-        self,
-        find: Side | None,
-        k: int,
-        where: str | Filter | None,
-        mode: Mode | None,
-        candidates: int,
-        relevant: bool | Literal["mark"],
-        dedupe: bool | float,
-        words: str | None = None,
-    ) -> QueryOptions:
+    def _options(self, where: str | Filter | None, dedupe: bool | float, **options: Any) -> QueryOptions:
         condition = parse(where) if isinstance(where, str) else where
-        threshold = duplicates.THRESHOLD if dedupe is True else dedupe or None
-        options = QueryOptions(k, find, condition, mode, candidates, relevant, threshold, words)
-        options.check(tuple(self._backend.modes))
-        return options
+        threshold = THRESHOLD if dedupe is True else dedupe or None
+        checked = QueryOptions(where=condition, dedupe=threshold, **options)
+        checked.check(tuple(self._backend.modes))
+        return checked
 
-    def pictures(self, paths: Iterable[str | Path]) -> Collection:
+    def pictures(self, paths: Iterable[PathName]) -> Collection:
         """These files as a collection, each once.
 
         A file that is indexed has the id, captions, labels and metadata it has there; a new one is called by its path
         as given, or by its absolute path where that is the id of another file.
         """
-        return id_conflicts.collect_files(self._backend, paths)
+        return ingest.collect_files(self._backend, paths)
 
     def items(self, ids: Iterable[str], side: Side | None = None) -> list[IndexedItem]:
         """The items with these ids; unknown ids are left out."""

@@ -1,10 +1,16 @@
-"""Reading a collection into batches for an index: what is new or changed is encoded, the rest keeps its vectors."""
+"""Reading a collection into batches for an index: what is new or changed is encoded, the rest keeps its vectors.
+
+Adding an id again replaces its item. That is right where the same file has changed or moved: the indexed file is gone,
+or has the same content. Where both files exist and differ, as `1.jpg` of two folders, it is a conflict of ids.
+"""
 
 from __future__ import annotations
 
+import filecmp
 import hashlib
+import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,9 +21,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polysem.data.collection import Collection, Item, Skipped, caption_id, load_features
+from polysem.data.collection import Collection, Item, Media, Skipped, caption_id, load_features
 from polysem.data.images import read_exif
-from polysem.data.video import is_video
+from polysem.data.video import VideoMetadata, is_video
 from polysem.errors import InputError, PolysemError
 from polysem.malloc_tuning import keep_freed_memory
 from polysem.models import Model
@@ -27,8 +33,10 @@ from polysem.models.tower import Inputs, Tower
 from polysem.models.video import embed_with_frames, has_frames
 from polysem.search.backend import IndexReader
 from polysem.search.encoder import normalise_sets
+from polysem.search.filters import And, Compare, Field, In
+from polysem.search.results import IdConflict
 from polysem.search.store import Entry, Side, VectorBatch
-from polysem.search.store.entries import as_rows
+from polysem.search.store.entries import as_rows, is_unicode
 
 CHUNK = 1024
 """Items read, encoded and committed together: what a crash can cost."""
@@ -36,6 +44,8 @@ _VIDEOS = 64
 """The same of videos, whose frames are held too."""
 _CONTENT, _REST = 40, 24
 """Digits of each part of a hash: 160 bits tell contents apart, 96 what else is known of an item."""
+_IDS = 1 << 13
+"""Ids looked up at once."""
 _BATCH = 16
 _BLOCK = 4
 """Images that one thread encodes together: few, so that a network's activations stay in the processor's cache."""
@@ -248,3 +258,80 @@ def _has_same_content(one: str | None, other: str | None) -> bool:
     """Whether two hashes are of the same content."""
     content = (one or "").partition(".")[0]
     return len(content) == _CONTENT and content == (other or "").partition(".")[0]
+
+
+def find_conflicts(
+    collections: Sequence[Collection], known: Callable[[Iterable[str]], dict[str, str | None]]
+) -> Iterator[IdConflict]:
+    """Every item that would replace a different file. Features have the ids of their data set, and may."""
+    taken: dict[str, str] = {}
+    for collection in collections:
+        given = {item.id: str(item.media.path.absolute()) for item in collection if not item.media.is_features}
+        ids = [key for key in given if is_unicode(key)]
+        for start in range(0, len(ids), _IDS):
+            some = ids[start : start + _IDS]
+            indexed = known(some)
+            for key in some:
+                for there in (taken.get(key), indexed.get(key)):
+                    if there is not None and _differ(there, given[key]):
+                        yield IdConflict(key, there, given[key], collection.name)
+                        break
+        if len(collections) > 1:
+            taken |= given
+
+
+def refuse_conflicts(found: Iterable[IdConflict]) -> None:
+    """Raise if there are any, with what to do about it."""
+    if conflicts := list(found):
+        key, there, given, source = conflicts[0]
+        raise InputError(
+            f"{len(conflicts):,} ids of {source} belong to other files, e.g. {key!r:.80} is {there}, not {given}; "
+            f"nothing was added. Add {source} by itself with `--prefix {source}/`, which is put before its ids (then "
+            "and whenever it is brought up to date), or give --replace to let its items replace the others."
+        )
+
+
+def add_prefix(collection: Collection, prefix: str) -> Collection:
+    """The collection with something before each id."""
+    return replace(collection, items=[replace(item, id=prefix + item.id) for item in collection])
+
+
+def _differ(there: str, given: str) -> bool:
+    if there == given or not os.path.isfile(there):
+        return False
+    try:
+        return not os.path.samefile(there, given) and not filecmp.cmp(there, given, shallow=False)
+    except OSError:  # reading it to encode it says what is wrong
+        return False
+
+
+def collect_files(index: IndexReader, paths: Iterable[str | Path]) -> Collection:
+    """Single files under the ids they are indexed with: see `Index.pictures`."""
+    once: dict[str, Path] = {}
+    for path in paths:
+        once.setdefault(os.path.abspath(path), Path(path))
+    kind = "video" if once and all(map(is_video, once.values())) else "image"
+    return Collection("pictures", kind, [_as_item(index, path) for path in once.values()])
+
+
+def _as_item(index: IndexReader, path: Path) -> Item:
+    media, name, whole = Media(path.parent, path.name), path.as_posix(), Path(os.path.abspath(path))
+    facts = VideoMetadata(path) if is_video(path) else {}
+    if not is_unicode(str(whole)):  # it cannot be indexed; adding it says why
+        return Item(name, media, metadata=facts)
+    # As it was added: with the ".." of a collection's path, or without.
+    written = In(Field(("path",), built_in=True), (str(path.absolute()), str(whole)))
+    same = And((written, Compare(Field(("side",), built_in=True), "=", "image")))
+    known = index.find(index.sample("image", 1, where=same), "image")
+    if not known:
+        taken = bool(index.find([name], "image"))
+        return Item(whole.as_posix() if taken else name, media, metadata=facts)
+    (item,) = known
+    if item.path is not None:
+        media = Media(Path(item.path).parent, Path(item.path).name)
+    texts = {text.id.rpartition("#")[2]: text.caption for text in index.find(index.caption_ids([item.id]), "text")}
+    numbers = sorted(texts, key=lambda number: int(number) if number.isdecimal() else 0)  # id#0, id#1, … id#10
+    captions = tuple(text for number in numbers if (text := texts[number]) is not None)
+    if not captions and item.caption is not None:
+        captions = (item.caption,)
+    return Item(item.id, media, captions, tuple(item.labels), metadata={**item.metadata, **facts})

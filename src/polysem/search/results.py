@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from polysem._deprecated import renamed_attribute
 from polysem.data.collection import Skipped
 from polysem.models.video import Moment
 from polysem.search.backend import Mode
-from polysem.search.id_conflicts import IdConflict
 from polysem.search.relevance import Cut
 from polysem.search.store import Damage, Manifest, Side
 
@@ -73,6 +72,15 @@ class SearchResults:
     def as_dict(self) -> dict[str, Any]:
         """JSON-able."""
         return asdict(self)
+
+
+class IdConflict(NamedTuple):
+    """there: the file that has the id, indexed or earlier in the same call. given: another file with it."""
+
+    id: str
+    there: str
+    given: str
+    source: str
 
 
 @dataclass(frozen=True)

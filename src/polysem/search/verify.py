@@ -13,7 +13,7 @@ from polysem.search.backend import CANDIDATES, Backend, Mode
 from polysem.search.results import VerifyReport
 from polysem.search.store.entries import SIDES
 
-NAME = "audit"
+AUDIT = "audit"
 """The name under which the figures are stored beside the index."""
 SAMPLE, K = 100, 10
 MODES: tuple[Mode, ...] = ("exact", "fast")
@@ -35,7 +35,7 @@ def verify_index(backend: Backend, sample: int, progress: Progress | None = None
         return VerifyReport(damage, lost, None, repaired, f"The fast mode could not be measured: {error}")
     if measured is not None and backend.writable:
         try:
-            backend.write_value(NAME, measured)
+            backend.write_value(AUDIT, measured)
         except PolysemError as error:  # the report matters more than storing it
             remark = f"The figures could not be stored: {error}"
     return VerifyReport(damage, lost, measured, repaired, remark)

@@ -214,7 +214,7 @@ def test_ids_of_any_unicode(store: Store, key: str) -> None:
     [
         (Entry("a\0b"), "NUL"),
         (Entry(""), "empty id"),
-        (Entry("\udcff.jpg"), "no valid Unicode"),
+        (Entry("\udcff.jpg"), "not valid Unicode"),
         (Entry(5), "must be a text"),  # type: ignore[arg-type]
         (Entry("a", path="x\0"), "path holds the character NUL"),
         (Entry("a", caption=5), "caption must be a text"),  # type: ignore[arg-type]

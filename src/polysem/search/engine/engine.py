@@ -20,7 +20,7 @@ from polysem.search.engine.pruning import (
     search_block,
 )
 from polysem.search.engine.scan import SHARE, ScanItems, TopHits, run_in_parts, score_exactly, top_k
-from polysem.search.engine.scoring import Scoring
+from polysem.search.engine.scoring import Float32, Float64, Mask, Scoring
 from polysem.search.engine.sketch import MIN_ITEMS, SketchPlan, build_sketches, learn_rotation, measure_plan
 
 # A full scan of fewer items takes a single query about as long as the steps around it.
@@ -43,7 +43,7 @@ class Engine:
         vectors: NDArray[Any],
         scoring: Scoring,
         plan: SketchPlan,
-        rotation: NDArray[np.float64],
+        rotation: Float64,
         sketches: Sequence[ScanItems],
         norm_error: float,
     ) -> None:
@@ -81,7 +81,7 @@ class Engine:
         vectors = np.ascontiguousarray(vectors)
         norm_error = max_norm_error(vectors, "item")
         scoring = Scoring.of(similarity)
-        if scoring.normalises and vectors.shape[1] != 1:
+        if scoring.part.normalises and vectors.shape[1] != 1:
             raise InputError(f"cosine compares single vectors, got sets of {vectors.shape[1]}. Choose smooth_chamfer.")
         if like is not None:
             if like.vectors.shape[1:] != vectors.shape[1:]:
@@ -97,13 +97,11 @@ class Engine:
             raise InputError(f"A plan with prefixes {plan.prefixes} needs wider vectors than {vectors.shape[2]}.")
         return cls(vectors, scoring, plan, rotation, build_sketches(vectors, rotation, plan.prefixes), norm_error)
 
-    def search(
-        self, query: NDArray[Any], k: int, allowed: NDArray[np.bool_] | None = None, *, brute: bool = False
-    ) -> TopHits:
+    def search(self, query: NDArray[Any], k: int, allowed: Mask | None = None, *, brute: bool = False) -> TopHits:
         """The k best for one query (L, D), among the items of the mask `allowed`. brute: without pruning."""
         return search_engines([self], query, k, allowed, brute=brute)
 
-    def search_batch(self, queries: NDArray[Any], k: int, allowed: NDArray[np.bool_] | None = None) -> list[TopHits]:
+    def search_batch(self, queries: NDArray[Any], k: int, allowed: Mask | None = None) -> list[TopHits]:
         """`search` for many queries (Q, L, D) that share a mask: one matrix product with the scoring at its end.
 
         Positions and scores are those of `search`, bit for bit; only how many items were scored may differ.
@@ -164,12 +162,7 @@ class Engine:
 
 
 def search_engines(
-    engines: Sequence[Engine],
-    query: NDArray[Any],
-    k: int,
-    allowed: NDArray[np.bool_] | None = None,
-    *,
-    brute: bool = False,
+    engines: Sequence[Engine], query: NDArray[Any], k: int, allowed: Mask | None = None, *, brute: bool = False
 ) -> TopHits:
     """The k best of all engines together, as if their arrays were one: positions count on from engine to engine."""
     if not engines:
@@ -203,7 +196,7 @@ def search_engines(
     return top_k(np.concatenate(positions), np.concatenate(scores), k, state.count_scored())
 
 
-def validate_queries(queries: Any, D: int) -> tuple[NDArray[np.float32], float]:
+def validate_queries(queries: Any, D: int) -> tuple[Float32, float]:
     """(Q, L, D) as float32, and by how much a norm differs from 1 at most."""
     array = np.asarray(queries)
     if array.ndim != 3 or array.shape[1] == 0 or array.shape[2] != D or array.dtype.kind != "f":
@@ -212,7 +205,7 @@ def validate_queries(queries: Any, D: int) -> tuple[NDArray[np.float32], float]:
     return array, max_norm_error(array, "query")
 
 
-def validate_mask(allowed: Any, N: int) -> NDArray[np.bool_]:
+def validate_mask(allowed: Any, N: int) -> Mask:
     array = np.asarray(allowed)
     if array.shape != (N,) or array.dtype != np.bool_:
         raise InputError(f"`allowed` must be a boolean mask of all {N} items, got {kind(array)}.")

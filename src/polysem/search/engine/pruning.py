@@ -10,10 +10,10 @@ import ctypes
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from polysem.search.engine import native, scan
 from polysem.search.engine.scan import NO_HITS, Rows, ScanQueries, TopHits, run_in_parts, top_k
+from polysem.search.engine.scoring import Float32, Int64, Mask
 from polysem.search.engine.sketch import project_queries
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _WORTHWHILE = 0.7
 class PreparedQueries:
     """Queries (Q, L, D) for one engine: in the form of its vectors (`forms[0]`) and, if `sketched`, of each sketch."""
 
-    def __init__(self, engine: Engine, vectors: NDArray[np.float32], norm_error: float, *, sketched: bool) -> None:
+    def __init__(self, engine: Engine, vectors: Float32, norm_error: float, *, sketched: bool) -> None:
         self.engine, self.vectors = engine, vectors
         self._norm_error = max(norm_error, engine.norm_error)
         self.forms = [ScanQueries(vectors)]
@@ -71,9 +71,9 @@ class PruningState:
         self.k = k
         self.threshold = -np.inf
         self._best = np.empty(0, np.float32)
-        self._scored: list[tuple[int, NDArray[np.int64], NDArray[np.float32], float]] = []
+        self._scored: list[tuple[int, Int64, Float32, float]] = []
 
-    def add(self, segment: int, rows: NDArray[np.int64], scores: NDArray[np.float32], slack: float) -> None:
+    def add(self, segment: int, rows: Int64, scores: Float32, slack: float) -> None:
         """Take in the scores of rows of one engine (`segment` is its number)."""
         self._scored.append((segment, rows, scores, slack))
         lowest = scores[scan.select_largest(scores, self.k)] - np.float32(slack)
@@ -82,14 +82,14 @@ class PruningState:
         if len(self._best) == self.k:
             self.threshold = float(self._best.min())
 
-    def may_reach(self, bounds: NDArray[np.float32], slack: float) -> NDArray[np.bool_]:
+    def may_reach(self, bounds: Float32, slack: float) -> Mask:
         """Which items may still be among the k best."""
-        reaching: NDArray[np.bool_] = bounds >= self.threshold - slack
+        reaching: Mask = bounds >= self.threshold - slack
         return reaching
 
-    def candidates(self) -> dict[int, NDArray[np.int64]]:
+    def candidates(self) -> dict[int, Int64]:
         """The rows of each engine that are left to re-score exactly."""
-        left: dict[int, list[NDArray[np.int64]]] = {}
+        left: dict[int, list[Int64]] = {}
         for segment, rows, scores, slack in self._scored:
             left.setdefault(segment, []).append(rows[self.may_reach(scores, slack)])
         return {segment: np.concatenate(rows) for segment, rows in left.items()}
@@ -111,13 +111,13 @@ class EngineScan:
         self._bounds, self._sketch = np.empty(0, np.float32), 1
         self.size = len(self.engine.vectors) if rows is None else len(rows)
 
-    def score_all(self, state: PruningState, scores: NDArray[np.float32] | None = None) -> None:
+    def score_all(self, state: PruningState, scores: Float32 | None = None) -> None:
         """Without bounds; `scores` if they are known already."""
         rows = np.arange(self.size) if self.rows is None else self.rows
         scores = self._scan(0, self.rows) if scores is None else scores
         state.add(self.segment, rows, scores, self._queries.slack(0))
 
-    def score_promising(self, state: PruningState, bounds: NDArray[np.float32] | None = None, sketch: int = 1) -> None:
+    def score_promising(self, state: PruningState, bounds: Float32 | None = None, sketch: int = 1) -> None:
         """Bound all items by a sketch, counted from 1 (`bounds` if they are known already); score the highest."""
         self._sketch = sketch
         self._bounds = self._scan(sketch, self.rows) if bounds is None else bounds
@@ -142,21 +142,19 @@ class EngineScan:
             self._score(state, rows[:step])
             rows, bounds, step = rows[step:], bounds[step:], 2 * step
 
-    def _score(self, state: PruningState, rows: NDArray[np.int64]) -> None:
+    def _score(self, state: PruningState, rows: Int64) -> None:
         state.add(self.segment, rows, self._scan(0, rows), self._queries.slack(0))
 
-    def _rows(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _rows(self, positions: Int64) -> Int64:
         return positions if self.rows is None else self.rows[positions]
 
-    def _scan(self, sketch: int, rows: Rows) -> NDArray[np.float32]:
+    def _scan(self, sketch: int, rows: Rows) -> Float32:
         """Bounds by a sketch, counted from 1, or scores (0)."""
         items = self.engine.sketches[sketch - 1] if sketch else self.engine.full
         return scan.scan_query(items, self._queries.forms[sketch].select(self._number), self.engine.scoring, rows)
 
 
-def search_block(
-    engine: Engine, vectors: NDArray[np.float32], norm_error: float, k: int, rows: Rows = None
-) -> list[TopHits]:
+def search_block(engine: Engine, vectors: Float32, norm_error: float, k: int, rows: Rows = None) -> list[TopHits]:
     """All queries (Q, L, D) against all items, or against these rows. All scores must fit in memory."""
     k = min(k, len(engine.vectors) if rows is None else len(rows))
     if not k:
@@ -192,7 +190,7 @@ def _choose_sketch(engine: Engine, k: int) -> int:
 
 
 def _rescore(
-    queries: PreparedQueries, bounds: NDArray[np.float32], k: int, rows: Rows, chosen: int, library: ctypes.CDLL
+    queries: PreparedQueries, bounds: Float32, k: int, rows: Rows, chosen: int, library: ctypes.CDLL
 ) -> list[TopHits]:
     """`_prune` natively, for every query."""
     engine, (count, size) = queries.engine, bounds.shape
@@ -225,12 +223,7 @@ def _rescore(
 
 
 def _prune(
-    queries: PreparedQueries,
-    number: int,
-    k: int,
-    rows: Rows,
-    bounds: NDArray[np.float32] | None = None,
-    chosen: int = 0,
+    queries: PreparedQueries, number: int, k: int, rows: Rows, bounds: Float32 | None = None, chosen: int = 0
 ) -> TopHits:
     """One query by pruning, then exact scores of the candidates left. bounds: of all items, by the sketch chosen."""
     state, one, engine = PruningState(k), EngineScan(0, queries, number, rows), queries.engine

@@ -21,9 +21,9 @@ from torch import Tensor
 from polysem import cpu_blocks
 from polysem.search.engine import native
 from polysem.search.engine.native import Native
-from polysem.search.engine.scoring import FLOAT32_ROUNDING, Scoring
+from polysem.search.engine.scoring import FLOAT32_ROUNDING, Float32, Float64, Int64, Scoring
 
-Rows = NDArray[np.int64] | None
+Rows = Int64 | None
 """Which items, or None for all."""
 _CPU = torch.device("cpu")
 # Numbers of a block for torch: enough for the matrix product, few enough to stay in a core's cache.
@@ -42,7 +42,7 @@ class ScanItems:
 
     values: NDArray[Any]
     """(N, K, width) float32, float16 or int8."""
-    norms: NDArray[np.float32] | None = None
+    norms: Float32 | None = None
     """(N, 3, K): of each sketched vector its scale, the norm of what rounding changed and of what was left out."""
 
     @property
@@ -59,11 +59,11 @@ class ScanItems:
 class ScanQueries:
     """Queries in the form of one `ScanItems`: rotated and cut to its width where that is a sketch."""
 
-    vectors: NDArray[np.float32]
+    vectors: Float32
     """(Q, L, width)."""
-    within: NDArray[np.float32] | None = None
+    within: Float32 | None = None
     """(Q, L): the norm of each query vector within the sketched dimensions; `outside`: of the rest."""
-    outside: NDArray[np.float32] | None = None
+    outside: Float32 | None = None
     cap: float = np.inf
     """No inner product is larger."""
 
@@ -78,8 +78,8 @@ class ScanQueries:
 class TopHits:
     """The k best positions, best first; equal scores in ascending position. Fewer where there are fewer items."""
 
-    positions: NDArray[np.int64]
-    scores: NDArray[np.float64]
+    positions: Int64
+    scores: Float64
     scored: int
     """How many items were scored: all of them where nothing could be pruned."""
 
@@ -87,7 +87,7 @@ class TopHits:
 NO_HITS = TopHits(np.empty(0, np.int64), np.empty(0), 0)
 
 
-def top_k(positions: NDArray[np.int64], scores: NDArray[np.float64], k: int, scored: int) -> TopHits:
+def top_k(positions: Int64, scores: Float64, k: int, scored: int) -> TopHits:
     """The k best of those whose exact scores are known."""
     order = np.lexsort((positions, -scores))[:k]
     return TopHits(positions[order], scores[order], scored)
@@ -107,7 +107,7 @@ def run_in_parts(
     cpu_blocks.run([partial(run, first, min(first + step, count)) for first in range(0, count, step)], _CPU)
 
 
-def scan_query(items: ScanItems, queries: ScanQueries, scoring: Scoring, rows: Rows = None) -> NDArray[np.float32]:
+def scan_query(items: ScanItems, queries: ScanQueries, scoring: Scoring, rows: Rows = None) -> Float32:
     """(n,) scores of one query, or upper bounds where the items are a sketch."""
     scores = np.empty(len(items.values) if rows is None else len(rows), np.float32)
     library = native.library()
@@ -118,7 +118,7 @@ def scan_query(items: ScanItems, queries: ScanQueries, scoring: Scoring, rows: R
     return scores
 
 
-def scan_batch(items: ScanItems, queries: ScanQueries, scoring: Scoring) -> NDArray[np.float32]:
+def scan_batch(items: ScanItems, queries: ScanQueries, scoring: Scoring) -> Float32:
     """(Q, N) scores of many queries, or upper bounds."""
     Q, N = len(queries.vectors), len(items.values)
     scores = np.empty((Q, N), np.float32)
@@ -135,7 +135,7 @@ def scan_batch(items: ScanItems, queries: ScanQueries, scoring: Scoring) -> NDAr
     return scores
 
 
-def select_largest(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
+def select_largest(scores: Float32, k: int) -> Int64:
     """The positions of the k largest scores, in no order; of equal ones any."""
     library = native.library()
     if k >= len(scores):
@@ -167,13 +167,7 @@ def _share(items: ScanItems, count: int, fill: Callable[[int, int], None]) -> No
 
 @torch.inference_mode()
 def _scan_with_torch(
-    items: ScanItems,
-    queries: ScanQueries,
-    scoring: Scoring,
-    rows: Rows,
-    out: NDArray[np.float32],
-    first: int,
-    last: int,
+    items: ScanItems, queries: ScanQueries, scoring: Scoring, rows: Rows, out: Float32, first: int, last: int
 ) -> None:
     """Fill out[:, first:last], (Q, n), block by block: scores, or upper bounds, of items first to last (of rows)."""
     Q, L, D = queries.vectors.shape
@@ -200,9 +194,7 @@ def _tensor(x: NDArray[Any]) -> Tensor:
     return torch.from_numpy(x if x.flags.writeable else x.copy())
 
 
-def score_exactly(
-    items: ScanItems, queries: NDArray[np.float32], scoring: Scoring, rows: Sequence[NDArray[np.int64]]
-) -> NDArray[np.float64]:
+def score_exactly(items: ScanItems, queries: Float32, scoring: Scoring, rows: Sequence[Int64]) -> Float64:
     """(n,) scores of each query (L, D) with its own rows of the items, one query after the other."""
     counts = [len(those) for those in rows]
     every = rows[0] if len(rows) == 1 else np.concatenate(rows)
@@ -219,21 +211,16 @@ def score_exactly(
 
 
 def score_products(
-    items: ScanItems,
-    queries: NDArray[np.float32],
-    scoring: Scoring,
-    rows: NDArray[np.int64],
-    counts: Sequence[int] | NDArray[np.int64],
-    products: NDArray[np.float64],
-) -> NDArray[np.float64]:
+    items: ScanItems, queries: Float32, scoring: Scoring, rows: Int64, counts: Sequence[int] | Int64, products: Float64
+) -> Float64:
     """From exact inner products (n, K, L) with the rows, of which each query has its count. May overwrite them."""
-    if scoring.normalises:
+    if scoring.part.normalises:
         norms = np.repeat(_norms(queries), counts, axis=0)
         products /= _norms(items.values[rows])[:, :, None] * norms[:, None]
     return scoring.exact(products)
 
 
-def multiply_exactly(items: NDArray[Any], query: NDArray[np.float32]) -> NDArray[np.float64]:
+def multiply_exactly(items: NDArray[Any], query: Float32) -> Float64:
     """(n, K, D), (L, D) -> (n, K, L) inner products, as the native loop makes them."""
     n, K, _ = items.shape
     step = max(1, _EXACT_BLOCK // (K * max(items.shape[2], _LANES * len(query))))
@@ -250,13 +237,13 @@ def multiply_exactly(items: NDArray[Any], query: NDArray[np.float32]) -> NDArray
     return out
 
 
-def _lanes(x: NDArray[Any]) -> NDArray[np.float64]:
+def _lanes(x: NDArray[Any]) -> Float64:
     """(..., D) -> (..., D / 8, 8), with zeros after the last."""
     padded = np.zeros((*x.shape[:-1], -(-x.shape[-1] // _LANES) * _LANES))
     padded[..., : x.shape[-1]] = x
     return padded.reshape(*x.shape[:-1], -1, _LANES)
 
 
-def _norms(x: NDArray[Any]) -> NDArray[np.float64]:
-    norms: NDArray[np.float64] = np.sqrt(np.square(x, dtype=np.float64).sum(-1))
+def _norms(x: NDArray[Any]) -> Float64:
+    norms: Float64 = np.sqrt(np.square(x, dtype=np.float64).sum(-1))
     return norms

@@ -15,6 +15,10 @@ from polysem import similarity
 from polysem.errors import ConfigError
 from polysem.similarity import InnerProductScore, Similarity
 
+Float32 = NDArray[np.float32]
+Float64 = NDArray[np.float64]
+Int64 = NDArray[np.int64]
+Mask = NDArray[np.bool_]
 FLOAT32_ROUNDING = 2.0**-24
 # What 1 is in the 16 bits that the native batch multiplies: FIXED_ONE of kernels.c.
 FIXED_ONE = 32000
@@ -38,24 +42,14 @@ class Scoring:
             )
         return cls(part, declared)
 
-    @property
-    def alpha(self) -> float:
-        """Of the soft maximum; infinite where the similarity takes plain maxima."""
-        return self.declared.alpha
-
-    @property
-    def normalises(self) -> bool:
-        """Whether inner products are still to be divided by the vectors' norms."""
-        return self.part.normalises
-
-    def exact(self, products: NDArray[np.float64]) -> NDArray[np.float64]:
+    def exact(self, products: Float64) -> Float64:
         """(n, K, L) inner products in float64 -> (n,) scores. A pair's score does not depend on the others here."""
         if self.declared.both_ways:
             columns = np.ascontiguousarray(products.transpose(1, 2, 0))  # what is reduced comes first, pairs last
             rows = columns.swapaxes(0, 1)
-            both: NDArray[np.float64] = (_mean(self._peak(rows)) + _mean(self._peak(columns))) / 2
-            return both
-        best: NDArray[np.float64] = products.max((1, 2))
+            one, other = (_sum(peaks) / len(peaks) for peaks in (self._peak(rows), self._peak(columns)))
+            return (one + other) / 2
+        best: Float64 = products.max((1, 2))
         return best
 
     def slack(
@@ -72,30 +66,25 @@ class Scoring:
         size = max(K, L)
         changed, max_norm = 0.51 * math.sqrt(width) / FIXED_ONE, 1.02 + 0.004 * math.sqrt(width)
         products = 1.05 * (width + 16) * rounding + fixed * changed * max_norm
-        steps = (4e-6 + 4 * size * FLOAT32_ROUNDING) * (1 + (1 + math.log(size)) / self.alpha)
-        return products + steps + (2.2 * norm_error if self.normalises else 0.0)
+        steps = (4e-6 + 4 * size * FLOAT32_ROUNDING) * (1 + (1 + math.log(size)) / self.declared.alpha)
+        return products + steps + (2.2 * norm_error if self.part.normalises else 0.0)
 
-    def _peak(self, c: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _peak(self, c: Float64) -> Float64:
         """The largest along the first axis, hard or soft."""
-        top: NDArray[np.float64] = c.max(0)
-        if math.isinf(self.alpha):
+        top: Float64 = c.max(0)
+        if math.isinf(self.declared.alpha):
             return top
-        e = np.exp(np.ascontiguousarray(self.alpha * (c - top)))
-        peak: NDArray[np.float64] = top + np.log(_sum(e)) / self.alpha
+        e = np.exp(np.ascontiguousarray(self.declared.alpha * (c - top)))
+        peak: Float64 = top + np.log(_sum(e)) / self.declared.alpha
         return peak
 
 
-def _sum(x: NDArray[np.float64]) -> NDArray[np.float64]:
+def _sum(x: Float64) -> Float64:
     """Along the first axis, one after the other: numpy's own sum may take another order for another shape."""
-    total: NDArray[np.float64] = x[0]
+    total: Float64 = x[0]
     for term in x[1:]:
         total = total + term
     return total
-
-
-def _mean(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    mean: NDArray[np.float64] = _sum(x) / len(x)
-    return mean
 
 
 def find_scoring(config: Mapping[str, Any]) -> Scoring | None:
@@ -106,15 +95,15 @@ def find_scoring(config: Mapping[str, Any]) -> Scoring | None:
         return None
 
 
-def similarity_scores(sets: NDArray[Any], query: NDArray[np.float32], config: Mapping[str, Any]) -> NDArray[np.float64]:
+def similarity_scores(sets: NDArray[Any], query: Float32, config: Mapping[str, Any]) -> Float64:
     """(n, K, D), (L, D) -> (n,) by the similarity's own code, in float64."""
     with torch.inference_mode():
         queries, items = torch.from_numpy(query.astype(np.float64))[None], torch.from_numpy(sets.astype(np.float64))
-        scores: NDArray[np.float64] = similarity.build(**config).scores(queries, items)[0].numpy()
+        scores: Float64 = similarity.build(**config).scores(queries, items)[0].numpy()
     return scores
 
 
-def mean_vectors(sets: NDArray[Any]) -> NDArray[np.float32]:
+def mean_vectors(sets: NDArray[Any]) -> Float32:
     """(..., K, D) -> (..., D), not normalised: a set whose vectors disagree has a short mean, and lower scores."""
-    means: NDArray[np.float32] = np.ascontiguousarray(np.asarray(sets).mean(-2, dtype=np.float32))
+    means: Float32 = np.ascontiguousarray(np.asarray(sets).mean(-2, dtype=np.float32))
     return means

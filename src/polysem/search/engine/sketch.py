@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from polysem.search.engine import scan
 from polysem.search.engine.scan import ScanItems, ScanQueries
-from polysem.search.engine.scoring import Scoring
+from polysem.search.engine.scoring import Float32, Float64, Scoring
 
 # Vectors that the rotation is learned from, and vectors rotated at once.
 _ROTATION_SAMPLE, _BLOCK = 1 << 15, 1 << 14
@@ -40,7 +40,7 @@ _SCATTERED = 2.0
 _WORTHWHILE = 0.75
 
 
-def learn_rotation(vectors: NDArray[Any], rng: np.random.Generator) -> NDArray[np.float64]:
+def learn_rotation(vectors: NDArray[Any], rng: np.random.Generator) -> Float64:
     """(D, D), orthogonal: principal directions about the origin, strongest first."""
     N, K, D = vectors.shape
     rows = np.sort(rng.choice(N, min(N, max(1, _ROTATION_SAMPLE // K)), replace=False))
@@ -49,7 +49,7 @@ def learn_rotation(vectors: NDArray[Any], rng: np.random.Generator) -> NDArray[n
     return np.ascontiguousarray(directions.flip(1).numpy())
 
 
-def build_sketches(vectors: NDArray[Any], rotation: NDArray[np.float64], prefixes: Sequence[int]) -> list[ScanItems]:
+def build_sketches(vectors: NDArray[Any], rotation: Float64, prefixes: Sequence[int]) -> list[ScanItems]:
     """One sketch for each prefix."""
     N, K, D = vectors.shape
     sketches = [ScanItems(np.empty((N, K, p), np.int8), np.empty((N, 3, K), np.float32)) for p in prefixes]
@@ -67,9 +67,7 @@ def build_sketches(vectors: NDArray[Any], rotation: NDArray[np.float64], prefixe
     return sketches
 
 
-def project_queries(
-    queries: NDArray[np.float32], rotation: NDArray[np.float64], prefixes: Sequence[int], max_norm: float
-) -> list[ScanQueries]:
+def project_queries(queries: Float32, rotation: Float64, prefixes: Sequence[int], max_norm: float) -> list[ScanQueries]:
     """Queries (Q, L, D) rotated and cut to these prefixes; no item's vector is longer than `max_norm`."""
     x = queries.astype(np.float64)
     squared = _squared(x)
@@ -85,7 +83,7 @@ def project_queries(
     return forms
 
 
-def _encode(kept: NDArray[np.float64], squared: NDArray[np.float64]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+def _encode(kept: Float64, squared: Float64) -> tuple[NDArray[np.int8], Float32]:
     """(n, p) -> (n, p) codes and (3, n): scale, norm of the rounding, norm of the rest."""
     scale = (np.abs(kept).max(1) / 127 + _TINY).astype(np.float32)
     codes = np.rint(kept / scale[:, None].astype(np.float64))
@@ -94,12 +92,12 @@ def _encode(kept: NDArray[np.float64], squared: NDArray[np.float64]) -> tuple[ND
     return codes.astype(np.int8), np.stack([scale, _norm_above(lost), _norm_above(rest)])
 
 
-def _squared(x: NDArray[Any]) -> NDArray[np.float64]:
-    squared: NDArray[np.float64] = np.einsum("...d,...d->...", x, x, dtype=np.float64)
+def _squared(x: NDArray[Any]) -> Float64:
+    squared: Float64 = np.einsum("...d,...d->...", x, x, dtype=np.float64)
     return squared
 
 
-def _norm_above(squared: NDArray[np.float64]) -> NDArray[np.float32]:
+def _norm_above(squared: Float64) -> Float32:
     """A float32 no smaller than the root."""
     root = np.sqrt(np.maximum(squared, 0) + _TINY).astype(np.float32)
     return np.nextafter(root, np.float32(np.inf))
@@ -118,7 +116,7 @@ class SketchPlan:
 
 def measure_plan(
     vectors: NDArray[Any],
-    rotation: NDArray[np.float64],
+    rotation: Float64,
     scoring: Scoring,
     rng: np.random.Generator,
     queries: NDArray[Any] | None = None,

@@ -17,6 +17,7 @@ from polysem.errors import InputError
 from polysem.progress import Progress
 from polysem.search.backend import CANDIDATES, IndexReader, Mode, Ranking
 from polysem.search.engine import TopHits
+from polysem.search.engine.scoring import Float64
 from polysem.search.filters import Filter
 from polysem.search.local.segment_searcher import SegmentSearcher, build_accelerators, is_attachment
 from polysem.search.local.side_searcher import FilterCache, SideSearcher
@@ -126,7 +127,7 @@ class LocalReader:
 
     def sample_scores(
         self, side: Side, query: NDArray[Any], count: int, *, where: Filter | None = None, seed: int = 0
-    ) -> NDArray[np.float64]:
+    ) -> Float64:
         with self._side(side) as (_, searcher):
             return searcher.scores(query, searcher.sample(count, where, seed))
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from polysem.progress import Progress
 from polysem.search.engine import Engine, SketchPlan
 from polysem.search.engine.scan import score_exactly
-from polysem.search.engine.scoring import find_scoring, mean_vectors, similarity_scores
+from polysem.search.engine.scoring import Float32, Float64, Int64, Mask, find_scoring, mean_vectors, similarity_scores
 from polysem.search.store import Damage, SearchError, Segment, SegmentView, Snapshot, Store
 from polysem.search.store.entries import SIDES
 
@@ -58,9 +58,7 @@ class MeanIndex:
             index.add(mean_vectors(vectors[start : start + _BLOCK]))
         return cls(index)
 
-    def search(
-        self, query: NDArray[np.float32], count: int, allowed: NDArray[np.bool_] | None = None
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    def search(self, query: Float32, count: int, allowed: Mask | None = None) -> tuple[Int64, Float32]:
         """Rows among those allowed whose means are closest to the query's (D,), and how close, best first."""
         share = 1.0
         options: dict[str, Any] = {}
@@ -144,7 +142,7 @@ class SegmentSearcher:
         stored = open_attached(self._view, MEANS, verify=True)
         return MeanIndex.build(self._safe_vectors) if stored is None else MeanIndex.restore(stored.arrays)
 
-    def scores(self, query: NDArray[np.float32], rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    def scores(self, query: Float32, rows: Int64) -> Float64:
         """Exact scores of one query (L, D) with these rows."""
         if self.engine is not None:
             return score_exactly(self.engine.full, query[None], self.engine.scoring, [rows])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from polysem.search.engine import TopHits, search_engines
 from polysem.search.engine.engine import validate_k, validate_queries
 from polysem.search.engine.scan import NO_HITS, top_k
-from polysem.search.engine.scoring import find_scoring, mean_vectors
+from polysem.search.engine.scoring import Float32, Float64, Int64, Mask, find_scoring, mean_vectors
 from polysem.search.filters import Filter
 from polysem.search.local.segment_searcher import SegmentSearcher
 from polysem.search.store import IndexedItem, Side, Snapshot
@@ -36,7 +36,7 @@ class FilterCache:
         self._guard = threading.Lock()
         self._bits: LRUCache[str, dict[int, NDArray[np.uint8]]] = LRUCache(KEPT_FILTERS)
 
-    def mask(self, snapshot: Snapshot, side: Side, where: Filter) -> NDArray[np.bool_]:
+    def mask(self, snapshot: Snapshot, side: Side, where: Filter) -> Mask:
         """(rows,) of a snapshot that is held: whether each passes. Rows with a tombstone may do so too."""
         views, key = snapshot.views(side), repr(where)  # 1 and true are equal, and mean different things
         with self._guard:
@@ -59,9 +59,9 @@ class SideSearcher:
         starts = np.cumsum([0, *(len(segment.vectors) for segment in segments)]).tolist()
         self._size, self._spans = starts[-1], list(zip(segments, starts, starts[1:], strict=False))
         self._guard = threading.Lock()
-        self._masks: LRUCache[str, NDArray[np.bool_] | None] = LRUCache(KEPT_FILTERS)
+        self._masks: LRUCache[str, Mask | None] = LRUCache(KEPT_FILTERS)
 
-    def mask(self, where: Filter | None) -> NDArray[np.bool_] | None:
+    def mask(self, where: Filter | None) -> Mask | None:
         """Which positions can be searched and pass the filter; None for all."""
         key = repr(where)  # 1 and true are equal, and mean different things
         with self._guard:
@@ -102,7 +102,7 @@ class SideSearcher:
         mask = self.mask(where)
         return int(self._size if mask is None else mask.sum())
 
-    def sample(self, count: int, where: Filter | None, seed: int) -> NDArray[np.int64]:
+    def sample(self, count: int, where: Filter | None, seed: int) -> Int64:
         """Up to `count` random positions that pass the filter, ascending."""
         mask = self.mask(where)
         rows = np.arange(self._size) if mask is None else np.flatnonzero(mask)
@@ -151,11 +151,11 @@ class SideSearcher:
         best = np.concatenate(rows)[np.argsort(-np.concatenate(products), kind="stable")[:wanted]]
         return self._rescore(vectors, np.sort(best), k)
 
-    def scores(self, query: NDArray[Any], positions: NDArray[np.int64]) -> NDArray[np.float64]:
+    def scores(self, query: NDArray[Any], positions: Int64) -> Float64:
         """Exact scores of a query (L, D) with the items at ascending positions."""
         return self._score(self._validate(query), positions)
 
-    def _rescore(self, query: NDArray[np.float32], rows: NDArray[np.int64], k: int) -> TopHits:
+    def _rescore(self, query: Float32, rows: Int64, k: int) -> TopHits:
         """The k best of these rows, all of which are scored."""
         kept = NO_HITS
         for start in range(0, len(rows), _BLOCK):
@@ -164,7 +164,7 @@ class SideSearcher:
             kept = top_k(positions, np.concatenate([kept.scores, self._score(query, block)]), k, len(rows))
         return kept
 
-    def _score(self, query: NDArray[np.float32], positions: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _score(self, query: Float32, positions: Int64) -> Float64:
         scores = np.empty(len(positions))
         for segment, start, stop in self._spans:
             here = slice(*np.searchsorted(positions, (start, stop)))
@@ -172,6 +172,6 @@ class SideSearcher:
                 scores[here] = segment.scores(query, positions[here] - start)
         return scores
 
-    def _validate(self, query: NDArray[Any]) -> NDArray[np.float32]:
+    def _validate(self, query: NDArray[Any]) -> Float32:
         vectors, _ = validate_queries(np.asarray(query)[None], self._snapshot.manifest.dim)
         return vectors.reshape(vectors.shape[1:])

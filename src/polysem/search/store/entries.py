@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -19,6 +19,7 @@ Dtype = Literal["float16", "float32"]
 Side = Literal["image", "text"]
 SIDES: tuple[Side, ...] = get_args(Side)
 _BLOCK = 4096
+_SHARED = ("fingerprint", "sets", "dim", "similarity", "preprocessing")
 # Less than what a search accepts (`engine.engine`), so that rounding to half precision makes no vector unacceptable.
 _NORM_ERROR = 0.009
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
@@ -61,12 +62,8 @@ class Manifest:
 
     def differences(self, other: Manifest) -> list[str]:
         """One line for each field that keeps the vectors of `other` out of this index; empty if they may share it."""
-        names = ("fingerprint", "sets", "dim", "similarity", "preprocessing")
-        return [
-            f"{name}: {getattr(self, name)!r:.80} in the index, {getattr(other, name)!r:.80} now"
-            for name in names
-            if getattr(self, name) != getattr(other, name)
-        ]
+        pairs = ((name, getattr(self, name), getattr(other, name)) for name in _SHARED)
+        return [f"{name}: {own!r:.80} in the index, {its!r:.80} now" for name, own, its in pairs if own != its]
 
     def as_rows(self) -> list[tuple[str, str]]:
         """Name and JSON value of each field, for the database."""
@@ -144,10 +141,7 @@ def _validate(batch: VectorBatch, manifest: Manifest) -> VectorBatch:
     vectors = np.asarray(batch.vectors)
     wanted = (len(batch.entries), manifest.sets[batch.side], manifest.dim)
     if vectors.shape != wanted or not np.issubdtype(vectors.dtype, np.floating):
-        raise InputError(
-            f"{len(batch.entries)} items of the side {batch.side!r} need vectors of shape {wanted}, got "
-            f"{kind(vectors)}. Encode them with the model the index was made with."
-        )
+        raise InputError(f"{batch.side} items need vectors of shape {wanted} of its model, got {kind(vectors)}.")
     for name, array in batch.arrays.items():
         if name == "vectors" or len(array) != len(batch.entries):
             raise InputError(f"Array {name!r} needs a row for each of {len(batch.entries)} items, got {kind(array)}.")
@@ -155,26 +149,18 @@ def _validate(batch: VectorBatch, manifest: Manifest) -> VectorBatch:
     if repeated is not None:
         raise InputError(f"Item {repeated!r} is given twice. Ids name items: make them unique.")
     _check_frames(batch, manifest)
-    return VectorBatch(
-        batch.side, batch.entries, _as_stored(vectors, batch.entries, manifest), batch.arrays, batch.frames
-    )
+    return replace(batch, vectors=_as_stored(vectors, batch.entries, manifest))
 
 
 def _check_frames(batch: VectorBatch, manifest: Manifest) -> None:
     if batch.frames and len(batch.frames) != len(batch.entries):
-        raise InputError(
-            f"{len(batch.entries)} items need as many sets of frames or none, got {len(batch.frames)}. Give None for "
-            "an item without."
-        )
+        raise InputError(f"{len(batch.entries)} items need a set of frames (or None) each, got {len(batch.frames)}.")
     for entry, frames in zip(batch.entries, batch.frames, strict=False):
         if frames is None:
             continue
-        given = np.asarray(frames)
-        wanted = (manifest.sets[batch.side], manifest.dim)
-        if given.ndim != 3 or not len(given) or given.shape[1:] != wanted or given.dtype.kind != "f":
-            raise InputError(
-                f"Item {entry.id!r:.80}: its frames are sets (frames, {wanted[0]}, {wanted[1]}), got {kind(given)}."
-            )
+        given, (K, D) = np.asarray(frames), (manifest.sets[batch.side], manifest.dim)
+        if given.ndim != 3 or not len(given) or given.shape[1:] != (K, D) or given.dtype.kind != "f":
+            raise InputError(f"Item {entry.id!r:.80}: its frames are sets (frames, {K}, {D}), got {kind(given)}.")
         if not np.isfinite(given).all() or np.abs(given).max() > 2:
             raise InputError(
                 f"Item {entry.id!r:.80}: its frames hold NaN, infinity or vectors that are not unit vectors; "
@@ -192,11 +178,7 @@ def _as_stored(vectors: NDArray[Any], entries: Sequence[Entry], manifest: Manife
         if usable.all():
             continue
         row = int(np.argmin(usable))
-        problem = (
-            "a vector of zeros, which has no direction"
-            if finite[row]
-            else f"NaN, infinity or more than {manifest.dtype} holds"
-        )
+        problem = "a vector of zeros" if finite[row] else f"NaN, infinity or more than {manifest.dtype} holds"
         raise InputError(
             f"Item {entries[start + row].id!r} has {problem}; nothing of the batch was added. Check the item's file "
             "and the model's weights, or leave the item out."
@@ -259,7 +241,7 @@ def _check_text(what: str, value: object, key: object) -> str:
         raise InputError(f"Item {key!r}: its {what} holds the character NUL, which SQLite cannot compare. Remove it.")
     if not is_unicode(value):
         raise InputError(
-            f"Item {key!r}: its {what} {value!r:.80} is no valid Unicode, as names of files in another encoding are. "
+            f"Item {key!r}: its {what} {value!r:.80} is not valid Unicode, as names of files in another encoding. "
             "Rename the file, or give the item another text."
         )
     return value

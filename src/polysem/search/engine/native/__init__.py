@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from polysem.search.engine.scan import Rows, ScanItems, ScanQueries
-    from polysem.search.engine.scoring import Scoring
+    from polysem.search.engine.scoring import Float32, Float64, Int64, Scoring
 
 _SOFT_BOTH_WAYS, _BOTH_WAYS, _LARGEST = 0, 1, 2  # what kernels.c makes of inner products
 _TYPES = {np.dtype("float32"): 0, np.dtype("float16"): 1, np.dtype("int8"): 2}
@@ -80,27 +80,26 @@ class Native:
             norms = np.ascontiguousarray(norms.reshape(count, 2, -1, _FOURS).swapaxes(1, 2))
         self._library = library
         self._held = (items, query, norms)  # the pointers below do not keep their arrays alive
+        soft, both_ways = math.isfinite(scoring.declared.alpha), scoring.declared.both_ways
         self._task = _Task(
-            (_BOTH_WAYS if math.isinf(scoring.alpha) else _SOFT_BOTH_WAYS) if scoring.declared.both_ways else _LARGEST,
+            (_SOFT_BOTH_WAYS if soft else _BOTH_WAYS) if both_ways else _LARGEST,
             _TYPES[items.values.dtype],
-            scoring.alpha,
+            scoring.declared.alpha,
             min(queries.cap, 1e30),
             *(items.values.shape[1], L, D, padded),
             *(*items.addresses, address(query), address(norms)),
         )
 
-    def scan(self, scores: NDArray[np.float32], rows: Rows, first: int, last: int) -> None:
+    def scan(self, scores: Float32, rows: Rows, first: int, last: int) -> None:
         """Fill scores (n,) of the first to the last item (of the rows)."""
         _check(self._library.polysem_scan(self._at(), _pointer(rows), _int(first), _int(last), _pointer(scores)))
 
-    def batch(self, queries: tuple[int, int], items: tuple[int, int], scores: NDArray[np.float32]) -> None:
+    def batch(self, queries: tuple[int, int], items: tuple[int, int], scores: Float32) -> None:
         """scores: (Q, N), of which those of queries and items first to last are filled."""
         numbers = (_int(value) for value in (*queries, *items, scores.shape[1]))
         _check(self._library.polysem_batch(self._at(), *numbers, _pointer(scores)))
 
-    def products(
-        self, rows: NDArray[np.int64], starts: NDArray[np.int64], out: NDArray[np.float64], first: int, last: int
-    ) -> None:
+    def products(self, rows: Int64, starts: Int64, out: Float64, first: int, last: int) -> None:
         """Fill out (n, K, L), inner products in float64, for queries first to last: of query q with the rows from
         starts[q] to starts[q + 1]."""
         call, pointers = self._library.polysem_products, [_pointer(array) for array in (starts, rows, out)]
@@ -113,12 +112,12 @@ class Native:
 def find_candidates(
     library: ctypes.CDLL,
     arrays: Sequence[Native],
-    bounds: NDArray[np.float32],
+    bounds: Float32,
     slacks: Sequence[float],
     ranks: tuple[int, int, int],
     queries: tuple[int, int],
-    scored: NDArray[np.int64],
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    scored: Int64,
+) -> tuple[Int64, Int64, Float64]:
     """Items that may be among the k best of queries first to last: their rows, where each query's start, and exact
     products (n, K, L). A query has no rows where there was no room for all.
 
@@ -146,10 +145,7 @@ def find_candidates(
 
 
 def sort_candidates(
-    library: ctypes.CDLL,
-    candidates: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]],
-    positions: NDArray[np.int64],
-    best: NDArray[np.float64],
+    library: ctypes.CDLL, candidates: tuple[Int64, Int64, Float64], positions: Int64, best: Float64
 ) -> None:
     """Fill (queries, k) positions and scores with the best of each query's (starts, rows, scores), best first."""
     queries, k = (_int(size) for size in positions.shape)
@@ -164,7 +160,7 @@ def norms(library: ctypes.CDLL, vectors: NDArray[Any], first: int, last: int) ->
     return float(extremes[0]), float(extremes[1])
 
 
-def largest(library: ctypes.CDLL, scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
+def largest(library: ctypes.CDLL, scores: Float32, k: int) -> Int64:
     """The positions of the k largest scores, in no order."""
     positions = np.empty(min(k, len(scores)), np.int64)
     library.polysem_largest(_pointer(scores), _int(len(scores)), _int(len(positions)), _pointer(positions))

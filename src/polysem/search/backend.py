@@ -1,20 +1,39 @@
-"""What `Index` needs of the place that stores it: a folder (`local`) or a Milvus server (`milvus`)."""
+"""What `Index` needs of the place that stores it, a folder (`local`) or a Milvus server (`milvus`), and opening either.
+
+A place is a folder, a folder that points to Milvus (`store.json`), or an address of Milvus.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from polysem.atomic_write import write_text
+from polysem.errors import InputError
 from polysem.progress import Progress
 from polysem.search.filters import Filter
-from polysem.search.store import AddCounts, CompactReport, Damage, IndexedItem, Manifest, Side, Stats, VectorBatch
+from polysem.search.store import (
+    AddCounts,
+    CompactReport,
+    Damage,
+    IndexedItem,
+    Manifest,
+    SearchError,
+    Side,
+    Stats,
+    VectorBatch,
+)
+from polysem.search.store.errors import explain_errors
 
 Mode = Literal["exact", "fast"]
+POINTER, SCHEME = "store.json", "milvus+"
 CANDIDATES = 200
 """How many items the fast mode re-scores exactly, for each query."""
 
@@ -149,3 +168,73 @@ class Backend(IndexReader, Protocol):
 
     def close(self) -> None:
         """Release files and connections. Safe to call twice."""
+
+
+def create_backend(place: str | Path, manifest: Manifest, store: str | None = None) -> Backend:
+    """Create an index. store: keep it at this address instead of in the folder, which then points there."""
+    folder = Path(place)
+    if store is None and not str(place).startswith(SCHEME):
+        from polysem.search.local import LocalBackend
+
+        with explain_errors("create", folder):
+            points = (folder / POINTER).exists()
+        if points:
+            raise SearchError(f"{place} points to an index already. Choose another folder, or delete {POINTER} in it.")
+        return LocalBackend.create(place, manifest)
+    address = _check_address(store or str(place))
+    from polysem.search.milvus import MilvusBackend
+
+    if store is not None and ((folder / POINTER).exists() or any(folder.glob("index.sqlite*"))):
+        raise SearchError(f"{folder} holds an index already. Choose another folder, or delete it first.")
+    backend = MilvusBackend.create(address, manifest)
+    if store is not None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_text(folder / POINTER, json.dumps({"store": backend.address}, indent=2) + "\n")
+        except OSError as error:
+            backend.close()
+            why = f"{folder / POINTER} cannot be written ({error.strerror or error})"
+            raise SearchError(f"The index was made at {backend.address}, but {why}. Use the address instead.") from None
+    return backend
+
+
+def open_backend(place: str | Path, write: bool = False) -> Backend:
+    """Open an index, wherever it is."""
+    address = _read_address(place)
+    if address is None:
+        from polysem.search.local import LocalBackend
+
+        return LocalBackend.open(place, write)
+    from polysem.search.milvus import MilvusBackend
+
+    return MilvusBackend.open(_check_address(address), write=write)
+
+
+def points_to(place: str | Path, store: str) -> bool:
+    """Whether a folder points to the index at this address."""
+    address = _read_address(place)
+    if address is None:
+        return False
+    from polysem.search.milvus import Address
+
+    return Address.parse(address).url == Address.parse(_check_address(store)).url
+
+
+def _read_address(place: str | Path) -> str | None:
+    """Where the index is, None if it is in the folder itself."""
+    if str(place).startswith(SCHEME):
+        return str(place)
+    pointer = Path(place) / POINTER
+    with explain_errors("open", Path(place)):  # a folder that may not be looked into
+        if not pointer.is_file():
+            return None
+    try:
+        return str(json.loads(pointer.read_text(encoding="utf-8"))["store"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise SearchError(f'{pointer} does not say where the index is. Write {{"store": ADDRESS}}.') from None
+
+
+def _check_address(address: str) -> str:
+    if not address.startswith(SCHEME):
+        raise InputError(f"A store is an address such as milvus+http://localhost:19530/photos, got {address!r}.")
+    return address

@@ -20,9 +20,9 @@ from polysem.errors import InputError, kind
 from polysem.models import Model, load
 from polysem.models.video import has_frames
 from polysem.progress import Progress
-from polysem.search import ingest, open_index
+from polysem.search import ingest
 from polysem.search import query as query_steps
-from polysem.search.backend import CANDIDATES, Backend, Mode
+from polysem.search.backend import CANDIDATES, Backend, Mode, create_backend, open_backend
 from polysem.search.encoder import QueryEncoder, make_manifest
 from polysem.search.filters import Filter, parse
 from polysem.search.query import THRESHOLD, QueryOptions
@@ -71,13 +71,13 @@ class Index:
             dtype: float16 takes half the space, and scores are those of the rounded vectors.
         """
         if isinstance(model, Manifest):
-            return cls(place, open_index.create(place, model, store))
+            return cls(place, create_backend(place, model, store))
         loaded = load(model) if isinstance(model, PathName) else model
         if not isinstance(loaded, Model):
             raise InputError(f"Index.create() takes a model, its folder or a Manifest, got {kind(model)}.")
         source = str(model) if isinstance(model, PathName) else ""
         source = str(Path(source).absolute()) if source and Path(source).exists() else source
-        return cls(place, open_index.create(place, make_manifest(loaded, source, dtype), store), loaded)
+        return cls(place, create_backend(place, make_manifest(loaded, source, dtype), store), loaded)
 
     @classmethod
     def open(cls, place: PathName, *, write: bool = False, model: Model | PathName | None = None) -> Self:
@@ -97,7 +97,7 @@ class Index:
             >>> Index.open(folder).manifest.dim
             8
         """
-        return cls(place, open_index.open_backend(place, write), model)
+        return cls(place, open_backend(place, write), model)
 
     @property
     def model(self) -> Model:

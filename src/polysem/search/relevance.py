@@ -97,7 +97,10 @@ def find_cut(scores: ArrayLike, background: ArrayLike, collection_size: int) -> 
     if len(sample) < FEWEST:
         return Cut(len(best_scores), None, len(best_scores) == size, None, reliable=False)
     reliable = len(sample) >= FEW
-    centre, width = _bulk(sample)
+    centre = float(np.median(sample))
+    away = np.abs(sample - centre)
+    # The deviation that a normal bulk of this MAD has; of the mean deviation if over half are alike.
+    width = 1.4826 * float(np.median(away)) or math.sqrt(math.pi / 2) * float(away.mean())
     if not len(best_scores) or not best_scores[0] - centre > 1e-9 * max(1.0, abs(centre)):  # all alike, up to rounding
         return Cut(0, None, True, float(size), reliable)
     if width == 0:  # all alike but for the best, which the sample has missed
@@ -117,23 +120,14 @@ def _cut(scores: Floats, threshold: float, size: int, by_chance: float, reliable
     return Cut(count, threshold if math.isfinite(threshold) else None, complete, by_chance, reliable)
 
 
-def _bulk(sample: Floats) -> tuple[float, float]:
-    """Median, and the deviation that a normal bulk of this MAD has; of the mean deviation if over half are alike."""
-    centre = float(np.median(sample))
-    away = np.abs(sample - centre)
-    return centre, 1.4826 * float(np.median(away)) or math.sqrt(math.pi / 2) * float(away.mean())
-
-
 def _validate(values: ArrayLike, name: str) -> Floats:
     given: NDArray[Any] = np.asarray(values)
     if given.ndim != 1 or (given.size and given.dtype.kind not in "iuf"):
         raise InputError(f"find_cut() takes {name} as a one-dimensional array of numbers, got {kind(given)}.")
     floats = given.astype(np.float64)
     if not np.isfinite(floats).all():
-        raise NonFiniteError(
-            f"{np.count_nonzero(~np.isfinite(floats))} of {len(floats)} {name} are NaN or infinite: the embeddings "
-            "they come from are damaged. Encode the items again."
-        )
+        wrong = f"{np.count_nonzero(~np.isfinite(floats))} of {len(floats)} {name}"
+        raise NonFiniteError(f"{wrong} are NaN or infinite: their embeddings are damaged. Encode the items again.")
     return floats
 
 

@@ -13,7 +13,8 @@ from polysem.search.store.entries import Entry, IndexedItem, Manifest, Side, Vec
 from polysem.search.store.errors import IndexBusyError, SearchError
 from polysem.search.store.segments import Damage, Segment
 from polysem.search.store.snapshot import SegmentView, Snapshot, Stats
-from polysem.search.store.store import AddCounts, CompactReport, Store
+from polysem.search.store.store import Store
+from polysem.search.store.writer import AddCounts, CompactReport
 
 __all__ = [
     "AddCounts",

@@ -166,41 +166,29 @@ def has_words_module(connection: sqlite3.Connection) -> bool:
 
 def add_items(db: sqlite3.Connection, segment: int, frames: Sequence[NDArray[Any] | None]) -> None:
     """Index the labels and words of the items of a new segment, and store their frames, in the order of its rows."""
-    db.execute(
-        "INSERT OR IGNORE INTO labels SELECT each.value, items.key FROM items, json_each(items.labels) AS each "
-        "WHERE items.segment = ?",
-        (segment,),
-    )
+    query = "INSERT OR IGNORE INTO labels SELECT each.value, items.key FROM items, json_each(items.labels) AS each"
+    db.execute(f"{query} WHERE items.segment = ?", (segment,))
     if has_table(db, "words"):
-        db.execute(
-            "INSERT INTO words (rowid, id, caption) SELECT key, id, caption FROM items WHERE segment = ?", (segment,)
-        )
+        query = "INSERT INTO words (rowid, id, caption) SELECT key, id, caption FROM items WHERE segment = ?"
+        db.execute(query, (segment,))
     if all(each is None for each in frames):
         return
     for statement in _FRAMES:
         db.execute(statement)
+    query = "INSERT INTO frames SELECT key, ?, ? FROM items WHERE segment = ? AND row = ?"
     for row, each in enumerate(frames):
         if each is not None:
             blob = np.ascontiguousarray(each, FRAME_DTYPE).tobytes()
-            db.execute(
-                "INSERT INTO frames SELECT key, ?, ? FROM items WHERE segment = ? AND row = ?",
-                (blob, zlib.crc32(blob), segment, row),
-            )
+            db.execute(query, (blob, zlib.crc32(blob), segment, row))
 
 
 def remove_items(db: sqlite3.Connection, keys: str) -> None:
     """Remove labels and words of the items with these keys (a JSON list), while they are still in their table."""
     if has_table(db, "words"):
-        db.execute(
-            "INSERT INTO words (words, rowid, id, caption) SELECT 'delete', key, id, caption FROM items "
-            f"WHERE key IN {_KEYS}",
-            (keys,),
-        )
-    db.execute(
-        "DELETE FROM labels WHERE (label, item) IN (SELECT each.value, items.key "
-        f"FROM items, json_each(items.labels) AS each WHERE items.key IN {_KEYS})",
-        (keys,),
-    )
+        query = "INSERT INTO words (words, rowid, id, caption) SELECT 'delete', key, id, caption FROM items"
+        db.execute(f"{query} WHERE key IN {_KEYS}", (keys,))
+    query = "SELECT each.value, items.key FROM items, json_each(items.labels) AS each"
+    db.execute(f"DELETE FROM labels WHERE (label, item) IN ({query} WHERE items.key IN {_KEYS})", (keys,))
 
 
 def has_words(db: sqlite3.Connection) -> bool:

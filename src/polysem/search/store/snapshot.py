@@ -24,6 +24,9 @@ from polysem.search.store.entries import IndexedItem, Manifest, Side
 from polysem.search.store.errors import SearchError
 from polysem.search.store.segments import Damage, Segment, attached_path, describe_unreadable, live_rows, segment_path
 
+Int64 = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+Positions = Sequence[int] | NDArray[np.integer[Any]]
 _MANY = 2**16
 _COLUMNS = "id, side, segment, row, path, caption, metadata, labels, hash, added"
 
@@ -55,7 +58,7 @@ class SegmentView:
             return None
 
     @property
-    def live(self) -> NDArray[np.bool_]:
+    def live(self) -> Mask:
         """(rows,) whether each row is without a tombstone."""
         return live_rows(self.dead, self.rows)
 
@@ -139,15 +142,13 @@ class Snapshot:
         """How many positions a side has, dead ones too."""
         return sum(view.rows for view in self._views[side])
 
-    def mask(self, side: Side, where: Filter | str | None = None) -> NDArray[np.bool_]:
+    def mask(self, side: Side, where: Filter | str | None = None) -> Mask:
         """(rows,) whether the item at each position is live and, with `where`, passes the filter."""
         views = self._views[side]
         masks = [view.live for view in views] if where is None else list(self.filter_rows(side, where).values())
         return np.concatenate([np.empty(0, np.bool_), *masks])
 
-    def filter_rows(
-        self, side: Side, where: Filter | str, among: Container[int] | None = None
-    ) -> dict[int, NDArray[np.bool_]]:
+    def filter_rows(self, side: Side, where: Filter | str, among: Container[int] | None = None) -> dict[int, Mask]:
         """By number of segment, (rows,) whether the item of each row passes. among: numbers, if not all segments.
 
         Rows are immutable and deletes are tombstones: the answer stays true in later snapshots.
@@ -167,7 +168,7 @@ class Snapshot:
                     passing[number][rows[segments == number]] = True
         return passing
 
-    def vectors(self, side: Side, positions: Sequence[int] | NDArray[np.integer[Any]]) -> NDArray[Any]:
+    def vectors(self, side: Side, positions: Positions) -> NDArray[Any]:
         """(n, K, D) copy of the sets at these positions."""
         sets = np.empty((len(positions), self.manifest.sets[side], self.manifest.dim), self.manifest.stored)
         views, of_view, rows = self._locate(side, positions)
@@ -188,7 +189,7 @@ class Snapshot:
         intact = {key: position for key, position in positions.items() if wanted[position]}
         return dict(zip(intact, self.vectors(side, list(intact.values())), strict=True))
 
-    def items(self, side: Side, positions: Sequence[int] | NDArray[np.integer[Any]]) -> list[IndexedItem]:
+    def items(self, side: Side, positions: Positions) -> list[IndexedItem]:
         """The items at these positions. A position with a tombstone is an error."""
         views, of_view, rows = self._locate(side, positions)
         query = f"SELECT {_COLUMNS} FROM items WHERE segment = ? AND row = ?"
@@ -218,7 +219,7 @@ class Snapshot:
 
     def caption_ids(self, ids: Iterable[str]) -> list[str]:
         """The ids, id#number, of the texts that name one of these images as their `metadata.item`."""
-        # "$" follows "#", so the range holds what starts with the id and a "#": damage through the index of ids.
+        # "$" follows "#", so the range holds what starts with the id and a "#": found through the index of ids.
         query = (
             "SELECT id FROM items WHERE side = 'text' AND id >= ? AND id < ? "
             "AND json_extract(metadata, '$.item') = ? ORDER BY id"
@@ -303,9 +304,7 @@ class Snapshot:
         query = "SELECT id FROM items WHERE segment = ? AND row >= ? AND row < ? ORDER BY row"
         return [key for (key,) in self._connection.execute(query, (damage.number, rows.start, rows.stop))]
 
-    def _locate(
-        self, side: Side, positions: Sequence[int] | NDArray[np.integer[Any]]
-    ) -> tuple[Sequence[SegmentView], NDArray[np.int64], NDArray[np.int64]]:
+    def _locate(self, side: Side, positions: Positions) -> tuple[list[SegmentView], Int64, Int64]:
         """The views of a side, and for each position which of them it is in and its row there."""
         given = np.asarray(positions, np.int64).reshape(-1)
         if len(given) and (given.min() < 0 or given.max() >= self.rows(side)):
@@ -316,15 +315,12 @@ class Snapshot:
         return views, of_view, given - starts[of_view]
 
     def _item(self, columns: tuple[Any, ...]) -> IndexedItem:
-        key, side, segment, row, path, caption, metadata, labels, digest, added = columns
+        key, side, segment, row, path, caption, metadata, labels, *rest = columns
         position = self._by_number[segment].start + row if segment in self._by_number else -1
-        return IndexedItem(
-            key, side, position, path, caption, json.loads(metadata), tuple(json.loads(labels)), digest, added
-        )
+        return IndexedItem(key, side, position, path, caption, json.loads(metadata), tuple(json.loads(labels)), *rest)
 
     def close(self) -> None:
         """End its read transaction. Vectors that were handed out stay readable."""
         self._connection.close()
 
-    def __del__(self) -> None:
-        self.close()
+    __del__ = close

@@ -22,8 +22,6 @@ from polysem.search.store.segments import Damage, Segment
 from polysem.search.store.snapshot import Snapshot, Stats
 from polysem.search.store.writer import AddCounts, CompactReport, Writer
 
-__all__ = ["AddCounts", "CompactReport", "Store"]
-
 _LOCK = "writer.lock"
 _TRIES = 20
 
@@ -69,10 +67,8 @@ class Store:
         try:
             with explain_errors("create", folder / schema.NAME):
                 if not schema.create(folder / schema.NAME, manifest):
-                    raise SearchError(
-                        f"{folder} holds an index already. Add to it with `polysem add`, choose another folder, or "
-                        "delete it first."
-                    )
+                    remedy = "Add to it with `polysem add`, choose another folder, or delete it first."
+                    raise SearchError(f"{folder} holds an index already. {remedy}")
         finally:
             os.close(descriptor)
         return cls(folder, write=True)
@@ -165,13 +161,13 @@ class Store:
 
     def verify(self) -> list[Damage]:
         """Check every checksum. Names each damaged segment and its rows; the others stay usable."""
-        with explain_errors("verify", self.folder), self.reading() as now:
-            return now.verify()
+        with explain_errors("verify", self.folder), self.reading() as snapshot:
+            return snapshot.verify()
 
     def stats(self) -> Stats:
         """How many items, and how large."""
-        with explain_errors("read", self._path), self.reading() as now:
-            return now.stats()
+        with explain_errors("read", self._path), self.reading() as snapshot:
+            return snapshot.stats()
 
     def close(self) -> None:
         """Close the files. Snapshots that were handed out stay usable. Safe to call twice."""
@@ -200,13 +196,10 @@ class Store:
 
 
 def _acquire_lock(folder: Path) -> int:
-    path = folder / _LOCK
     with explain_errors("write to", folder):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
     if not try_lock(descriptor):
         os.close(descriptor)
-        raise IndexBusyError(
-            f"{folder} is being written by another process. Wait for it or stop it, then run this again; reading is "
-            "possible meanwhile."
-        )
+        remedy = "Wait for it or stop it, then run this again; reading is possible meanwhile."
+        raise IndexBusyError(f"{folder} is being written by another process. {remedy}")
     return descriptor

@@ -210,7 +210,7 @@ def paths(index):
 def test_a_picture_does_not_silently_take_the_id_of_another(index, twins):
     first, second = twins
     refused = call("add", index, first, second)
-    with pytest.raises(InputError, match=r"item of second.*'one.png' is .*first.*`--prefix second/`.*--replace"):
+    with pytest.raises(InputError, match=r"ids of other files.*'one.png' is .*first.*`--prefix second/`.*--replace"):
         raise refused.exception
     assert told("stats", index)["by_side"]["image"] == 4  # nothing was added
     assert told("add", index, first)["new"] == 2

@@ -70,10 +70,8 @@ class QueryEncoder:
         try:
             model = source.eval() if isinstance(source, Model) else load(source)
         except PolysemError as error:
-            raise SearchError(
-                f"The model of this index cannot be loaded from {source}: {error} If it was moved, give its folder "
-                f"with --model; its fingerprint is {wanted[:12]}."
-            ) from None
+            moved = f"If it was moved, give its folder with --model; its fingerprint is {wanted[:12]}."
+            raise SearchError(f"The model of this index cannot be loaded from {source}: {error} {moved}") from None
         if model.fingerprint() != wanted:
             raise SearchError(
                 f"The index was made with another model, {self._manifest.model or 'unnamed'} ({wanted[:12]}); "
@@ -97,10 +95,9 @@ class QueryEncoder:
         model = self.model
         if model.image.encoder.takes == "features" and isinstance(image, (str, Path)):
             if not str(image).endswith(".npy"):
-                raise InputError(
-                    f"This model reads features of width {model.image.encoder.config.get('input_dim')}, not pictures: "
-                    "give a .npy file of them, or search from an item of the index by its id (--item)."
-                )
+                width = model.image.encoder.config.get("input_dim")
+                remedy = "give a .npy file of them, or search from an item of the index by its id (--item)"
+                raise InputError(f"This model reads features of width {width}, not pictures: {remedy}.")
             try:
                 with open(image, "rb") as file:
                     image = np.lib.format.read_array(file, allow_pickle=False)

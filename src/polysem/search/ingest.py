@@ -95,15 +95,12 @@ class CollectionEncoder:
         if self._store is not None or content == "features":
             return
         if encoder.takes == "features":
-            raise InputError(
-                f"This model reads features of width {encoder.config.get('input_dim')}, and {collection.name} holds "
-                f"{content}. Extract the features it was trained on with `polysem features`, and give --features."
-            )
+            width = encoder.config.get("input_dim")
+            remedy = "Extract those it was trained on with `polysem features`, and give --features."
+            raise InputError(f"This model reads features of width {width}, {collection.name} holds {content}. {remedy}")
         if content == "videos" and encoder.kind != "video":
-            raise InputError(
-                f"This model reads images, and {collection.name} holds videos. Train one that reads videos, e.g. "
-                "`polysem train small-vse-infty-video`, or index images."
-            )
+            remedy = "Train one that reads videos, e.g. `polysem train small-vse-infty-video`, or index images."
+            raise InputError(f"This model reads images, and {collection.name} holds videos. {remedy}")
 
     def _read_chunk(self, items: list[Item], index: IndexReader, readers: ThreadPoolExecutor, captions: bool) -> Chunk:
         chunk, by_id = Chunk(), {item.id: item for item in items}
@@ -285,8 +282,8 @@ def refuse_conflicts(found: Iterable[IdConflict]) -> None:
     if conflicts := list(found):
         key, there, given, source = conflicts[0]
         raise InputError(
-            f"{len(conflicts):,} ids of {source} belong to other files, e.g. {key!r:.80} is {there}, not {given}; "
-            f"nothing was added. Add {source} by itself with `--prefix {source}/`, which is put before its ids (then "
+            f"{source} has ids of other files ({len(conflicts):,}), e.g. {key!r:.80} is {there}, not {given}. "
+            f"Nothing was added. Add {source} by itself with `--prefix {source}/`, which is put before its ids (then "
             "and whenever it is brought up to date), or give --replace to let its items replace the others."
         )
 

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polysem.errors import ConfigError, InputError
-from polysem.search.store import Entry, SearchError, Side, Store, VectorBatch, schema, segments, writer
+from polysem.search.store import Entry, SearchError, Side, Store, VectorBatch, schema, segments, snapshot, writer
 from search.small_indexes import DIM, SETS, batch, manifest, sets
 from waiting import LONG
 
@@ -573,7 +573,7 @@ def test_a_copied_index_works(store: Store, tmp_path: Path) -> None:
 def test_words_module_is_there() -> None:
     """The Python of the tests has full-text search, or the tests above would prove little."""
     assert schema.has_words_module(sqlite3.connect(":memory:"))
-    assert schema._WORD.findall("it's a dog-house, ünï") == ["it", "s", "a", "dog", "house", "ünï"]
+    assert snapshot._WORD.findall("it's a dog-house, ünï") == ["it", "s", "a", "dog", "house", "ünï"]
 
 
 @pytest.mark.slow

@@ -36,10 +36,7 @@ class Scoring:
         part = similarity.build(**config)
         declared = part.inner_product_score()
         if declared is None:
-            raise ConfigError(
-                "Exact search needs a similarity that inner products bound, such as smooth_chamfer with metric "
-                f"'cosine' (`Similarity.inner_product_score`); got {dict(part.config)}."
-            )
+            raise ConfigError(f"Exact search needs a similarity that inner products bound, got {dict(part.config)}.")
         return cls(part, declared)
 
     def exact(self, products: Float64) -> Float64:

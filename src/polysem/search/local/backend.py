@@ -245,10 +245,8 @@ class LocalBackend(LocalReader):
             for number in build_accelerators(self._store, progress):
                 self._segments.pop(number, None)
         except SearchError as error:
-            raise SearchError(
-                f"The items are safe in the index, but its accelerators could not be written: {error} Until `polysem "
-                "compact` has built them, searches are right and slower."
-            ) from None
+            why = f"The items are safe in the index, but its accelerators could not be written: {error}"
+            raise SearchError(f"{why} Until `polysem compact` has built them, searches are right and slower.") from None
 
     def compact(self) -> CompactReport:
         with self._guard:

@@ -47,10 +47,8 @@ class Manifest:
         if self.dtype not in get_args(Dtype):
             raise ConfigError(f"Vectors are stored as {' or '.join(get_args(Dtype))}, not as {self.dtype!r}.")
         if not self.sets or not set(self.sets) <= {"image", "text"} or min(self.sets.values()) < 1 or self.dim < 1:
-            raise ConfigError(
-                "An index needs the number of vectors per item of its sides, e.g. sets={'image': 4, 'text': 4}, and "
-                f"their width, got sets={dict(self.sets)!r} and dim={self.dim!r}."
-            )
+            given = f"sets={dict(self.sets)!r} and dim={self.dim!r}"
+            raise ConfigError(f"An index needs e.g. sets={{'image': 4, 'text': 4}} and dim=256, got {given}.")
         # As they come back from the database, so that a manifest equals itself read again.
         for name in ("sets", "similarity", "preprocessing"):
             object.__setattr__(self, name, json.loads(json.dumps(dict(getattr(self, name)))))
@@ -74,10 +72,8 @@ class Manifest:
         """The manifest that `as_rows` wrote."""
         version = json.loads(rows.get("version", "null"))
         if version != VERSION:
-            raise SearchError(
-                f"The index is of version {version}, this polysem reads {VERSION}. Use the polysem that made it, or "
-                "build the index again."
-            )
+            remedy = "Use the polysem that made it, or build the index again."
+            raise SearchError(f"The index is of version {version}, this polysem reads {VERSION}. {remedy}")
         return cls(**{each.name: json.loads(rows[each.name]) for each in fields(cls)})
 
 
@@ -141,7 +137,7 @@ def _validate(batch: VectorBatch, manifest: Manifest) -> VectorBatch:
     vectors = np.asarray(batch.vectors)
     wanted = (len(batch.entries), manifest.sets[batch.side], manifest.dim)
     if vectors.shape != wanted or not np.issubdtype(vectors.dtype, np.floating):
-        raise InputError(f"{batch.side} items need vectors of shape {wanted} of its model, got {kind(vectors)}.")
+        raise InputError(f"{batch.side}s need vectors of shape {wanted}, got {kind(vectors)}. Use the index's model.")
     for name, array in batch.arrays.items():
         if name == "vectors" or len(array) != len(batch.entries):
             raise InputError(f"Array {name!r} needs a row for each of {len(batch.entries)} items, got {kind(array)}.")
@@ -162,10 +158,8 @@ def _check_frames(batch: VectorBatch, manifest: Manifest) -> None:
         if given.ndim != 3 or not len(given) or given.shape[1:] != (K, D) or given.dtype.kind != "f":
             raise InputError(f"Item {entry.id!r:.80}: its frames are sets (frames, {K}, {D}), got {kind(given)}.")
         if not np.isfinite(given).all() or np.abs(given).max() > 2:
-            raise InputError(
-                f"Item {entry.id!r:.80}: its frames hold NaN, infinity or vectors that are not unit vectors; "
-                "nothing of the batch was added. Check the item's file, or leave the item out."
-            )
+            remedy = "nothing of the batch was added. Check its file, or leave it out"
+            raise InputError(f"Item {entry.id!r:.80}: its frames hold NaN, infinity or no unit vectors; {remedy}.")
 
 
 def _as_stored(vectors: NDArray[Any], entries: Sequence[Entry], manifest: Manifest) -> NDArray[Any]:
@@ -179,10 +173,8 @@ def _as_stored(vectors: NDArray[Any], entries: Sequence[Entry], manifest: Manife
             continue
         row = int(np.argmin(usable))
         problem = "a vector of zeros" if finite[row] else f"NaN, infinity or more than {manifest.dtype} holds"
-        raise InputError(
-            f"Item {entries[start + row].id!r} has {problem}; nothing of the batch was added. Check the item's file "
-            "and the model's weights, or leave the item out."
-        )
+        remedy = "nothing of the batch was added. Check its file and the model's weights, or leave it out"
+        raise InputError(f"Item {entries[start + row].id!r} has {problem}; {remedy}.")
     return stored
 
 
@@ -200,10 +192,9 @@ def check_units(batch: VectorBatch) -> None:
         wrong = np.isfinite(norms) & (norms > 0) & (np.abs(norms - 1) > _NORM_ERROR)
         if wrong.any():
             row, element = np.argwhere(wrong)[0].tolist()
-            raise InputError(
-                f"Vector {element} of item {batch.entries[start + row].id!r:.80} has norm {norms[row, element]:.4g}; "
-                "unit vectors are needed, and nothing of the batch was added. Normalise them first."
-            )
+            name = f"Vector {element} of item {batch.entries[start + row].id!r:.80}"
+            remedy = "unit vectors are needed, and nothing of the batch was added. Normalise them first"
+            raise InputError(f"{name} has norm {norms[row, element]:.4g}; {remedy}.")
 
 
 def as_rows(entries: Iterable[Entry]) -> Iterator[tuple[str, str | None, str | None, str, str, str | None]]:
@@ -240,10 +231,8 @@ def _check_text(what: str, value: object, key: object) -> str:
     if "\0" in value:
         raise InputError(f"Item {key!r}: its {what} holds the character NUL, which SQLite cannot compare. Remove it.")
     if not is_unicode(value):
-        raise InputError(
-            f"Item {key!r}: its {what} {value!r:.80} is not valid Unicode, as names of files in another encoding. "
-            "Rename the file, or give the item another text."
-        )
+        remedy = "Rename the file, or give the item another text."
+        raise InputError(f"Item {key!r}: its {what} {value!r:.80} is not valid Unicode. {remedy}")
     return value
 
 
@@ -262,10 +251,8 @@ def _check_json(value: Any, key: str) -> None:
     if isinstance(value, Mapping):
         for name, inner in value.items():
             if not isinstance(name, str) or not name or any(sign in '"\\' or sign < " " for sign in name):
-                raise InputError(
-                    f"Item {key!r}: the metadata name {name!r} must be a text without quotation marks, backslashes and "
-                    "control characters, so that a filter can name it."
-                )
+                rule = "must be a text without quotation marks, backslashes and control characters"
+                raise InputError(f"Item {key!r}: the metadata name {name!r} {rule}.")
             _check_text("metadata", name, key)
             _check_json(inner, key)
     elif isinstance(value, list | tuple):

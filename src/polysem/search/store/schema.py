@@ -10,21 +10,15 @@ Labels, words and frames are changed in the transactions of their items.
 
 from __future__ import annotations
 
-import json
-import re
 import sqlite3
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from polysem.search.store.entries import Manifest
 from polysem.search.store.errors import missing_index_error
-from polysem.search.store.segments import Damage
 
 NAME = "index.sqlite"
 _BUSY_SECONDS = 30.0
@@ -65,16 +59,16 @@ CREATE VIRTUAL TABLE words USING fts5 (
     id, caption, content = 'items', content_rowid = 'key', tokenize = 'unicode61 remove_diacritics 2'
 );
 """
-FRAME_DTYPE = np.dtype("<f2")
-"""Half the space, and a rounding of a cosine by less than 0.001: what tells frames apart is far more."""
-_FRAMES = (
+FRAMES = (
     "CREATE TABLE IF NOT EXISTS frames (item INTEGER PRIMARY KEY, sets BLOB NOT NULL, crc INTEGER NOT NULL)",
     # SQLite may reuse an item's key: frames that stayed would become those of another item.
     "CREATE TRIGGER IF NOT EXISTS frames_follow AFTER DELETE ON items "
     "BEGIN DELETE FROM frames WHERE item = old.key; END",
 )
-_KEYS = "(SELECT value FROM json_each(?))"
-_WORD = re.compile(r"\w+")
+FRAME_DTYPE = np.dtype("<f2")
+"""Half the space, and a rounding of a cosine by less than 0.001: what tells frames apart is far more."""
+KEYS = "(SELECT value FROM json_each(?))"
+"""Values given as one parameter, a JSON list."""
 
 
 def create(path: Path, manifest: Manifest) -> bool:
@@ -164,88 +158,6 @@ def has_words_module(connection: sqlite3.Connection) -> bool:
     return bool(connection.execute("SELECT 1 FROM pragma_module_list WHERE name = 'fts5'").fetchone())
 
 
-def add_items(db: sqlite3.Connection, segment: int, frames: Sequence[NDArray[Any] | None]) -> None:
-    """Index the labels and words of the items of a new segment, and store their frames, in the order of its rows."""
-    query = "INSERT OR IGNORE INTO labels SELECT each.value, items.key FROM items, json_each(items.labels) AS each"
-    db.execute(f"{query} WHERE items.segment = ?", (segment,))
-    if has_table(db, "words"):
-        query = "INSERT INTO words (rowid, id, caption) SELECT key, id, caption FROM items WHERE segment = ?"
-        db.execute(query, (segment,))
-    if all(each is None for each in frames):
-        return
-    for statement in _FRAMES:
-        db.execute(statement)
-    query = "INSERT INTO frames SELECT key, ?, ? FROM items WHERE segment = ? AND row = ?"
-    for row, each in enumerate(frames):
-        if each is not None:
-            blob = np.ascontiguousarray(each, FRAME_DTYPE).tobytes()
-            db.execute(query, (blob, zlib.crc32(blob), segment, row))
-
-
-def remove_items(db: sqlite3.Connection, keys: str) -> None:
-    """Remove labels and words of the items with these keys (a JSON list), while they are still in their table."""
-    if has_table(db, "words"):
-        query = "INSERT INTO words (words, rowid, id, caption) SELECT 'delete', key, id, caption FROM items"
-        db.execute(f"{query} WHERE key IN {_KEYS}", (keys,))
-    query = "SELECT each.value, items.key FROM items, json_each(items.labels) AS each"
-    db.execute(f"DELETE FROM labels WHERE (label, item) IN ({query} WHERE items.key IN {_KEYS})", (keys,))
-
-
 def has_words(db: sqlite3.Connection) -> bool:
     """Whether there is a full-text index, which both the index and this SQLite must have."""
     return has_table(db, "words") and has_words_module(db)
-
-
-def search_words(
-    db: sqlite3.Connection, columns: str, text: str, side: str, k: int, where: tuple[str, tuple[Any, ...]] | None = None
-) -> sqlite3.Cursor:
-    """`columns` of the best `k` items whose id or caption holds a word of `text`, by BM25; none if it has no words.
-
-    Without FTS5, items are ordered by how many of the words they hold, found inside longer words too.
-    where: a condition on `items` and its parameters.
-    """
-    words = list(dict.fromkeys(_WORD.findall(text)))
-    condition, parameters = where or ("1", ())
-    if words and has_words(db):
-        # Quoted, a word is a word: nothing of the user's text is read as full-text syntax.
-        query = " OR ".join(f'"{word}"' for word in words)
-        names = ", ".join(f"items.{name.strip()}" for name in columns.split(","))
-        return db.execute(
-            f"SELECT {names} FROM words JOIN items ON items.key = words.rowid "
-            f"WHERE words MATCH ? AND items.side = ? AND {condition} ORDER BY words.rank, items.key LIMIT ?",
-            (query, side, *parameters, k),
-        )
-    held = " + ".join(["(instr(lower(id || ' ' || ifnull(caption, '')), lower(?)) > 0)"] * len(words)) or "0"
-    return db.execute(
-        f"SELECT {columns} FROM (SELECT *, {held} AS held FROM items) AS items "
-        f"WHERE held AND side = ? AND {condition} ORDER BY held DESC, key LIMIT ?",
-        (*words, side, *parameters, k),
-    )
-
-
-def read_frames(db: sqlite3.Connection, side: str, ids: Sequence[str], manifest: Manifest) -> dict[str, NDArray[Any]]:
-    """(frames, K, D) of those of these ids that have frames. Damaged ones are left out: a search goes on without."""
-    if not has_table(db, "frames"):
-        return {}
-    query = (
-        "SELECT items.id, frames.sets, frames.crc FROM items JOIN frames ON frames.item = items.key "
-        f"WHERE items.side = ? AND items.id IN {_KEYS}"
-    )
-    shape, frames = (manifest.sets[side], manifest.dim), {}
-    for key, blob, crc in db.execute(query, (side, json.dumps(list(ids)))):
-        if zlib.crc32(blob) == crc and len(blob) % (shape[0] * shape[1] * FRAME_DTYPE.itemsize) == 0:
-            frames[key] = np.frombuffer(blob, FRAME_DTYPE).reshape(-1, *shape)
-    return frames
-
-
-def verify_frames(db: sqlite3.Connection) -> Iterator[Damage]:
-    """Frames whose checksum is wrong."""
-    if not has_table(db, "frames"):
-        return
-    query = "SELECT items.id, frames.sets, frames.crc FROM frames LEFT JOIN items ON frames.item = items.key"
-    for key, blob, crc in db.execute(query):
-        if key is None:
-            yield Damage(NAME, None, "it holds frames of an item that is not there")
-        elif zlib.crc32(blob) != crc:
-            why = f"the frames of item {key!r:.80} have changed, so it is found without its moment; remove and add it"
-            yield Damage(NAME, None, why)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import threading
+import zlib
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,12 +24,14 @@ from polysem.search.filters.sql import to_sql
 from polysem.search.store import schema
 from polysem.search.store.entries import IndexedItem, Manifest, Side
 from polysem.search.store.errors import SearchError
+from polysem.search.store.schema import KEYS
 from polysem.search.store.segments import Damage, Segment, attached_path, describe_unreadable, live_rows, segment_path
 
 Int64 = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 Positions = Sequence[int] | NDArray[np.integer[Any]]
 _MANY = 2**16
+_WORD = re.compile(r"\w+")
 _COLUMNS = "id, side, segment, row, path, caption, metadata, labels, hash, added"
 
 
@@ -158,7 +162,7 @@ class Snapshot:
         condition, parameters = to_sql(where)
         query = f"SELECT segment, row FROM items WHERE side = ? AND {condition}"
         if len(views) < len(self._views[side]):
-            query += " AND segment IN (SELECT value FROM json_each(?))"
+            query += f" AND segment IN {KEYS}"
             parameters = (*parameters, json.dumps(list(passing)))
         cursor = self._connection.execute(query, (side, *parameters))
         while block := list(islice(cursor, _MANY)):  # a million of them must not be a million objects at once
@@ -214,8 +218,16 @@ class Snapshot:
         return [self._item(row) for key in ids for row in self._connection.execute(query, (key, *sides))]
 
     def frames(self, side: Side, ids: Sequence[str]) -> dict[str, NDArray[Any]]:
-        """(frames, K, D) of each of these ids that has frames."""
-        return schema.read_frames(self._connection, side, ids, self.manifest)
+        """(frames, K, D) of those of these ids that have frames. Damaged ones are left out."""
+        if not schema.has_table(self._connection, "frames"):
+            return {}
+        query = "SELECT items.id, frames.sets, frames.crc FROM items JOIN frames ON frames.item = items.key"
+        query += f" WHERE items.side = ? AND items.id IN {KEYS}"
+        shape, frames = (self.manifest.sets[side], self.manifest.dim), {}
+        for key, blob, crc in self._connection.execute(query, (side, json.dumps(list(ids)))):
+            if zlib.crc32(blob) == crc and len(blob) % (shape[0] * shape[1] * schema.FRAME_DTYPE.itemsize) == 0:
+                frames[key] = np.frombuffer(blob, schema.FRAME_DTYPE).reshape(-1, *shape)
+        return frames
 
     def caption_ids(self, ids: Iterable[str]) -> list[str]:
         """The ids, id#number, of the texts that name one of these images as their `metadata.item`."""
@@ -235,7 +247,7 @@ class Snapshot:
         return self._read_column("path", ids, side)
 
     def _read_column(self, name: str, ids: Iterable[str], side: Side) -> dict[str, str | None]:
-        query = f"SELECT id, {name} FROM items WHERE side = ? AND id IN (SELECT value FROM json_each(?))"
+        query = f"SELECT id, {name} FROM items WHERE side = ? AND id IN {KEYS}"
         return dict(self._connection.execute(query, (side, json.dumps(list(ids)))))
 
     def every(self, side: Side | None = None, where: Filter | str | None = None) -> Iterator[IndexedItem]:
@@ -246,10 +258,22 @@ class Snapshot:
         return (self._item(row) for row in self._connection.execute(query, (*sides, *parameters)))
 
     def search_words(self, text: str, side: Side, k: int = 10, where: Filter | str | None = None) -> list[IndexedItem]:
-        """The best `k` items whose caption or id holds a word of `text` and that pass the filter, by BM25."""
-        condition = None if where is None else to_sql(where)
-        rows = schema.search_words(self._connection, _COLUMNS, text, side, k, condition)
-        return [self._item(row) for row in rows]
+        """The best `k` items whose caption or id holds a word of `text` and that pass the filter, by BM25.
+
+        Without FTS5, items are ordered by how many of the words they hold, found inside longer words too.
+        """
+        words = list(dict.fromkeys(_WORD.findall(text)))
+        condition, parameters = ("1", ()) if where is None else to_sql(where)
+        if words and schema.has_words(self._connection):
+            columns = ", ".join(f"items.{name}" for name in _COLUMNS.split(", "))
+            query = f"SELECT {columns} FROM words JOIN items ON items.key = words.rowid WHERE words MATCH ?"
+            query += f" AND items.side = ? AND {condition} ORDER BY words.rank, items.key LIMIT ?"
+            words = [" OR ".join(f'"{word}"' for word in words)]  # quoted: not read as full-text syntax
+        else:
+            held = " + ".join(["(instr(lower(id || ' ' || ifnull(caption, '')), lower(?)) > 0)"] * len(words)) or "0"
+            query = f"SELECT {_COLUMNS} FROM (SELECT *, {held} AS held FROM items) AS items"
+            query += f" WHERE held AND side = ? AND {condition} ORDER BY held DESC, key LIMIT ?"
+        return [self._item(row) for row in self._connection.execute(query, (*words, side, *parameters, k))]
 
     def has_items(self, side: Side) -> bool:
         """Whether there are items of a side, even if their vectors cannot be read."""
@@ -290,11 +314,22 @@ class Snapshot:
                 except FileNotFoundError:
                     continue  # compacted away since
         try:
-            damage += schema.verify_frames(self._connection)
+            damage += self._verify_frames()
             checked = [why for (why,) in self._connection.execute("PRAGMA quick_check")]
         except sqlite3.DatabaseError as error:  # too damaged to be looked through
             checked = [str(error)]
         return damage + [Damage(schema.NAME, None, why) for why in checked if why != "ok"]
+
+    def _verify_frames(self) -> Iterator[Damage]:
+        if not schema.has_table(self._connection, "frames"):
+            return
+        query = "SELECT items.id, frames.sets, frames.crc FROM frames LEFT JOIN items ON frames.item = items.key"
+        for key, blob, crc in self._connection.execute(query):
+            why = f"the frames of item {key!r:.80} have changed, so it is found without its moment; remove and add it"
+            if key is None:
+                yield Damage(schema.NAME, None, "it holds frames of an item that is not there")
+            elif zlib.crc32(blob) != crc:
+                yield Damage(schema.NAME, None, why)
 
     def damaged_ids(self, damage: Damage) -> list[str]:
         """The ids of the items that a damage concerns."""

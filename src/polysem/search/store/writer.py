@@ -7,6 +7,7 @@ import math
 import re
 import sqlite3
 import time
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from polysem.errors import InputError
 from polysem.search.store import schema, segments
 from polysem.search.store.entries import SIDES, Side, VectorBatch, as_rows, validate_batches
 from polysem.search.store.errors import SearchError
+from polysem.search.store.schema import KEYS
 from polysem.search.store.segments import (
     Column,
     Damage,
@@ -69,10 +71,8 @@ class Writer:
         try:
             self.manifest = schema.read_manifest(self._db, folder)
             if schema.has_table(self._db, "words") and not schema.has_words_module(self._db):
-                raise SearchError(
-                    f"{folder} has a full-text index and this Python's SQLite lacks FTS5, so it can be read and not "
-                    "changed here. Use a Python whose SQLite has FTS5."
-                )
+                remedy = "so it can be read and not changed here. Use a Python whose SQLite has FTS5."
+                raise SearchError(f"{folder} has a full-text index and this SQLite lacks FTS5, {remedy}")
             self._remove_leftovers()
         except BaseException:
             self._db.close()
@@ -120,7 +120,7 @@ class Writer:
                     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     ((number, position, batch.side, now, *row) for position, row in enumerate(rows)),
                 )
-                schema.add_items(self._db, number, batch.frames)
+                self._add_to_tables(number, batch.frames)
         self._merge_small()
         return AddCounts(sum(len(batch.entries) for batch in valid) - replaced, replaced)
 
@@ -146,9 +146,8 @@ class Writer:
 
     def _write(self, side: str, rows: int, columns: dict[str, Column], made: list[Path]) -> int:
         """Write a segment and return its number. It is durable before anything refers to it."""
-        cursor = self._db.execute(
-            "INSERT INTO segments (side, rows, live, bytes) VALUES (?, ?, ?, 0)", (side, rows, rows)
-        )
+        query = "INSERT INTO segments (side, rows, live, bytes) VALUES (?, ?, ?, 0)"
+        cursor = self._db.execute(query, (side, rows, rows))
         number = int(cursor.lastrowid or 0)
         path = segment_path(self.folder, number)
         made.append(path)
@@ -156,21 +155,39 @@ class Writer:
         self._db.execute("UPDATE segments SET bytes = ? WHERE number = ?", (size, number))
         return number
 
+    def _add_to_tables(self, segment: int, frames: Sequence[NDArray[Any] | None]) -> None:
+        """Index the labels and words of the items of a new segment, and store their frames, in the order of rows."""
+        query = "INSERT OR IGNORE INTO labels SELECT each.value, items.key FROM items, json_each(items.labels) AS each"
+        self._db.execute(f"{query} WHERE items.segment = ?", (segment,))
+        if schema.has_table(self._db, "words"):
+            query = "INSERT INTO words (rowid, id, caption) SELECT key, id, caption FROM items WHERE segment = ?"
+            self._db.execute(query, (segment,))
+        if any(each is not None for each in frames):
+            for statement in schema.FRAMES:
+                self._db.execute(statement)
+        query = "INSERT INTO frames SELECT key, ?, ? FROM items WHERE segment = ? AND row = ?"
+        for row, each in enumerate(frames):
+            if each is not None:
+                blob = np.ascontiguousarray(each, schema.FRAME_DTYPE).tobytes()
+                self._db.execute(query, (blob, zlib.crc32(blob), segment, row))
+
     def _delete(self, ids: Iterable[str], side: str) -> int:
         """Remove these ids from one side: their rows get tombstones."""
         rest = iter(ids)
         dead: dict[int, list[int]] = {}
         count = 0
         while some := list(islice(rest, _MANY)):
-            items = self._db.execute(
-                "SELECT key, segment, row FROM items WHERE side = ? AND id IN (SELECT value FROM json_each(?))",
-                (side, json.dumps(some)),
-            ).fetchall()
+            query = f"SELECT key, segment, row FROM items WHERE side = ? AND id IN {KEYS}"
+            items = self._db.execute(query, (side, json.dumps(some))).fetchall()
             for _, segment, row in items:
                 dead.setdefault(segment, []).append(row)
             keys = json.dumps([key for key, _, _ in items])
-            schema.remove_items(self._db, keys)
-            self._db.execute("DELETE FROM items WHERE key IN (SELECT value FROM json_each(?))", (keys,))
+            if schema.has_table(self._db, "words"):
+                query = "INSERT INTO words (words, rowid, id, caption) SELECT 'delete', key, id, caption FROM items"
+                self._db.execute(f"{query} WHERE key IN {KEYS}", (keys,))
+            query = "SELECT each.value, items.key FROM items, json_each(items.labels) AS each"
+            self._db.execute(f"DELETE FROM labels WHERE (label, item) IN ({query} WHERE items.key IN {KEYS})", (keys,))
+            self._db.execute(f"DELETE FROM items WHERE key IN {KEYS}", (keys,))
             count += len(items)
         for number, rows in dead.items():
             total, bits = self._db.execute("SELECT rows, dead FROM segments WHERE number = ?", (number,)).fetchone()

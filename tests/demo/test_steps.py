@@ -165,7 +165,7 @@ def test_a_second_run_makes_nothing_again(whole, settings):
     assert files(made.folder, is_made) == before
     heard = told.heard
     assert heard["making scenes"] == 1  # that they are there
-    for stage in ("features of images", "features of captions", "training", "validation", "auditing"):
+    for stage in ("features of images", "features of captions", "training", "validation", "verifying"):
         assert not heard[stage], stage
 
 

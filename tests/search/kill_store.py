@@ -132,7 +132,7 @@ def contents(store: Store) -> State:
     """What the index holds, after every check of its own."""
     snapshot = store.snapshot()
     assert snapshot.damaged == [], snapshot.damaged
-    assert store.verify() == []
+    assert store.snapshot().verify() == []
     found: dict[str, State] = {}
     for side in ("image", "text"):
         items = list(snapshot.every(side))
@@ -214,7 +214,7 @@ def interrupted_steps(folder: Path, kind: str, given: Any) -> dict[str, int]:
             files_are_those_of_the_database(store)
             assert after in (before, applied(before, kind, given))
             # Nothing that counts changes in a compaction; that it is done shows in what no longer counts.
-            done = after != before if kind != "compact" else store.stats().dead == 0
+            done = after != before if kind != "compact" else store.snapshot().stats().dead == 0
         shutil.rmtree(folder / "index")
         if finished:
             assert done

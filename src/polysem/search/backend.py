@@ -19,18 +19,11 @@ from polysem.atomic_write import write_text
 from polysem.errors import InputError
 from polysem.progress import Progress
 from polysem.search.filters import Filter
-from polysem.search.store import (
-    AddCounts,
-    CompactReport,
-    Damage,
-    IndexedItem,
-    Manifest,
-    SearchError,
-    Side,
-    Stats,
-    VectorBatch,
-)
-from polysem.search.store.errors import explain_errors
+from polysem.search.store.entries import IndexedItem, Manifest, Side, VectorBatch
+from polysem.search.store.errors import SearchError, explain_errors
+from polysem.search.store.segments import Damage
+from polysem.search.store.snapshot import Stats
+from polysem.search.store.writer import AddCounts, CompactReport
 
 Mode = Literal["exact", "fast"]
 POINTER, SCHEME = "store.json", "milvus+"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -35,7 +35,7 @@ class SearchResult:
 
 
 @dataclass(frozen=True)
-class SearchResults:
+class SearchResults(Sequence[SearchResult]):
     """A ranking, best first. `for result in results`; `results[0].id`; `results.as_dict()` for JSON.
 
     scored: how many items were scored exactly. of: how many there are that pass the filter. seconds: of the search,
@@ -56,13 +56,10 @@ class SearchResults:
     folded_among: int | None = None
     hybrid: bool = False
 
-    def __iter__(self) -> Iterator[SearchResult]:
-        return iter(self.items)
-
     def __len__(self) -> int:
         return len(self.items)
 
-    def __getitem__(self, position: int) -> SearchResult:
+    def __getitem__(self, position: int) -> SearchResult:  # type: ignore[override]
         return self.items[position]
 
     @property

@@ -64,7 +64,7 @@ def measure_recall(backend: Backend, sample: int, progress: Progress | None = No
             if exact:
                 recalls.append(len(set(exact) & set(fast)) / len(exact))
             if progress is not None:
-                progress("auditing", number * len(ids) + done, len(pairs) * len(ids))
+                progress("verifying", number * len(ids) + done, len(pairs) * len(ids))
         if recalls:
             recall[f"{given} to {wanted}"] = {
                 "recall10": float(np.mean(recalls)),

@@ -20,7 +20,6 @@ from polysem.search.backend import Ranking
 from polysem.search.engine import SketchPlan, engine
 from polysem.search.filters import parse
 from polysem.search.local import LocalBackend, segment_searcher, side_searcher
-from polysem.search.local.segment_searcher import MeanIndex
 from polysem.search.store import Snapshot
 from search.filters.random_filters import random_filter, random_item
 from waiting import LONG, finish, wait_until
@@ -285,10 +284,8 @@ def test_the_audit_is_kept_and_shown(filled):
 
 
 def test_an_audit_that_finds_less_says_so(filled, monkeypatch):
-    real = MeanIndex.search
-    monkeypatch.setattr(
-        MeanIndex, "search", lambda self, query, count, allowed=None: real(self, -query, count, allowed)
-    )
+    real = side_searcher.search_means
+    monkeypatch.setattr(side_searcher, "search_means", lambda index, query, *rest: real(index, -query, *rest))
     with Index("here", filled) as index:
         assert index.verify(sample=10).audit["recall"]["image to image"]["recall10"] < 0.5
 
@@ -415,7 +412,7 @@ def test_opening_a_prepared_index_reads_no_vectors(filled, monkeypatch):
         raise AssertionError("vectors were read")
 
     monkeypatch.setattr(segment_searcher.Engine, "build", must_not)
-    monkeypatch.setattr(segment_searcher.MeanIndex, "build", must_not)
+    monkeypatch.setattr(segment_searcher, "build_mean_index", must_not)
     monkeypatch.setattr(segment_searcher, "MIN_ATTACHED", 10**9)
     with LocalBackend.open(folder) as again, again._reading() as (_, sides, _):
         parts = [each for each in sides["image"].segments if len(each.vectors) > 100]

@@ -106,7 +106,7 @@ def test_a_segment_that_cannot_be_read_is_named_and_the_others_work(store: Store
     with Store.open(store.folder, write=True) as opened:
         now = opened.snapshot()
         assert [(found.segment, found.rows) for found in now.damaged] == [("segment-000002.seg", None)]
-        assert opened.verify() == now.damaged
+        assert opened.snapshot().verify() == now.damaged
         assert now.damaged_ids(now.damaged[0]) == ["a1", "b1"]
         assert contents(opened) == OTHERS
         assert [item.position for item in now.find(["a1"])] == [-1]
@@ -117,7 +117,7 @@ def test_a_segment_that_cannot_be_read_is_named_and_the_others_work(store: Store
         opened.add(batch({"a1": 1, "b1": 11}))
         assert contents(opened) == ALL
         assert opened.compact().damaged == []
-        assert opened.verify() == []
+        assert opened.snapshot().verify() == []
         assert contents(opened) == ALL
 
 
@@ -125,16 +125,16 @@ def test_a_flipped_bit_is_found_and_never_copied(store: Store) -> None:
     store.close()
     damage(store.folder / "segment-000002.seg", 70)
     with Store.open(store.folder, write=True) as opened:
-        (found,) = opened.verify()
+        (found,) = opened.snapshot().verify()
         assert str(found) == "segment-000002.seg, rows 0 to 1: the checksum of 'vectors' differs"
         assert opened.snapshot().damaged_ids(found) == ["a1", "b1"]
         done = opened.compact()
         assert (done.rewritten, done.damaged) == (2, [found])  # the other two
-        assert opened.verify() == [found]
+        assert opened.snapshot().verify() == [found]
         assert {key: value for key, value in contents(opened).items() if key in OTHERS} == OTHERS
         opened.remove(["a1", "b1"])
         assert opened.compact().rewritten == 1
-        assert opened.verify() == []
+        assert opened.snapshot().verify() == []
 
 
 def test_a_damaged_database_is_named(store: Store) -> None:
@@ -147,7 +147,7 @@ def test_a_damaged_database_is_named(store: Store) -> None:
             file.write(os.urandom(4096))
     try:
         with Store.open(store.folder) as opened:
-            assert schema.NAME in {found.segment for found in opened.verify()}
+            assert schema.NAME in {found.segment for found in opened.snapshot().verify()}
     except SearchError as error:
         assert "restore it from a copy" in str(error)  # noqa: PT017
     path.write_bytes(b"no database at all" * 1000)
@@ -192,7 +192,7 @@ def test_a_refusal_anywhere_rolls_back(
                 break
         assert contents(store) == ALL
         assert sorted(os.listdir(store.folder)) == files
-        assert store.verify() == []
+        assert store.snapshot().verify() == []
     assert call > 2
     assert contents(store) == {**ALL, "a0": 50, "new": 51}
 
@@ -205,7 +205,7 @@ def test_a_full_disk_while_compacting_leaves_the_old_segments(store: Store, monk
         with pytest.raises(SearchError, match="disk is full"):
             store.compact()
     assert contents(store) == before
-    assert store.verify() == []
+    assert store.snapshot().verify() == []
     store.compact()
     assert contents(store) == before
 
@@ -255,7 +255,7 @@ def test_a_real_limit_of_the_system_is_met_with_a_message(store: Store, limit: i
     added = int(run.stdout.split()[0])
     with Store.open(store.folder, write=True) as opened:
         assert contents(opened) == {**ALL, **{f"n{i}x{j}": j for i in range(added) for j in range(20)}}
-        assert opened.verify() == []
+        assert opened.snapshot().verify() == []
 
 
 FORBIDDEN = """
@@ -267,7 +267,7 @@ import numpy.ma  # numpy asks for it late, and the other user may not be allowed
 os.setuid(65534)
 with Store.open({folder!r}) as store:
     print(sorted(item.id for item in store.snapshot().every("image")))
-    print(store.snapshot().vectors("image", [0]).shape, store.verify())
+    print(store.snapshot().vectors("image", [0]).shape, store.snapshot().verify())
 for attempt in (lambda: Store.open({folder!r}, write=True), lambda: Store.create({folder!r} + "/new", manifest())):
     try:
         attempt()
@@ -364,7 +364,7 @@ def test_a_commit_that_fails_keeps_its_files_for_the_next_opening(
     monkeypatch.setattr(store._writer, "_db", real)
     store.add(batch({"y": 2}))  # under the same number: the old one was never spoken of
     assert contents(store) == {**ALL, "y": 2}
-    assert store.verify() == []
+    assert store.snapshot().verify() == []
 
 
 def test_many_small_additions_stay_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,7 +374,7 @@ def test_many_small_additions_stay_few_files(tmp_path: Path, monkeypatch: pytest
             store.add(batch({str(i): i}))
             assert len(list(tmp_path.glob("segment*"))) <= 32
         assert contents(store) == {str(i): i for i in range(300)}
-        assert store.verify() == []
+        assert store.snapshot().verify() == []
 
 
 def test_merging_that_fails_does_not_undo_an_addition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,7 @@ def test_adding_an_id_again_replaces_it(store: Store) -> None:
     assert contents(store) == {"a": 1, "b": 3, "c": 4}
     assert [item.caption for item in store.snapshot().find(["a", "b"])] == ["old", "new"]
     assert store.snapshot().mask("image").tolist() == [True, False, True, True]
-    assert store.stats()[:4] == (3, {"image": 3, "text": 0}, 1, 2)
+    assert store.snapshot().stats()[:4] == (3, {"image": 3, "text": 0}, 1, 2)
 
 
 def test_the_index_is_there_after_closing(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_the_index_is_there_after_closing(tmp_path: Path) -> None:
         assert contents(store) == {"a": 1}
         assert store.snapshot().read_value("recall") == {"recall@10": 0.97}
         assert store.snapshot().read_value("other") is None
-        assert store.verify() == []
+        assert store.snapshot().verify() == []
 
 
 def test_arrays_of_an_engine_travel_with_their_items(store: Store) -> None:
@@ -120,14 +120,14 @@ def test_what_is_attached_to_a_segment_goes_with_it(store: Store) -> None:
         content = bytearray(path.read_bytes())
         content[64] ^= 1
         path.write_bytes(content)
-        assert [found.segment for found in opened.verify()] == [path.name]
-        assert opened.snapshot().damaged_ids(opened.verify()[0]) == []
+        assert [found.segment for found in opened.snapshot().verify()] == [path.name]
+        assert opened.snapshot().damaged_ids(opened.snapshot().verify()[0]) == []
         path.write_bytes(b"")
-        assert [found.segment for found in opened.verify()] == [path.name]
+        assert [found.segment for found in opened.snapshot().verify()] == [path.name]
         with pytest.raises(SearchError, match="damaged"):
             view.attached("exact")
         opened.attach(1, "exact", {}, {"rotation": np.eye(4)})
-        assert opened.verify() == []
+        assert opened.snapshot().verify() == []
         opened.remove(["a"])
         opened.compact()
         assert not path.exists()
@@ -149,7 +149,7 @@ def test_compacting_gives_back_the_space_and_changes_nothing_else(store: Store, 
     done = store.compact()
     assert (done.rewritten, done.dropped_rows, done.damaged) == (6, 30, [])
     assert contents(store) == before
-    assert store.stats()[:4] == (31, {"image": 30, "text": 1}, 0, 2)
+    assert store.snapshot().stats()[:4] == (31, {"image": 30, "text": 1}, 0, 2)
     assert sorted(path.name for path in (tmp_path / "index").glob("segment*")) == [
         "segment-000007.seg",
         "segment-000008.seg",
@@ -158,7 +158,7 @@ def test_compacting_gives_back_the_space_and_changes_nothing_else(store: Store, 
     assert old.vectors("image", [1])[0, 0, 0] == 2
     assert [item.id for item in store.snapshot().search_words("50", "image")] == ["51", "53", "55", "57", "59"]
     assert store.compact()[:2] == (0, 0)
-    assert store.verify() == []
+    assert store.snapshot().verify() == []
 
 
 def test_a_segment_of_dead_rows_alone_is_dropped(store: Store, tmp_path: Path) -> None:
@@ -283,9 +283,9 @@ def test_an_empty_index_and_empty_operations(store: Store) -> None:
     assert snapshot.mask("image").shape == snapshot.mask("image", "year > 3").shape == (0,)
     assert snapshot.items("image", []) == []
     assert snapshot.vectors("image", []).shape == (0, 3, DIM)
-    assert store.stats().items == 0
+    assert store.snapshot().stats().items == 0
     assert store.compact()[:2] == (0, 0)
-    assert store.verify() == []
+    assert store.snapshot().verify() == []
 
 
 def test_positions_outside_are_refused(store: Store) -> None:
@@ -325,7 +325,7 @@ def test_words_find_captions_and_ids(tmp_path: Path, monkeypatch: pytest.MonkeyP
         def found(text: str, where: str | None = None) -> list[str]:
             return [item.id for item in store.snapshot().search_words(text, "image", where=where)]
 
-        assert store.stats().words is full_text
+        assert store.snapshot().stats().words is full_text
         assert found("DOG beach")[0] == "pic0"  # both words are better than one
         assert set(found("beach dogs")) == {"pic0", "pic1"}
         assert set(found("dog")) == ({"pic0"} if full_text else {"pic0", "pic1"})
@@ -346,7 +346,7 @@ def test_an_index_with_full_text_is_read_but_not_changed_without_the_module(
     store.close()
     monkeypatch.setattr(schema, "has_words_module", lambda connection: False)
     with Store.open(store.folder) as reader:
-        assert not reader.stats().words
+        assert not reader.snapshot().stats().words
         assert [item.id for item in reader.snapshot().search_words("dog", "image")] == ["a"]
     with pytest.raises(SearchError, match="lacks FTS5"):
         Store.open(store.folder, write=True)
@@ -383,13 +383,13 @@ def test_any_sequence_of_operations_equals_a_dict(
                 expected = {key: value for key, value in expected.items() if key not in given}
             elif kind == "compact":
                 store.compact()
-                assert store.stats().dead == 0
+                assert store.snapshot().stats().dead == 0
             else:
                 store.close()
                 store = Store.open(store.folder, write=True)
             assert contents(store) == expected
-            assert store.stats().items == len(expected)
-        assert store.verify() == []
+            assert store.snapshot().stats().items == len(expected)
+        assert store.snapshot().verify() == []
         store.close()
 
 

@@ -10,15 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polysem.errors import InputError, NonFiniteError, kind
-from polysem.search.engine import native
-from polysem.search.engine.pruning import (
-    MAX_LEFT,
-    EngineScan,
-    PreparedQueries,
-    PruningState,
-    search_alone,
-    search_block,
-)
+from polysem.search.engine import native, pruning
 from polysem.search.engine.scan import SHARE, ScanItems, TopHits, run_in_parts, score_exactly, top_k
 from polysem.search.engine.scoring import Float32, Float64, Mask, Scoring
 from polysem.search.engine.sketch import MIN_ITEMS, SketchPlan, build_sketches, learn_rotation, measure_plan
@@ -112,7 +104,7 @@ class Engine:
         hits: list[TopHits] = []
         step = max(1, _SCORES // max(len(self.vectors), vectors.shape[1] * vectors.shape[2]))
         for start in range(0, len(vectors), step):
-            hits += search_block(self, vectors[start : start + step], norm_error, k, rows)
+            hits += pruning.search_block(self, vectors[start : start + step], norm_error, k, rows)
         return hits
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -155,7 +147,7 @@ class Engine:
 
     def record_pruning(self, scored: int, items: int) -> None:
         """Back off where bounds pruned too little: the next queries go without them."""
-        if scored <= MAX_LEFT * items:
+        if scored <= pruning.MAX_LEFT * items:
             self._next_pause = 1
         else:
             self._pause, self._next_pause = self._next_pause, min(2 * self._next_pause, _LONGEST_PAUSE)
@@ -168,18 +160,18 @@ def search_engines(
     if not engines:
         raise InputError("search_engines() needs at least one engine.")
     vectors, norm_error = validate_queries(np.asarray(query)[None], engines[0].vectors.shape[2])
-    state, starts = PruningState(validate_k(k)), np.cumsum([0, *(len(engine.vectors) for engine in engines)])
+    state, starts = pruning.PruningState(validate_k(k)), np.cumsum([0, *(len(engine.vectors) for engine in engines)])
     mask = None if allowed is None else validate_mask(allowed, int(starts[-1]))
     bounded = []
     for segment, engine in enumerate(engines):
         rows = None if mask is None else np.flatnonzero(mask[starts[segment] : starts[segment + 1]])
         size = len(engine.vectors) if rows is None else len(rows)
         bound = not brute and engine.should_prune(size, k)
-        queries = PreparedQueries(engine, vectors, norm_error, sketched=bound)
+        queries = pruning.PreparedQueries(engine, vectors, norm_error, sketched=bound)
         library = native.library()
         if bound and library is not None and len(engines) == 1 and rows is None:
-            return search_alone(queries, state.k, library)
-        one = EngineScan(segment, queries, 0, rows)
+            return pruning.search_alone(queries, state.k, library)
+        one = pruning.EngineScan(segment, queries, 0, rows)
         if bound:
             one.score_promising(state)
             bounded.append(one)

@@ -21,20 +21,12 @@ from polysem.search.engine.scoring import Float64
 from polysem.search.filters import Filter
 from polysem.search.local.segment_searcher import SegmentSearcher, build_accelerators, is_attachment
 from polysem.search.local.side_searcher import FilterCache, SideSearcher
-from polysem.search.store import (
-    AddCounts,
-    CompactReport,
-    Damage,
-    IndexedItem,
-    Manifest,
-    SearchError,
-    Side,
-    Snapshot,
-    Store,
-    VectorBatch,
-)
-from polysem.search.store.entries import SIDES, check_units
-from polysem.search.store.errors import explain_errors
+from polysem.search.store.entries import SIDES, IndexedItem, Manifest, Side, VectorBatch, check_units
+from polysem.search.store.errors import SearchError, explain_errors
+from polysem.search.store.segments import Damage
+from polysem.search.store.snapshot import Snapshot
+from polysem.search.store.store import Store
+from polysem.search.store.writer import AddCounts, CompactReport
 
 P = ParamSpec("P")
 T = TypeVar("T")

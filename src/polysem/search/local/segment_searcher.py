@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 import faiss
 import numpy as np
@@ -37,54 +37,40 @@ _SAMPLE, _BLOCK = 64, 1 << 14
 _EXAMPLES = 8
 
 
-class MeanIndex:
-    """The candidate index of one segment: faiss over the means of its sets."""
+def build_mean_index(vectors: NDArray[Any]) -> Any:
+    """faiss over the means of sets (N, K, D): few as they are, many in an inverted file with a byte per dimension."""
+    N, _, D = vectors.shape
+    if N < MIN_ATTACHED:
+        index: Any = faiss.IndexFlatIP(D)
+    else:
+        cells = int(_CELLS * math.sqrt(N))
+        index = faiss.index_factory(D, f"IVF{cells},SQ8", faiss.METRIC_INNER_PRODUCT)
+        rows = np.sort(np.random.default_rng(0).permutation(N)[: _SAMPLE * cells])
+        index.train(mean_vectors(vectors[rows]))
+    for start in range(0, N, _BLOCK):
+        index.add(mean_vectors(vectors[start : start + _BLOCK]))
+    return index
 
-    def __init__(self, index: Any) -> None:
-        self._index = index
 
-    @classmethod
-    def build(cls, vectors: NDArray[Any]) -> Self:
-        """vectors: (N, K, D). Few are kept as they are; many in an inverted file, a byte per dimension."""
-        N, _, D = vectors.shape
-        if N < MIN_ATTACHED:
-            index: Any = faiss.IndexFlatIP(D)
-        else:
-            cells = int(_CELLS * math.sqrt(N))
-            index = faiss.index_factory(D, f"IVF{cells},SQ8", faiss.METRIC_INNER_PRODUCT)
-            rows = np.sort(np.random.default_rng(0).permutation(N)[: _SAMPLE * cells])
-            index.train(mean_vectors(vectors[rows]))
-        for start in range(0, N, _BLOCK):
-            index.add(mean_vectors(vectors[start : start + _BLOCK]))
-        return cls(index)
-
-    def search(self, query: Float32, count: int, allowed: Mask | None = None) -> tuple[Int64, Float32]:
-        """Rows among those allowed whose means are closest to the query's (D,), and how close, best first."""
-        share = 1.0
-        options: dict[str, Any] = {}
-        if allowed is not None:
-            share = max(float(allowed.mean()), 1e-9)
-            bits = np.packbits(allowed, bitorder="little")
-            # It reads `bits`, which must live as long. The stubs know the C++ constructor alone.
-            options["sel"] = faiss.IDSelectorBitmap(bits)  # type: ignore[call-arg, arg-type]
-        if cells := int(getattr(self._index, "nlist", 0)):  # none where every mean is compared
-            # Where few items are allowed, each cell holds few of them: as many must be scanned as without a filter.
-            probed = max(_MIN_PROBED, cells * _PROBED) / share
-            options["nprobe"] = min(cells, math.ceil(probed))
-            chosen: Any = faiss.SearchParametersIVF(**options)
-        else:
-            chosen = faiss.SearchParameters(**options) if options else None
-        scores, rows = self._index.search(query[None], min(count, self._index.ntotal), params=chosen)
-        valid = rows[0] >= 0
-        return rows[0][valid], scores[0][valid]
-
-    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """As `Store.attach` stores it."""
-        return {"faiss": faiss.__version__}, {"index": faiss.serialize_index(self._index)}
-
-    @classmethod
-    def restore(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
-        return cls(faiss.deserialize_index(np.asarray(arrays["index"])))
+def search_means(index: Any, query: Float32, count: int, allowed: Mask | None = None) -> tuple[Int64, Float32]:
+    """Rows among those allowed whose means are closest to the query's (D,), and how close, best first."""
+    share = 1.0
+    options: dict[str, Any] = {}
+    if allowed is not None:
+        share = max(float(allowed.mean()), 1e-9)
+        bits = np.packbits(allowed, bitorder="little")
+        # It reads `bits`, which must live as long. The stubs know the C++ constructor alone.
+        options["sel"] = faiss.IDSelectorBitmap(bits)  # type: ignore[call-arg, arg-type]
+    if cells := int(getattr(index, "nlist", 0)):  # none where every mean is compared
+        # Where few items are allowed, each cell holds few of them: as many must be scanned as without a filter.
+        probed = max(_MIN_PROBED, cells * _PROBED) / share
+        options["nprobe"] = min(cells, math.ceil(probed))
+        chosen: Any = faiss.SearchParametersIVF(**options)
+    else:
+        chosen = faiss.SearchParameters(**options) if options else None
+    scores, rows = index.search(query[None], min(count, index.ntotal), params=chosen)
+    valid = rows[0] >= 0
+    return rows[0][valid], scores[0][valid]
 
 
 class SegmentSearcher:
@@ -138,9 +124,12 @@ class SegmentSearcher:
         return Engine.build(self._safe_vectors, self._similarity, plan=SketchPlan())
 
     @cached_property
-    def means(self) -> MeanIndex:
+    def means(self) -> Any:
+        """The candidate index, of faiss."""
         stored = open_attached(self._view, MEANS, verify=True)
-        return MeanIndex.build(self._safe_vectors) if stored is None else MeanIndex.restore(stored.arrays)
+        if stored is None:
+            return build_mean_index(self._safe_vectors)
+        return faiss.deserialize_index(np.asarray(stored.arrays["index"]))
 
     def scores(self, query: Float32, rows: Int64) -> Float64:
         """Exact scores of one query (L, D) with these rows."""
@@ -186,7 +175,8 @@ def build_accelerators(store: Store, progress: Progress | None) -> list[int]:
                 engine = Engine.build(view.vectors, similarity, like=_similar_engine(snapshot, view), queries=queries)
                 store.attach(view.number, ENGINE, *engine.state())
             if MEANS in names:
-                store.attach(view.number, MEANS, *MeanIndex.build(view.vectors).state())
+                index = faiss.serialize_index(build_mean_index(view.vectors))
+                store.attach(view.number, MEANS, {"faiss": faiss.__version__}, {"index": index})
     if todo:
         # A commit, so that readers in other processes look again. (The name is part of the file format.)
         store.write_value("settled", max(view.number for view, _ in todo))

@@ -15,7 +15,7 @@ from polysem.search.engine.engine import validate_k, validate_queries
 from polysem.search.engine.scan import NO_HITS, top_k
 from polysem.search.engine.scoring import Float32, Float64, Int64, Mask, find_scoring, mean_vectors
 from polysem.search.filters import Filter
-from polysem.search.local.segment_searcher import SegmentSearcher
+from polysem.search.local.segment_searcher import SegmentSearcher, search_means
 from polysem.search.store import IndexedItem, Side, Snapshot
 
 KEPT_FILTERS = 16
@@ -145,7 +145,7 @@ class SideSearcher:
         mean = mean_vectors(vectors)
         rows, products = [np.empty(0, np.int64)], [np.empty(0, np.float32)]
         for segment, start, stop in self._spans:
-            own, close = segment.means.search(mean, wanted, None if mask is None else mask[start:stop])
+            own, close = search_means(segment.means, mean, wanted, None if mask is None else mask[start:stop])
             rows.append(own + start)
             products.append(close)
         best = np.concatenate(rows)[np.argsort(-np.concatenate(products), kind="stable")[:wanted]]

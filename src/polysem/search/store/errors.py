@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from polysem.errors import InputError
+from polysem.errors import InputError, os_error_remedy
 
 
 class SearchError(InputError):
@@ -19,18 +19,7 @@ class IndexBusyError(SearchError):
     """Another process is writing the index: try again later."""
 
 
-_FULL = "The disk is full: free some space"
-_FORBIDDEN = "Choose a folder you may write to, or change its permissions"
-_LIMIT = "Files may not grow that large here: raise the limit (`ulimit -f`)"
-_BY_ERRNO = {
-    errno.ENOSPC: _FULL,
-    errno.EDQUOT: _FULL,
-    errno.EACCES: _FORBIDDEN,
-    errno.EPERM: _FORBIDDEN,
-    errno.EROFS: _FORBIDDEN,
-    errno.EFBIG: _LIMIT,
-    errno.EMFILE: "Too many files are open: raise the limit (`ulimit -n`)",
-}
+_FULL, _FORBIDDEN = (os_error_remedy(OSError(code, "")) for code in (errno.ENOSPC, errno.EACCES))
 # The last byte of SQLite's extended codes is the kind of error.
 _BY_SQLITE = {
     sqlite3.SQLITE_FULL: _FULL,
@@ -52,15 +41,13 @@ def explain_errors(doing: str, path: Path) -> Iterator[None]:
     except (OSError, sqlite3.Error) as error:
         kind, why = SearchError, str(error)
         if isinstance(error, OSError):
-            why, remedy = error.strerror or why, _BY_ERRNO.get(error.errno or 0)
+            why, remedy = error.strerror or why, os_error_remedy(error)
         else:
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-            remedy = _BY_SQLITE.get(code)
+            remedy = _BY_SQLITE.get(code, "Repair the cause")
             kind = IndexBusyError if code == sqlite3.SQLITE_BUSY else SearchError
-        raise kind(
-            f"Cannot {doing} {path}: {why}. {remedy or 'Repair the cause'} and run the same command again; "
-            "nothing of this operation was kept, and what was done before is safe."
-        ) from None
+        safe = "nothing of this operation was kept, and what was done before is safe."
+        raise kind(f"Cannot {doing} {path}: {why}. {remedy} and run the same command again; {safe}") from None
 
 
 def missing_index_error(folder: str | Path) -> SearchError:

@@ -232,10 +232,8 @@ class Snapshot:
     def caption_ids(self, ids: Iterable[str]) -> list[str]:
         """The ids, id#number, of the texts that name one of these images as their `metadata.item`."""
         # "$" follows "#", so the range holds what starts with the id and a "#": found through the index of ids.
-        query = (
-            "SELECT id FROM items WHERE side = 'text' AND id >= ? AND id < ? "
-            "AND json_extract(metadata, '$.item') = ? ORDER BY id"
-        )
+        query = "SELECT id FROM items WHERE side = 'text' AND id >= ? AND id < ?"
+        query += " AND json_extract(metadata, '$.item') = ? ORDER BY id"
         return [text for key in ids for (text,) in self._connection.execute(query, (f"{key}#", f"{key}$", key))]
 
     def hashes(self, ids: Iterable[str], side: Side) -> dict[str, str | None]:

@@ -18,8 +18,8 @@ from polysem.atomic_write import try_lock
 from polysem.search.store import schema
 from polysem.search.store.entries import Manifest, Side, VectorBatch
 from polysem.search.store.errors import IndexBusyError, SearchError, explain_errors, missing_index_error
-from polysem.search.store.segments import Damage, Segment
-from polysem.search.store.snapshot import Snapshot, Stats
+from polysem.search.store.segments import Segment
+from polysem.search.store.snapshot import Snapshot
 from polysem.search.store.writer import AddCounts, CompactReport, Writer
 
 _LOCK = "writer.lock"
@@ -32,7 +32,7 @@ class Store:
     def __init__(self, folder: Path, write: bool) -> None:
         self.folder, self._path = folder, folder / schema.NAME
         self._guard = threading.RLock()
-        self._lock = -1
+        self.writable, self._lock = write, -1
         self._writer: Writer | None = None
         self._watch: sqlite3.Connection | None = None
         self._segments: dict[int, Segment] = {}
@@ -52,10 +52,6 @@ class Store:
         except BaseException:
             self.close()
             raise
-
-    @property
-    def writable(self) -> bool:
-        return self._writer is not None
 
     @classmethod
     def create(cls, folder: str | Path, manifest: Manifest) -> Store:
@@ -158,16 +154,6 @@ class Store:
         """Store a JSON value beside the index, e.g. a measured recall; `Snapshot.read_value` reads it."""
         with self._guard, explain_errors("write to", self.folder):
             self._writing().write_value(name, json.dumps(value))
-
-    def verify(self) -> list[Damage]:
-        """Check every checksum. Names each damaged segment and its rows; the others stay usable."""
-        with explain_errors("verify", self.folder), self.reading() as snapshot:
-            return snapshot.verify()
-
-    def stats(self) -> Stats:
-        """How many items, and how large."""
-        with explain_errors("read", self._path), self.reading() as snapshot:
-            return snapshot.stats()
 
     def close(self) -> None:
         """Close the files. Snapshots that were handed out stay usable. Safe to call twice."""

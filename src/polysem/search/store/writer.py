@@ -23,15 +23,7 @@ from polysem.search.store import schema, segments
 from polysem.search.store.entries import SIDES, Side, VectorBatch, as_rows, validate_batches
 from polysem.search.store.errors import SearchError
 from polysem.search.store.schema import KEYS
-from polysem.search.store.segments import (
-    Column,
-    Damage,
-    Segment,
-    attached_path,
-    describe_unreadable,
-    live_rows,
-    segment_path,
-)
+from polysem.search.store.segments import Column, Damage, Segment, live_rows, segment_path
 
 _MANY = 1000
 SEGMENT_BYTES = 2**30
@@ -115,11 +107,9 @@ class Writer:
                 number = self._write(batch.side, len(rows), columns, made)
                 replaced += self._delete((row[0] for row in rows), batch.side)
                 now = time.time()
-                self._db.executemany(
-                    "INSERT INTO items (segment, row, side, added, id, path, caption, metadata, labels, hash) "
-                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    ((number, position, batch.side, now, *row) for position, row in enumerate(rows)),
-                )
+                names = "segment, row, side, added, id, path, caption, metadata, labels, hash"
+                values = ((number, position, batch.side, now, *row) for position, row in enumerate(rows))
+                self._db.executemany(f"INSERT INTO items ({names}) VALUES ({', '.join('?' * 10)})", values)
                 self._add_to_tables(number, batch.frames)
         self._merge_small()
         return AddCounts(sum(len(batch.entries) for batch in valid) - replaced, replaced)
@@ -137,7 +127,7 @@ class Writer:
             raise InputError(f"Name what is attached with small letters, digits, - and _, got {name!r}.")
         if not self._db.execute("SELECT 1 FROM segments WHERE number = ?", (number,)).fetchone():
             raise InputError(f"There is no segment {number} to attach {name!r} to: it may have been compacted away.")
-        path = attached_path(segment_path(self.folder, number), name)
+        path = segments.attached_path(segment_path(self.folder, number), name)
         segments.write(path, {key: Column.of(np.asarray(array)) for key, array in arrays.items()}, about)
 
     def write_value(self, name: str, value: str) -> None:
@@ -231,10 +221,8 @@ class Writer:
                     number, start = self._write(group[0].side, rows, live_columns(group), made), 0
                     for one in group:  # its items are in the new segment now
                         moved = enumerate(np.flatnonzero(one.live).tolist(), start)
-                        self._db.executemany(
-                            "UPDATE items SET segment = ?, row = ? WHERE segment = ? AND row = ?",
-                            ((number, new, one.number, old) for new, old in moved),
-                        )
+                        query = "UPDATE items SET segment = ?, row = ? WHERE segment = ? AND row = ?"
+                        self._db.executemany(query, ((number, new, one.number, old) for new, old in moved))
                         start += one.count
                 self._db.executemany("DELETE FROM segments WHERE number = ?", ((one.number,) for one in group))
                 done += group
@@ -256,7 +244,7 @@ class Writer:
                 if one.segment:
                     one.segment.require((rows, self.manifest.sets[side], self.manifest.dim))
             except (SearchError, FileNotFoundError, PermissionError) as error:
-                damaged.append(describe_unreadable(path, error))
+                damaged.append(segments.describe_unreadable(path, error))
                 continue
             if one.count < rows or one.bytes < SEGMENT_BYTES // 2:  # worth rewriting
                 wrong = one.segment.verify(live) if one.segment else []

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _SOFT_BOTH_WAYS, _BOTH_WAYS, _LARGEST = 0, 1, 2  # what kernels.c makes of inner products
 _TYPES = {np.dtype("float32"): 0, np.dtype("float16"): 1, np.dtype("int8"): 2}
 _LANES, _FOURS = 8, 4
+_int = ctypes.c_int64
 
 
 class _Task(ctypes.Structure):
@@ -89,24 +90,22 @@ class Native:
             *(items.values.shape[1], L, D, padded),
             *(*items.addresses, address(query), address(norms)),
         )
+        self._at = ctypes.byref(self._task)
 
     def scan(self, scores: Float32, rows: Rows, first: int, last: int) -> None:
         """Fill scores (n,) of the first to the last item (of the rows)."""
-        _check(self._library.polysem_scan(self._at(), _pointer(rows), _int(first), _int(last), _pointer(scores)))
+        _check(self._library.polysem_scan(self._at, _pointer(rows), _int(first), _int(last), _pointer(scores)))
 
     def batch(self, queries: tuple[int, int], items: tuple[int, int], scores: Float32) -> None:
         """scores: (Q, N), of which those of queries and items first to last are filled."""
         numbers = (_int(value) for value in (*queries, *items, scores.shape[1]))
-        _check(self._library.polysem_batch(self._at(), *numbers, _pointer(scores)))
+        _check(self._library.polysem_batch(self._at, *numbers, _pointer(scores)))
 
     def products(self, rows: Int64, starts: Int64, out: Float64, first: int, last: int) -> None:
         """Fill out (n, K, L), inner products in float64, for queries first to last: of query q with the rows from
         starts[q] to starts[q + 1]."""
         call, pointers = self._library.polysem_products, [_pointer(array) for array in (starts, rows, out)]
-        _check(call(self._at(), _int(first), _int(last), *pointers))
-
-    def _at(self) -> Any:
-        return ctypes.byref(self._task)
+        _check(call(self._at, _int(first), _int(last), *pointers))
 
 
 def find_candidates(
@@ -179,7 +178,3 @@ def address(array: NDArray[Any] | None) -> int | None:
 
 def _pointer(array: NDArray[Any] | None) -> ctypes.c_void_p:
     return ctypes.c_void_p(address(array))
-
-
-def _int(value: int) -> ctypes.c_int64:
-    return ctypes.c_int64(value)

@@ -55,3 +55,7 @@ def kind(value: object) -> str:
 def os_error_remedy(error: OSError) -> str:
     """What a user can do about something that the operating system refused: half a sentence, without a full stop."""
     return _REMEDIES.get(error.errno or 0, "Repair the cause")
+
+
+def no_index_message(folder: object) -> str:
+    return f"{folder} holds no index. Make one with `polysem index COLLECTION --model MODEL --out {folder}`."

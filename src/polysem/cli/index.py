@@ -90,7 +90,7 @@ def add_command(
     from polysem.data.images import is_image
     from polysem.data.video import is_video
     from polysem.search import Index
-    from polysem.search.id_conflicts import add_prefix, refuse_conflicts
+    from polysem.search.ingest import add_prefix, refuse_conflicts
 
     if prefix and (features or text_features):
         raise InputError(f"Stores of features know items by their own ids: leave out --prefix {prefix}.")
@@ -113,11 +113,12 @@ def add_command(
 
 def _open_begun(out: str, model: str, store: str | None, dtype: str) -> Model | None:
     """The model, if the same command has begun an index of its vectors, kept in the same place and the same way."""
-    from polysem.search import Index, open_index
+    from polysem.search import Index
+    from polysem.search.backend import points_to
     from polysem.search.encoder import make_manifest
 
     try:
-        if store is not None and not open_index.points_to(out, store):
+        if store is not None and not points_to(out, store):
             return None
         with Index.open(out, model=model) as there:
             now = make_manifest(there.model)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from polysem.errors import InputError, PolysemError
+from polysem.errors import InputError, PolysemError, no_index_message
 from polysem.server.app import create_app
 from polysem.server.connections import make_protocol
 from polysem.server.errors import log
@@ -125,5 +125,4 @@ def check_index(index: str | Path) -> None:
     """Refuse a path without an index before torch is loaded, which takes seconds."""
     files = (Path(index) / name for name in ("index.sqlite", "store.json"))
     if not str(index).startswith("milvus+") and not any(path.exists() for path in files):
-        make = f"polysem index COLLECTION --model MODEL --out {index}"
-        raise InputError(f"{index} holds no index. Make one first: `{make}`.")
+        raise InputError(no_index_message(index))

@@ -206,14 +206,9 @@ def as_rows(entries: Iterable[Entry]) -> Iterator[tuple[str, str | None, str | N
         if isinstance(entry.labels, str):
             raise InputError(f"Item {key!r}: labels are a list of texts, got the text {entry.labels!r}.")
         labels = [_check_text("label", label, key) for label in entry.labels]
-        yield (
-            key,
-            None if entry.path is None else _check_text("path", entry.path, key),
-            None if entry.caption is None else _check_text("caption", entry.caption, key),
-            _encode_metadata(entry.metadata, key),
-            _JSON.encode(labels),
-            None if entry.hash is None else _check_text("hash", entry.hash, key),
-        )
+        given = (("path", entry.path), ("caption", entry.caption), ("hash", entry.hash))
+        path, caption, digest = (None if text is None else _check_text(name, text, key) for name, text in given)
+        yield key, path, caption, _encode_metadata(entry.metadata, key), _JSON.encode(labels), digest
 
 
 def is_unicode(text: str) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from polysem.errors import InputError, os_error_remedy
+from polysem.errors import InputError, no_index_message, os_error_remedy
 
 
 class SearchError(InputError):
@@ -51,4 +51,4 @@ def explain_errors(doing: str, path: Path) -> Iterator[None]:
 
 
 def missing_index_error(folder: str | Path) -> SearchError:
-    return SearchError(f"{folder} holds no index. Make one with `polysem index COLLECTION --model M --out {folder}`.")
+    return SearchError(no_index_message(folder))

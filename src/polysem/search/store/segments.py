@@ -170,9 +170,9 @@ class Segment:
 
     def require(self, shape: tuple[int, ...]) -> None:
         """Refuse a file that is whole and not the one it should be."""
-        found = self.arrays["vectors"].shape if "vectors" in self.arrays else None
-        if found != shape:
-            raise SearchError(f"{self.path.name} is another file: it holds vectors of {found}, not of {shape}.")
+        own = self.arrays["vectors"].shape if "vectors" in self.arrays else None
+        if own != shape:
+            raise SearchError(f"{self.path.name} is another file: it holds vectors of {own}, not of {shape}.")
 
     @property
     def signature(self) -> tuple[Any, ...]:
@@ -181,7 +181,7 @@ class Segment:
 
     def verify(self, needed: NDArray[np.bool_] | None = None) -> list[Damage]:
         """Read every chunk and compare its checksum; with `needed`, only the chunks that hold such a row."""
-        found = []
+        damage = []
         for name, layout in self._layouts.items():
             for number, crc32 in enumerate(layout.crc32):
                 rows = range(number * layout.chunk, min(layout.rows, (number + 1) * layout.chunk))
@@ -193,8 +193,8 @@ class Segment:
                 except OSError as error:
                     why = f"{name!r} cannot be read ({error.strerror})"
                 if why:
-                    found.append(Damage(self.path.name, rows, why))
-        return found
+                    damage.append(Damage(self.path.name, rows, why))
+        return damage
 
     def read(self, name: str, rows: range) -> NDArray[Any]:
         """A copy of these rows. Read, not mapped: pages touched through a map count as this process's memory."""
@@ -225,8 +225,8 @@ def _describe(file: IO[bytes]) -> tuple[dict[str, Any], dict[str, _Layout]]:
     description = file.read(length)
     if zlib.crc32(description) != crc32:
         raise ValueError("the checksum of its description differs")
-    found = json.loads(description)
-    return found["about"], {name: _Layout(**layout) for name, layout in found["arrays"].items()}
+    content = json.loads(description)
+    return content["about"], {name: _Layout(**layout) for name, layout in content["arrays"].items()}
 
 
 def segment_path(folder: Path, number: int) -> Path:

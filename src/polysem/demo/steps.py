@@ -110,7 +110,11 @@ def demo(
         items = open_collection(path)
         if items.kind != "image":
             raise InputError(f"{data} is a collection of {items.kind}; the demo takes pictures, in a folder.")
-        why_not = _why_not(items)
+        captioned = sum(bool(item.captions) for item in items)
+        if captioned < FEWEST:
+            why_not = f"{captioned:,} of its {len(items):,} pictures have captions, and learning takes {FEWEST} or more"
+        elif items.has_splits and not {"train", "val"} <= items.splits.keys():
+            why_not = f"its splits are {', '.join(items.splits)}, and learning takes train and val"
         # A model knows what it learned from: other captions make another one. An index is updated in its place.
         digest = hashlib.sha256(str(path).encode(errors="surrogateescape"))
         if why_not is None:
@@ -140,16 +144,6 @@ def demo(
     announce(f"Indexing {items.name} with {Path(model).name}: {len(items):,} pictures{captions}")
     searches, skipped = _build_index(index, model, items, stores if data is None else {}, progress)
     return Demo(folder, source, model, compared, items, index, searches, why_not, skipped)
-
-
-def _why_not(collection: Collection) -> str | None:
-    """Why no model is trained on a user's collection, if so."""
-    captioned = sum(bool(item.captions) for item in collection)
-    if captioned < FEWEST:
-        return f"{captioned:,} of its {len(collection):,} pictures have captions, and learning takes {FEWEST} or more"
-    if collection.has_splits and not {"train", "val"} <= collection.splits.keys():
-        return f"its splits are {', '.join(collection.splits)}, and learning takes train and val"
-    return None
 
 
 def scale_recipe(name: str, items: Collection, settings: Sequence[str] = ()) -> Recipe:
@@ -208,30 +202,24 @@ def run_example_searches(index: Index, items: Collection) -> list[ExampleSearch]
     if items.has_splits:
         held_out = [item for item in items if item.split == "test"]
     held_out = held_out or list(items)
-    searches = [_search_label(index, held_out)] if any(item.labels for item in held_out) else []
-    captioned = [item for item in held_out if item.captions]
-    searches += [_search_caption(index, item) for item in captioned[: len(GUESSES) - len(searches)]]
+    searches = []
+    labels = Counter(label for item in held_out for label in item.labels)
+    if labels:
+        # Groups are not worth a search: nearly everything is a "thing".
+        groups = {box.group for item in held_out for box in item.boxes}
+        counts = Counter({label: count for label, count in labels.items() if label not in groups}) or labels
+        rare = Counter({label: count for label, count in counts.items() if count <= _COMMON * len(held_out)})
+        label, count = (rare or counts).most_common(1)[0]
+        results = index.search(label, k=SHOWN)
+        right = sum(label in result.labels for result in results)
+        why = f"the label of {count} of {len(held_out)} held-out pictures, and of {right} of the {len(results)} found"
+        searches.append(ExampleSearch(label, why, results))
+    for item in [item for item in held_out if item.captions][: len(GUESSES) - len(searches)]:
+        caption = max(item.captions, key=len)  # the one that says most
+        results = index.search(caption, k=DEPTH)
+        rank = next((result.rank for result in results if result.id == item.id), None)
+        position = f"not among the first {len(results):,}" if rank is None else f"at place {rank:,} of {results.of:,}"
+        why = f"said of the held-out picture {item.id}, which is {position}"
+        searches.append(ExampleSearch(caption, why, replace(results, items=results.items[:SHOWN])))
     why = "a guess: these pictures have neither captions nor labels"
     return [*searches, *(ExampleSearch(guess, why, index.search(guess, k=SHOWN)) for guess in GUESSES[len(searches) :])]
-
-
-def _search_label(index: Index, held_out: Sequence[Item]) -> ExampleSearch:
-    # Groups are not worth a search: nearly everything is a "thing".
-    groups = {box.group for item in held_out for box in item.boxes}
-    every = Counter(label for item in held_out for label in item.labels)
-    counts = Counter({label: count for label, count in every.items() if label not in groups}) or every
-    rare = Counter({label: count for label, count in counts.items() if count <= _COMMON * len(held_out)})
-    label, count = (rare or counts).most_common(1)[0]
-    results = index.search(label, k=SHOWN)
-    right = sum(label in result.labels for result in results)
-    why = f"the label of {count} of {len(held_out)} held-out pictures, and of {right} of the {len(results)} found"
-    return ExampleSearch(label, why, results)
-
-
-def _search_caption(index: Index, item: Item) -> ExampleSearch:
-    caption = max(item.captions, key=len)  # the one that says most
-    results = index.search(caption, k=DEPTH)
-    rank = next((result.rank for result in results if result.id == item.id), None)
-    position = f"not among the first {len(results):,}" if rank is None else f"at place {rank:,} of {results.of:,}"
-    why = f"said of the held-out picture {item.id}, which is {position}"
-    return ExampleSearch(caption, why, replace(results, items=results.items[:SHOWN]))

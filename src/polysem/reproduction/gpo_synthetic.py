@@ -83,6 +83,10 @@ class GPORun:
     cpu_seconds: float
 
 
+_stop: Any = None
+"""In a worker: the event that tells it to stop."""
+
+
 def train_and_measure(
     design: str, pattern: str, seed: int, settings: GPOSettings, should_stop: Callable[[], bool] = lambda: False
 ) -> GPORun:
@@ -99,7 +103,7 @@ def train_and_measure(
         optimiser = torch.optim.Adam(gpo.parameters(), settings.learning_rate)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, settings.steps)
         for _ in range(settings.steps):
-            if should_stop():
+            if should_stop() or (_stop is not None and _stop.is_set()):
                 raise KeyboardInterrupt
             drawn = torch.randperm(len(seen))[: settings.sizes_per_step]
             sets = LocalFeatures.from_lengths(torch.rand(len(drawn), seen[-1], settings.width), drawn + seen[0])
@@ -260,7 +264,7 @@ def _run_all(jobs: Sequence[tuple[str, str, int, GPOSettings]], workers: int, pr
     stop = context.Event()
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=(stop,))
     try:
-        for future in as_completed([pool.submit(_run_job, *job) for job in jobs]):
+        for future in as_completed([pool.submit(train_and_measure, *job) for job in jobs]):
             runs.append(future.result())
             progress("trainings", len(runs), len(jobs))
     finally:
@@ -269,20 +273,12 @@ def _run_all(jobs: Sequence[tuple[str, str, int, GPOSettings]], workers: int, pr
     return runs
 
 
-_stop: Any = None
-"""In a worker: the event that tells it to stop."""
-
-
 def _start_worker(stop: Any) -> None:
     global _stop
     _stop = stop
     # Ctrl-C reaches every process of a terminal; the parent is the one to answer it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
-
-
-def _run_job(design: str, pattern: str, seed: int, settings: GPOSettings) -> GPORun:
-    return train_and_measure(design, pattern, seed, settings, _stop.is_set)
 
 
 def render_experiment(experiment: GPOExperiment) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
+from itertools import product
 from typing import TypeVar
 
 import torch
@@ -16,7 +17,6 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from polysem import distributed, objectives
-from polysem.features import LocalFeatures
 from polysem.models import Model, Tower
 from polysem.models.tower import Inputs, TokenMask
 from polysem.objectives import LabelledBatch, LabelObjective, Loss, Objective
@@ -26,13 +26,7 @@ from polysem.similarity import Similarity
 from polysem.training.distillation import kl_divergence
 from polysem.training.loading import TrainingBatch
 from polysem.training.masked_modelling import MaskedModellingHeads
-from polysem.training.monitoring.diagnosis import (
-    StepFacts,
-    circular_variance,
-    collapsed_label_loss,
-    collapsed_loss,
-    gradient_shares,
-)
+from polysem.training.monitoring import diagnosis
 
 InputsT = TypeVar("InputsT", bound=Inputs)
 
@@ -109,9 +103,9 @@ class Criterion(nn.Module):
             image = LabelledBatch(images.vectors, images.residual, images.logits, batch.labels[0])
             text = LabelledBatch(texts.vectors, texts.residual, texts.logits, batch.labels[1])
             loss = self.objective(image, text, batch.positives)
-            return loss, collapsed_label_loss(self.objective, image, text, batch.positives)
+            return loss, diagnosis.collapsed_label_loss(self.objective, image, text, batch.positives)
         # Before the objective, so that one which draws its number of negatives draws the same for both.
-        collapsed = collapsed_loss(self.objective, scores.detach(), batch.positives)
+        collapsed = diagnosis.collapsed_loss(self.objective, scores.detach(), batch.positives)
         return self.objective(scores, batch.positives), collapsed
 
 
@@ -122,7 +116,7 @@ def run_batch(
     accelerator: Accelerator,
     chunk: int | None = None,
     scale: float = 1.0,
-) -> tuple[Loss, StepFacts]:
+) -> tuple[Loss, diagnosis.StepFacts]:
     """Forward, loss and backward: gradients are added to the weights' `grad`.
 
     Args:
@@ -155,13 +149,13 @@ def run_batch(
     accelerator.backward(loss.total * scale)
     for tower, leaves in zip(towers, own, strict=False):
         tower.backward(leaves)
-    facts = StepFacts(objective, collapsed, criterion.objective.collapse, float(scores.std(correction=0)))
+    facts = diagnosis.StepFacts(objective, collapsed, criterion.objective.collapse, float(scores.std(correction=0)))
     for name, mine, whole in (("image", own[0], images), ("text", own[1], texts)):
         facts.norms[name] = float(mine.residual.detach().norm(dim=-1).mean())
         if whole.vectors.shape[1] > 1:
-            facts.variance[name] = circular_variance(whole.vectors)
+            facts.variance[name] = diagnosis.circular_variance(whole.vectors)
             if mine.vectors.grad is not None:
-                facts.supervision[name] = gradient_shares(mine.vectors.grad)
+                facts.supervision[name] = diagnosis.gradient_shares(mine.vectors.grad)
     detached = Loss(loss.total.detach(), {name: part.detach() for name, part in loss.parts.items()}, loss.info)
     return detached, facts
 
@@ -199,8 +193,15 @@ class _ChunkedTower:
         norms = (module for module in tower.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm))
         if any(norm.training for norm in norms):
             # Batch norm looks at the whole batch: what comes before it cannot be cut. It is the cheap part.
+            # The same features become leaves of a new graph; `backward` connects the two graphs again.
             with accelerator.autocast():
-                encoded, projected = (self._cut_graph(features) for features in tower.encode(inputs, keep, masks))
+                features = list(tower.encode(inputs, keep, masks))
+            for i, name in product(range(2), ("values", "summary")):
+                tensor = getattr(features[i], name)
+                if tensor is not None and tensor.requires_grad:
+                    self.cuts.append((tensor, tensor.detach().requires_grad_()))
+                    features[i] = replace(features[i], **{name: self.cuts[-1][1]})
+            encoded, projected = features
 
             def predict(rows: slice) -> SetPrediction:
                 return tower.embed(_slice(encoded, rows), _slice(projected, rows))
@@ -215,16 +216,6 @@ class _ChunkedTower:
         self.chunks = [slice(first, first + chunk) for first in range(0, len(inputs), chunk)]
         self.rng = torch.cuda if accelerator.device.type == "cuda" else torch.random
         self.random_states: list[Tensor] = []
-
-    def _cut_graph(self, features: LocalFeatures) -> LocalFeatures:
-        """The same features as leaves of a new graph; `backward` connects the two graphs again."""
-        leaves = {}
-        for name in ("values", "summary"):
-            tensor = getattr(features, name)
-            if tensor is not None and tensor.requires_grad:
-                leaves[name] = tensor.detach().requires_grad_()
-                self.cuts.append((tensor, leaves[name]))
-        return replace(features, **leaves)
 
     def embed(self) -> SetPrediction:
         """The embeddings as leaves, without a graph behind them."""

@@ -63,12 +63,23 @@ def figure(chart: Chart, marks: Sequence[str], alt: str, key: Sequence[tuple[str
     Args:
         alt: what the chart shows, in words, for those who cannot see it.
     """
+    bottom, right, middle = chart.height - _BOTTOM, chart.width - _RIGHT, (chart.height - _BOTTOM + _TOP) / 2
+    axes = []
+    for tick in ticks(*chart.y, log=chart.log):
+        y = chart.py(tick)
+        axes.append(f'<path class="grid" d="M{_LEFT} {y}H{right}"/>')
+        axes.append(_text(_LEFT - 6, round(y + 4, 1), f"{tick:.0%}" if chart.percent else format_number(tick), "end"))
+    for tick in ticks(*chart.x) if chart.x_label else ():
+        if not chart.whole_x or math.isclose(tick, round(tick)):
+            axes.append(_text(chart.px(tick), bottom + 15, format_number(tick)))
+    axes.append(_text((_LEFT + right) / 2, chart.height - 6, chart.x_label))
+    turned = f'<text x="12" y="{middle}" transform="rotate(-90 12 {middle})" text-anchor="middle">'
     keys = "".join(f'<span><i class="{style}"></i>{escape(name)}</span>' for style, name in key)
     alt = escape(f"{chart.title}. {alt}")
     return Markup(
         f'<figure><h3>{escape(chart.title)}</h3><div class="key">{keys}</div>'
         f'<svg viewBox="0 0 {chart.width} {chart.height}" role="img" aria-label="{alt}"><title>{alt}</title>'
-        f"{_axes(chart)}{''.join(marks)}</svg>"
+        f"{''.join(axes)}{turned}{escape(chart.y_label)}</text>{''.join(marks)}</svg>"
         + (f'<p class="faint">{escape(note)}</p>' if note else "")
         + "</figure>\n"
     )
@@ -171,21 +182,6 @@ def render_page(package: str, template: str, **values: object) -> str:
 def mark_commands(advice: object) -> Markup:
     """Advice as HTML, with the options and commands that one would copy set as code."""
     return Markup(_COMMAND.sub(r"<code>\1</code>", escape(str(advice), quote=False)))
-
-
-def _axes(chart: Chart) -> str:
-    bottom, right, middle = chart.height - _BOTTOM, chart.width - _RIGHT, (chart.height - _BOTTOM + _TOP) / 2
-    marks = []
-    for tick in ticks(*chart.y, log=chart.log):
-        y = chart.py(tick)
-        marks.append(f'<path class="grid" d="M{_LEFT} {y}H{right}"/>')
-        marks.append(_text(_LEFT - 6, round(y + 4, 1), f"{tick:.0%}" if chart.percent else format_number(tick), "end"))
-    for tick in ticks(*chart.x) if chart.x_label else ():
-        if not chart.whole_x or math.isclose(tick, round(tick)):
-            marks.append(_text(chart.px(tick), bottom + 15, format_number(tick)))
-    marks.append(_text((_LEFT + right) / 2, chart.height - 6, chart.x_label))
-    turned = f'<text x="12" y="{middle}" transform="rotate(-90 12 {middle})" text-anchor="middle">'
-    return "".join([*marks, f"{turned}{escape(chart.y_label)}</text>"])
 
 
 def _bar(chart: Chart, x: float, width: float, height: float, style: str) -> str:

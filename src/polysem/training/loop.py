@@ -30,13 +30,7 @@ from polysem.training.loading import BatchLoader, TrainingBatch, build_sources
 from polysem.training.masked_modelling import build_masked_modelling
 from polysem.training.monitoring.diagnosis import StepFacts, TrainingFinding, TrainingMonitor
 from polysem.training.optimiser import build_optimiser, is_warming, loss_factor, lr_factor
-from polysem.training.run_folder import (
-    Checkpoints,
-    MetricsLog,
-    collect_tensors,
-    flatten_numbers,
-    restore_tensors,
-)
+from polysem.training.run_folder import Checkpoints, MetricsLog, collect_tensors, flatten_numbers, restore_tensors
 from polysem.training.splits import Splits
 from polysem.training.validation import selection_score, validate
 

@@ -51,11 +51,8 @@ class MaskedTokens:
 
     def among(self, images: Tensor | None, texts: Tensor | None) -> MaskedTokens:
         """Without tokens that size augmentation drops. images, texts: (B, N), which stay."""
-        return replace(
-            self,
-            images=self.images if images is None else self.images & images,
-            texts=self.texts if texts is None else self.texts & texts,
-        )
+        stay = {"images": images, "texts": texts}
+        return replace(self, **{name: getattr(self, name) & mask for name, mask in stay.items() if mask is not None})
 
     def to(self, device: torch.device) -> MaskedTokens:
         """The same on a device."""

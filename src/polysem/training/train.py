@@ -94,7 +94,14 @@ def train(
     """
     run, observer = Path(out), show or NullObserver()
     precision, notes = _choose_precision(recipe.training.precision, read_run(run) if run.is_dir() else None)
-    accelerator = _build_accelerator(precision, run, tracker)
+    if distributed.world_size() == 1:
+        # accelerate keeps the precision of the first run of a process for all that follow.
+        AcceleratorState._reset_state()
+    mixed, cpu = "no" if precision == "fp32" else precision, not torch.accelerator.is_available()
+    try:
+        accelerator = Accelerator(mixed_precision=mixed, log_with=tracker, project_dir=str(run), cpu=cpu)
+    except (ValueError, ImportError) as error:
+        raise ConfigError(f"accelerate cannot begin: {error}") from None
     collection = data if isinstance(data, Collection) else open_collection(data)
     splits = split(collection, recipe.data)
     described = {"name": collection.name, **splits.counts()}
@@ -188,17 +195,6 @@ def _choose_precision(asked: str, earlier: dict[str, Any] | None) -> tuple[str, 
     says = f"The recipe asks for {asked}, and this processor trains in float32: {why}."
     advice = "Nothing needs to be done; --set training.precision=fp32 asks for it."
     return "fp32", [TrainingFinding("float32 instead", says, advice, 0)]
-
-
-def _build_accelerator(precision: str, run: Path, tracker: str | None) -> Accelerator:
-    if distributed.world_size() == 1:
-        # accelerate keeps the precision of the first run of a process for all that follow.
-        AcceleratorState._reset_state()
-    mixed, cpu = "no" if precision == "fp32" else precision, not torch.accelerator.is_available()
-    try:
-        return Accelerator(mixed_precision=mixed, log_with=tracker, project_dir=str(run), cpu=cpu)
-    except (ValueError, ImportError) as error:
-        raise ConfigError(f"accelerate cannot begin: {error}") from None
 
 
 def _save_model(loop: TrainingLoop, run: Path, content: dict[str, Any], teacher_items: list[str]) -> None:

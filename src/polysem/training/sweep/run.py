@@ -15,17 +15,9 @@ from polysem.data import open_collection
 from polysem.data.collection import Collection
 from polysem.errors import ConfigError, InputError, PolysemError
 from polysem.evaluation import Protocol
-from polysem.training import splits
+from polysem.training import run_folder, splits
 from polysem.training.build import learns_labels
 from polysem.training.loop import NullObserver, OnCollapse, TrainingObserver
-from polysem.training.run_folder import (
-    check_folder,
-    is_number,
-    list_differences,
-    lock_folder,
-    read_run,
-    replace_non_finite,
-)
 from polysem.training.sweep.plan import SweepPlan, SweepPoint, canonical, plan_sweep
 from polysem.training.sweep.result import (
     Sweep,
@@ -103,7 +95,7 @@ def sweep(
         if split is not None:
             raise ConfigError(f"--split {split} is for --protocol: without one, figures are those of the validation.")
         check_validation_metrics(metrics, recipes)
-    check_folder(folder, "sweep", (folder / STATE).is_file())
+    run_folder.check_folder(folder, "sweep", (folder / STATE).is_file())
     collection = data if isinstance(data, Collection) else open_collection(data)
     digest = splits.split(collection, recipes[0].data).digest(learns_labels(recipes[0]))
     content = {"name": collection.name, "digest": digest}
@@ -118,10 +110,10 @@ def sweep(
 
     def write(state: Sweep) -> None:
         values = {**state.as_dict(), "settings": plan.base, "content": content}
-        text = json.dumps(replace_non_finite(values), indent=2, ensure_ascii=False, default=str)
+        text = json.dumps(run_folder.replace_non_finite(values), indent=2, ensure_ascii=False, default=str)
         atomic_write.write_text(folder / STATE, text + "\n")
 
-    with lock_folder(folder):
+    with run_folder.lock_folder(folder):
         result = Sweep(plan.recipe, collection.name, plan.keys, tuple(metrics), (), folder)
         if not (folder / STATE).is_file():
             write(result)
@@ -174,7 +166,7 @@ def _run_all(
 
 
 def _measure(run: SweepRun, folder: Path, measure: Measure) -> SweepRun:
-    about = read_run(folder)
+    about = run_folder.read_run(folder)
     if about is None:
         return replace(run, status="missing", error=f"{folder} is gone. Ask for its value and seed to train it again.")
     run = replace(run, status=about["status"], seconds=float(about.get("seconds", 0.0)))
@@ -192,7 +184,7 @@ def _sort(runs: Sequence[SweepRun]) -> list[SweepRun]:
             order.setdefault(canonical(value), len(order))
 
     def key(value: Any) -> tuple[int, float]:
-        return (0, float(value)) if is_number(value) else (1, float(order[canonical(value)]))
+        return (0, float(value)) if run_folder.is_number(value) else (1, float(order[canonical(value)]))
 
     return sorted(runs, key=lambda run: [*(key(value) for value in run.values.values()), (0, float(run.seed))])
 
@@ -217,7 +209,7 @@ def _read_other_runs(out: Path, plan: SweepPlan, content: Mapping[str, str]) -> 
     if sorted(earlier["keys"]) != sorted(plan.keys):
         different.append(f"keys swept: {', '.join(earlier['keys'])} then, {', '.join(plan.keys)} now")
     else:
-        different += list_differences(earlier["settings"], json.loads(json.dumps(plan.base, default=str)))
+        different += run_folder.list_differences(earlier["settings"], json.loads(json.dumps(plan.base, default=str)))
     sweeps_data = any(key.partition(".")[0] == "data" for key in plan.keys)
     if earlier["content"] != content and not sweeps_data:  # else each run sees to it
         different.append("the data: other items, captions, labels or splits")

@@ -119,7 +119,7 @@ def demo(
         digest = hashlib.sha256(str(path).encode(errors="surrogateescape"))
         if why_not is None:
             content = [content_digest(items, takes) for takes in ("pixels", "tokens")]
-            digest.update("\n".join([*content, *(item.split or "" for item in items)]).encode())
+            digest.update("\n".join([*content, *(item.split or "" for item in items)]).encode(errors="surrogatepass"))
         home = folder / f"{items.name}-{digest.hexdigest()[:8]}"
     stores: dict[str, Any] = {"features": home / "features" / "images", "text_features": home / "features" / "captions"}
     compared = None

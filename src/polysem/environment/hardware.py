@@ -85,18 +85,17 @@ def torch_build() -> TorchBuild | None:
 def accelerators(build: TorchBuild | None, root: Path = Path("/")) -> tuple[Accelerator, ...]:
     """The devices that leave a trace: files under `root`/dev, driver tools on PATH, the platform itself."""
     flavour = build.flavour if build else None
-    devices = []
     nvidia = [f"/dev/{path.name}" for path in sorted((root / "dev").glob("nvidia[0-9]*"))]
     if tool := shutil.which("nvidia-smi"):
         nvidia.append(tool)
-    if nvidia:
-        devices.append(Accelerator("nvidia", ", ".join(nvidia), flavour == "cuda"))
-    if (root / "dev" / "kfd").exists():
-        devices.append(Accelerator("amd", "/dev/kfd", flavour == "rocm"))
-    if (platform.system(), platform.machine()) == ("Darwin", "arm64"):
+    apple = (platform.system(), platform.machine()) == ("Darwin", "arm64")
+    devices = (
+        Accelerator("nvidia", ", ".join(nvidia), flavour == "cuda"),
+        Accelerator("amd", "/dev/kfd" if (root / "dev" / "kfd").exists() else "", flavour == "rocm"),
         # Every macOS build of torch carries MPS; there is no separate flavour to look for.
-        devices.append(Accelerator("apple", "macOS on arm64", build is not None))
-    return tuple(devices)
+        Accelerator("apple", "macOS on arm64" if apple else "", build is not None),
+    )
+    return tuple(device for device in devices if device.evidence)
 
 
 def read_text(path: Path) -> str | None:

@@ -178,13 +178,10 @@ def _ensemble(members: list[ModelScores]) -> ModelScores:
     if len(members) == 1:
         return members[0]
     splits = {each.selected_on for each in members}
+    sides = [side for side in ("image", "text") if all(side in each.within for each in members)]
     return ModelScores(
         " + ".join(each.name for each in members),
         EnsembleScores([each.scores for each in members]),
-        within={
-            side: EnsembleScores([each.within[side] for each in members])
-            for side in ("image", "text")
-            if all(side in each.within for each in members)
-        },
+        within={side: EnsembleScores([each.within[side] for each in members]) for side in sides},
         selected_on=" and ".join(sorted(splits)) if "unknown" not in splits else "unknown",
     )

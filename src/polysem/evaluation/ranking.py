@@ -113,7 +113,7 @@ def rank_bidirectional(
         whole: Rank the whole gallery; without it, only what the folds need is scored, and the first answer is empty.
         keep: How many of the highest scores of every query to keep (of the whole gallery).
     """
-    grid = _TileGrid.of(scores, owners, folds)
+    grid = _TileGrid(scores, owners, folds)
     both = _RankCounter(grid, keep)
     jobs = [(run, j) for j in range(len(grid.blocks)) for run in grid.runs(j, whole)]
     advance = thread_counter(progress, "ranking", sum(len(run) for run, _ in jobs))
@@ -182,30 +182,22 @@ class _ImageBlock(NamedTuple):
     fold: int
 
 
-@dataclass(frozen=True, eq=False)
 class _TileGrid:
     """The score matrix cut into tiles of a block's images with a block's texts: matches lie on the diagonal."""
 
-    scores: Scores
-    owners: Ints
-    blocks: list[_ImageBlock]
-    i2t: Relevance
-
-    @classmethod
-    def of(cls, scores: Scores, owners: npt.NDArray[np.integer[Any]], folds: int) -> _TileGrid:
-        images, texts = scores.shape
-        image_of: Ints = np.asarray(owners, dtype=np.int64)
-        if image_of.shape != (texts,):
-            raise InputError(f"Each of the {texts} texts needs its image; got owners of shape {image_of.shape}.")
+    def __init__(self, scores: Scores, owners: npt.NDArray[np.integer[Any]], folds: int) -> None:
+        self.scores, self.owners, (images, texts) = scores, np.asarray(owners, dtype=np.int64), scores.shape
+        if self.owners.shape != (texts,):
+            raise InputError(f"Each of the {texts} texts needs its image; got owners of shape {self.owners.shape}.")
         if not 1 <= folds <= images:
             raise InputError(f"{images} images cannot be divided into {folds} folds.")
-        i2t = Relevance.from_pairs(image_of, np.arange(len(image_of)), (images, texts))
-        order, starts, blocks = np.argsort(image_of, kind="stable"), i2t.starts, []
+        self.i2t = Relevance.from_pairs(self.owners, np.arange(texts), (images, texts))
+        self.blocks: list[_ImageBlock] = []
+        order, starts = np.argsort(self.owners, kind="stable"), self.i2t.starts
         rows = max(1, min(ROWS, COLUMNS * images // max(1, texts)))
         for fold, members in enumerate(np.array_split(np.arange(images), folds)):
             for part in np.array_split(members, -(-len(members) // rows)):
-                blocks.append(_ImageBlock(part, order[starts[part[0]] : starts[part[-1] + 1]], fold))
-        return cls(scores, image_of, blocks, i2t)
+                self.blocks.append(_ImageBlock(part, order[starts[part[0]] : starts[part[-1] + 1]], fold))
 
     def runs(self, j: int, whole: bool) -> Iterator[range]:
         """Neighbouring blocks of images to score with the texts of block j; block j itself is a run of its own, since

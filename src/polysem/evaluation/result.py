@@ -19,7 +19,6 @@ class Stamp:
     """The protocol that numbers were measured under. `str()` is the text to print beside a number.
 
     Args:
-        protocol: Name of the protocol.
         dataset, split: What was searched.
         images, texts: Size of the gallery, all folds together.
         folds: Into how many galleries of equal size it was divided; metrics are means over them.
@@ -85,9 +84,7 @@ class Evaluation:
     """What `evaluate` returns.
 
     Args:
-        model: Name of what was measured.
         metrics: Nested, such as {"rsum": …, "i2t": {"r1": …}}.
-        per_query: By direction, e.g. "i2t".
         intervals: Path of a metric -> (low, high), e.g. {"rsum": …, "i2t.r1": …}; empty if not asked for.
         facts: Of the model, for tables: "set_sizes", "dim", "similarity".
     """

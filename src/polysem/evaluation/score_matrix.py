@@ -82,9 +82,7 @@ class ScoreMatrix(Scores):
         except FileNotFoundError:
             raise InputError(f"There is no file {path}. Write one with numpy.save(path, scores).") from None
         except (OSError, ValueError, EOFError) as error:
-            raise InputError(
-                f"{path} is not a matrix that numpy can read ({error}). Write it with numpy.save(path, scores)."
-            ) from None
+            raise InputError(f"{path} is not a .npy file ({error}). Write it with numpy.save(path, scores).") from None
         return cls(values)
 
     def tile(self, images: Rows, texts: Rows) -> Floats:

@@ -63,7 +63,7 @@ class LabelsProtocol(Protocol):
         return items
 
     def compute(self, task: EvaluationTask) -> ProtocolResult:
-        texts, images = SearchedTexts.of(task.gallery, unique=self.unique_texts), np.arange(len(task.gallery))
+        texts, images = SearchedTexts(task.gallery, unique=self.unique_texts), np.arange(len(task.gallery))
         scores = task.directed_scores(texts.kept)
         done = len(images) + len(texts.kept)
         total = 2 * done

@@ -15,7 +15,6 @@ from polysem.errors import InputError
 from polysem.evaluation import metrics
 from polysem.evaluation.protocols.base import EvaluationTask, Protocol, ProtocolResult, per_query_metrics, register
 from polysem.evaluation.ranking import Ranking, Relevance, rank_bidirectional
-from polysem.evaluation.score_matrix import Ints
 from polysem.evaluation.top_k import TopK
 
 
@@ -70,10 +69,7 @@ class PairsProtocol(Protocol):
         if task.rescoring is None:
             whole, folds = rank_bidirectional(task.subject.scores, owners, **how)
         elif self.folds > 1:
-            raise InputError(
-                f"Re-scoring with {self.folds} folds would use queries of other folds. "
-                "Leave --rescore out, or take a protocol without folds."
-            )
+            raise InputError(f"Re-scoring with {self.folds} folds would use queries of others. Leave --rescore out.")
         else:
             both = task.rescoring.both_ways(task.subject.scores)
             forward, backward = (rank_bidirectional(part, owners, **how)[0] for part in both)
@@ -99,31 +95,24 @@ class VideoProtocol(Protocol):
     split: str | None = "test"
 
     def compute(self, task: EvaluationTask) -> ProtocolResult:
-        texts = SearchedTexts.of(task.gallery, unique=True)
+        texts = SearchedTexts(task.gallery, unique=True)
         rankings = task.rank(texts.relevance, task.directed_scores(texts.kept), keep=metrics.DEPTH)
         stamp = task.stamp(self.name, texts=len(texts.kept), remarks=("unique captions",))
         per_query = per_query_metrics([rankings], texts.owners)
         return ProtocolResult(stamp, metrics.bidirectional_metrics(rankings), per_query, texts.expand(rankings))
 
 
-@dataclass(frozen=True, eq=False)
 class SearchedTexts:
     """The captions of a collection that are searched: all, or each distinct one once.
 
-    Args:
+    Attributes:
         captions: How many captions there are.
         kept: (U,) positions of those that are searched, ascending: the first stands for all that read the same.
         owners: (U,) the item of each, the first if it has several.
         relevance: By direction, which of the kept ones are right for each item, and the items that are right for them.
     """
 
-    captions: int
-    kept: Ints
-    owners: Ints
-    relevance: Mapping[str, Relevance]
-
-    @classmethod
-    def of(cls, gallery: Collection, *, unique: bool) -> SearchedTexts:
+    def __init__(self, gallery: Collection, *, unique: bool) -> None:
         """unique: merge captions that are equal character by character."""
         captions, owners = gallery.captions, gallery.caption_items
         number = kept = np.arange(len(captions))
@@ -132,7 +121,8 @@ class SearchedTexts:
             number = np.array([numbers.setdefault(caption, len(numbers)) for caption in captions], dtype=np.int64)
             kept = np.unique(number, return_index=True)[1]
         i2t = Relevance.from_pairs(owners, number, (len(gallery), len(kept)))
-        return cls(len(captions), kept, owners[kept], {"i2t": i2t, "t2i": i2t.transpose()})
+        self.captions, self.kept, self.owners = len(captions), kept, owners[kept]
+        self.relevance = {"i2t": i2t, "t2i": i2t.transpose()}
 
     def expand(self, rankings: Mapping[str, Ranking]) -> dict[str, Ranking]:
         """The rankings with texts numbered as in the collection; those that were merged away are not queries."""

@@ -117,13 +117,9 @@ def as_latex(comparison: Comparison) -> str:
 
 def as_dict(comparison: Comparison) -> dict[str, Any]:
     """JSON-able."""
-    return {
-        "protocol": comparison.stamp.as_dict(),
-        "columns": list(comparison.columns),
-        "rows": [asdict(row) for row in comparison.rows],
-        "alpha": comparison.alpha,
-        "notes": list(comparison.notes),
-    }
+    content = asdict(comparison)
+    del content["stamp"]
+    return {"protocol": comparison.stamp.as_dict(), **content}
 
 
 def legend(comparison: Comparison, best: str, second: str) -> list[str]:

@@ -86,7 +86,7 @@ def test_one_lost_drawing_among_many_is_noticed(site: Path) -> None:
 def test_the_report_covers_exactly_the_packages_of_the_extra() -> None:
     wanted = [Requirement(line) for line in metadata.requires("polysem") or ()]
     offline = {requirement.name for requirement in wanted if 'extra == "offline"' in str(requirement.marker)}
-    assert {known.name for known in KNOWN} == offline
+    assert {known["name"] for known in KNOWN} == offline
 
 
 def test_a_repair_goes_back_to_a_release_the_extra_accepts() -> None:
@@ -95,4 +95,4 @@ def test_a_repair_goes_back_to_a_release_the_extra_accepts() -> None:
         for requirement in map(Requirement, metadata.requires("polysem") or ())
         if "offline" in str(requirement.marker)
     }
-    assert [known.name for known in KNOWN if known.version not in bounds[known.name]] == []
+    assert [known["name"] for known in KNOWN if known["version"] not in bounds[known["name"]]] == []

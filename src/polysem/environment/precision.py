@@ -161,11 +161,9 @@ def _probe(dtype: DType) -> Precision:
     answer = _try(dtype, {})
     if isinstance(answer, float):
         return Precision(dtype, works=True, speedup=answer)
-    if ISA_VARIABLE not in os.environ:
-        for isa in SAFE_ISAS:
-            if isinstance(_try(dtype, {ISA_VARIABLE: isa}), float):
-                return Precision(dtype, works=False, problem=answer, max_cpu_isa=isa)
-    return Precision(dtype, works=False, problem=answer)
+    isas = () if ISA_VARIABLE in os.environ else SAFE_ISAS
+    safe = next((isa for isa in isas if isinstance(_try(dtype, {ISA_VARIABLE: isa}), float)), None)
+    return Precision(dtype, works=False, problem=answer, max_cpu_isa=safe)
 
 
 def _try(dtype: DType, environment: dict[str, str]) -> float | str:

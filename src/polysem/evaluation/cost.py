@@ -30,6 +30,7 @@ from polysem.sets.base import registry as set_registry
 from polysem.similarity import Similarity
 
 TOP = 10
+WAYS = ("image to text", "text to image")
 ENCODED_ITEMS = 128
 REGIONS = 36
 """Tokens of an item whose encoder leaves it open: as many as bottom-up attention finds."""
@@ -48,9 +49,6 @@ class Timing:
 
     wall: float
     cpu: float
-
-    def __add__(self, other: Timing) -> Timing:
-        return Timing(self.wall + other.wall, self.cpu + other.cpu)
 
 
 @dataclass(frozen=True)
@@ -198,8 +196,8 @@ def _make_tasks(
         dim, device = subject.dim, subject.device
         images, texts = (draw_sets(size, dim, n + 2 * seed, device) for n, size in enumerate(subject.set_sizes))
         scores = subject.similarity.scores
-        tasks[name, "image to text"] = partial(_search, scores, images[:queries], texts[:items], False)
-        tasks[name, "text to image"] = partial(_search, scores, images[:items], texts[:queries], True)
+        tasks[name, WAYS[0]] = partial(_search, scores, images[:queries], texts[:items], False)
+        tasks[name, WAYS[1]] = partial(_search, scores, images[:items], texts[:queries], True)
         if subject.model is not None:
             features = random_features(subject.model.image, ENCODED_ITEMS, seed)
             tasks[name, "encode"] = partial(subject.model.encode_images, features, batch_size=ENCODED_ITEMS)
@@ -231,15 +229,15 @@ def _summarise(
     rate = rates.get(name)
     image_bytes, text_bytes = (SetBytes(4 * size * subject.dim, 2 * size * subject.dim) for size in subject.set_sizes)
     parameters, theirs = _parameters(subject.model), _parameters(single.model)
-    search, single_search = (times[of, "image to text"] + times[of, "text to image"] for of in (name, reference))
+    search, single_search = ([times[of, way] for way in WAYS] for of in (name, reference))
     return Cost(
         name=name,
         similarity=subject.similarity.config["name"],
         set_sizes=subject.set_sizes,
         dim=subject.dim,
         flops=flops,
-        image_to_text=times[name, "image to text"],
-        text_to_image=times[name, "text to image"],
+        image_to_text=search[0],
+        text_to_image=search[1],
         image_bytes=image_bytes,
         text_bytes=text_bytes,
         parameters=parameters,
@@ -247,8 +245,8 @@ def _summarise(
         oips=None if rate is None else rate / min(rates.values()),
         relative=RelativeCost(
             flops=flops / single_flops,
-            wall=search.wall / single_search.wall,
-            cpu=search.cpu / single_search.cpu,
+            wall=sum(t.wall for t in search) / sum(t.wall for t in single_search),
+            cpu=sum(t.cpu for t in search) / sum(t.cpu for t in single_search),
             bytes=image_bytes.float32 / (4 * single.dim),
             parameters=None if parameters is None or theirs is None else parameters.total / theirs.total,
         ),

@@ -79,10 +79,10 @@ class ScoreMatrix(Scores):
     def open(cls, path: str | Path) -> ScoreMatrix:
         try:
             values = np.load(path, mmap_mode="r", allow_pickle=False)
-        except FileNotFoundError:
-            raise InputError(f"There is no file {path}. Write one with numpy.save(path, scores).") from None
         except (OSError, ValueError, EOFError) as error:
-            raise InputError(f"{path} is not a .npy file ({error}). Write it with numpy.save(path, scores).") from None
+            raise InputError(
+                f"Cannot read scores from {path} ({error}). Write it with numpy.save(path, scores)."
+            ) from None
         return cls(values)
 
     def tile(self, images: Rows, texts: Rows) -> Floats:

@@ -131,9 +131,8 @@ class CxcProtocol(Protocol):
             if outside > OUTSIDE * len(inside):
                 first = int(np.flatnonzero(~inside)[0])
                 raise InputError(
-                    f"{task}_{split}.csv: {outside} of its {len(inside)} pairs are not in the gallery of "
-                    f"{len(ids.images)} images, e.g. ids {pairs.left[first]} and {pairs.right[first]}. Measure COCO's "
-                    f"{split} split (Karpathy's), all of it, with COCO's ids for images and captions."
+                    f"{task}_{split}.csv: {outside} of its {len(inside)} pairs are not in the gallery, e.g. ids "
+                    f"{pairs.left[first]} and {pairs.right[first]}. Measure COCO's {split} split with COCO's ids."
                 )
             if outside:
                 remarks.append(f"{outside} {task.upper()} pairs outside the gallery left out")

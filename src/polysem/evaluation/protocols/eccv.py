@@ -138,9 +138,8 @@ def match_test_split(collection: Collection, files: EccvCaptionFiles, who: str) 
             missing = next((number for number, i in position.items() if i not in present), None)
             raise InputError(
                 f"Protocol {who} is defined on the {len(images)} images of COCO's test split (Karpathy's); "
-                f"{len(present)} of them are among the {len(items)} of {collection.name} here, and image {missing}, "
-                f"for one, is not (the first here is {items[0].id if items else None!r}). Check --split, and that ids "
-                "are COCO's file names or numbers."
+                f"{len(present)} of them are among the {len(items)} of {collection.name} here, not image {missing} "
+                f"(first: {items[0].id if items else None!r}). Check --split, and that ids are COCO's names or numbers."
             )
         positions, remarks = list(range(len(items))), (BY_POSITION,)
     kept: list[Item] = []
@@ -247,7 +246,6 @@ class EccvCaptionFiles:
 
     def _unexpected(self, path: Path, why: object) -> InputError:
         return InputError(
-            f"{path} is not the file of the package eccv-caption that was expected ({why}). Install the package again "
-            "(pip install --force-reinstall eccv-caption), or name a folder of its data files "
-            "(--option annotations=FOLDER)."
+            f"{path} is not the file of the package eccv-caption that was expected ({why}). Install the package again: "
+            "pip install --force-reinstall eccv-caption. Or name a folder of its files: --option annotations=FOLDER."
         )

@@ -26,7 +26,7 @@ class PairsProtocol(Protocol):
         images, captions: What the collection must have; None: any.
         folds: Consecutive blocks of equal size, over which metrics are averaged.
         whole: With folds, measure the whole gallery too, under "whole".
-        datasets: Names that the data set may have; under another one it is measured with a remark.
+        datasets: Names of the data set, in lower case, without signs; under others it is measured with a remark.
     """
 
     name: str
@@ -60,7 +60,8 @@ class PairsProtocol(Protocol):
                 f"{len(gallery)} images cannot be divided into {self.folds} folds of one size: metrics of galleries of "
                 "different sizes have no mean. Choose another number of folds."
             )
-        is_known = not self.datasets or any(_letters(known) in _letters(gallery.name) for known in self.datasets)
+        letters = "".join(sign for sign in gallery.name.lower() if sign.isalnum())
+        is_known = not self.datasets or any(known in letters for known in self.datasets)
         remarks = () if is_known else (f"NOT KNOWN TO BE {self.datasets[0].upper()}",)
         stamp = task.stamp(self.name, folds=self.folds, remarks=remarks)
         rank_whole = self.folds == 1 or self.whole
@@ -134,10 +135,6 @@ class SearchedTexts:
         queries = TopK(self.captions, top.k)
         queries.values[self.kept], queries.ids[self.kept] = top.values, top.ids
         return {"i2t": Ranking(right, i2t.ranks, answers), "t2i": Ranking(right.transpose(), t2i.ranks, queries)}
-
-
-def _letters(name: str) -> str:
-    return "".join(sign for sign in name.lower() if sign.isalnum())
 
 
 def _five_captions(name: str, about: str, images: int, *datasets: str, folds: int = 1) -> PairsProtocol:

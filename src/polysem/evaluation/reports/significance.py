@@ -64,7 +64,21 @@ def paired_p(a: Evaluation, b: Evaluation, metric: str = "rsum", resamples: int 
         a, b: Evaluations of the same queries.
         metric: "rsum", or one such as "i2t.r1".
     """
-    _check_same_queries(a, b)
+    differ = [name for name in _SAME if getattr(a.stamp, name) != getattr(b.stamp, name)]
+    if differ:
+        detail = "; ".join(f"{name}: {getattr(a.stamp, name)} and {getattr(b.stamp, name)}" for name in differ)
+        raise InputError(
+            f"{a.model} and {b.model} did not answer the same queries ({detail}), so no test can pair them. "
+            "Evaluate both on the same data, split and protocol."
+        )
+    same = a.per_query.keys() == b.per_query.keys() and all(
+        np.array_equal(each.clusters, b.per_query[way].clusters) for way, each in a.per_query.items()
+    )
+    if a.per_query and b.per_query and not same:
+        raise InputError(
+            f"{a.model} and {b.model} carry the same stamp but have different queries, so their data differs. "
+            "Evaluate both on the same collection."
+        )
     difference = _shares(a, metric) - _shares(b, metric)
     observed = abs(difference.sum())
     difference = difference[difference != 0]  # a sign makes no difference to the others
@@ -127,21 +141,3 @@ def _blocks(items: int, resamples: int) -> Iterator[int]:
     most = max(1, _ELEMENTS // max(1, items))
     for first in range(0, resamples, most):
         yield min(most, resamples - first)
-
-
-def _check_same_queries(a: Evaluation, b: Evaluation) -> None:
-    differ = [name for name in _SAME if getattr(a.stamp, name) != getattr(b.stamp, name)]
-    if differ:
-        detail = "; ".join(f"{name}: {getattr(a.stamp, name)} and {getattr(b.stamp, name)}" for name in differ)
-        raise InputError(
-            f"{a.model} and {b.model} did not answer the same queries ({detail}), so their difference cannot be tested "
-            "item by item. Evaluate both on the same data, split and protocol."
-        )
-    same = a.per_query.keys() == b.per_query.keys() and all(
-        np.array_equal(each.clusters, b.per_query[way].clusters) for way, each in a.per_query.items()
-    )
-    if a.per_query and b.per_query and not same:
-        raise InputError(
-            f"{a.model} and {b.model} carry the same stamp but have different queries, so their data differs. "
-            "Evaluate both on the same collection."
-        )

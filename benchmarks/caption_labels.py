@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from polysem.data.collection import Collection
-from polysem.inspection.diagnose.retrieval_errors import NameFinder
+from polysem.inspection.diagnose.error_analysis import NameFinder
 
 SUPER_CLASSES = {
     "person": "person",

@@ -41,7 +41,7 @@ from polysem.data.collection import Collection
 from polysem.evaluation import evaluate, protocols
 from polysem.evaluation.ranking import rank_bidirectional
 from polysem.evaluation.score_matrix import EmbeddingScores
-from polysem.inspection.diagnose.retrieval_errors import count_confusions, label_groups
+from polysem.inspection.diagnose.error_analysis import count_confusions, label_groups
 from polysem.inspection.gallery import EmbeddedGallery, open_gallery
 from polysem.training import train
 from polysem.training.build import build_model

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from polysem.data.images import load_image
-from polysem.inspection.diagnose.retrieval_errors import KINDS, NameFinder, classify_confusion
+from polysem.inspection.diagnose.error_analysis import KINDS, NameFinder, classify_confusion
 from polysem.inspection.gallery import EmbeddedGallery
 
 COLOURS = {"micro_f1.image": "#7b3fa0", "micro_f1.text": "#2563b0", "i2t.ndcg50": "#2d8544", "t2i.ndcg50": "#c28a00"}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from polysem.inspection.diagnose.retrieval_errors import KINDS
+from polysem.inspection.diagnose.error_analysis import KINDS
 
 
 def fill(page: Path, name: str, entry: Mapping[str, Any], columns: Mapping[str, str]) -> bool:

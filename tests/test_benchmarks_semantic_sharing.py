@@ -71,7 +71,7 @@ def test_means_spreads_and_differences_by_seed(benchmark):
 
 
 def test_tables_go_between_their_marks_and_nowhere_else(benchmark, tmp_path):
-    from polysem.inspection.diagnose.retrieval_errors import KINDS
+    from polysem.inspection.diagnose.error_analysis import KINDS
 
     columns = dict(list(benchmark.COLUMNS.items())[:1])
     (column,) = columns

@@ -22,17 +22,7 @@ if TYPE_CHECKING:
     from polysem.evaluation import Evaluation
     from polysem.evaluation.cost import Cost
 
-NAMES = {
-    "r1": "R@1",
-    "r5": "R@5",
-    "r10": "R@10",
-    "median_rank": "median rank",
-    "mean_rank": "mean rank",
-    "mrr": "MRR",
-    "map_at_r": "mAP@R",
-    "r_precision": "R-precision",
-    "ndcg10": "NDCG@10",
-}
+SHOWN_FIRST = ("r1", "r5", "r10", "median_rank", "mean_rank", "mrr", "map_at_r", "r_precision", "ndcg10")
 """Rows of the table, in this order; other metrics follow."""
 HIDDEN = ("recall1", "recall5", "recall10", "queries", "positives")
 """In the JSON alone; so is mAP where there is mAP@R, which says the same of fewer ranks."""
@@ -96,14 +86,14 @@ def _show_metrics(result: Evaluation) -> None:
     ways = [way for way in WAYS if isinstance(metrics.get(way), dict)]
     if ways:
         there = dict.fromkeys(key for way in ways for key in metrics[way])
-        rows = [key for key in NAMES if key in there]
-        rows += [k for k in there if k not in (*NAMES, *HIDDEN) and not isinstance(metrics[ways[0]].get(k), dict)]
+        rows = [key for key in SHOWN_FIRST if key in there]
+        rows += [k for k in there if k not in (*SHOWN_FIRST, *HIDDEN) and not isinstance(metrics[ways[0]].get(k), dict)]
         if "map_at_r" in rows:
             rows = [key for key in rows if key != "map"]
         table = new_table(result.model, "", *(WAYS[way] for way in ways), align="l" + "r" * len(ways))
         table.title_style = "bold"
         for key in rows:
-            name = NAMES.get(key) or metric_name(key).replace("P@", "precision@")
+            name = key.replace("_", " ") if key.endswith("_rank") else metric_name(key).replace("P@", "precision@")
             table.add_row(name, *(_format(result, metrics[way].get(key), f"{way}.{key}") for way in ways))
         console.print(table)
     for way in ways:

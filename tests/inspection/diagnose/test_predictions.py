@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from inspection.synthetic_galleries import rank_scores
-from polysem.inspection.diagnose.predictions import measure_calibration
+from polysem.inspection.diagnose.error_analysis import measure_calibration
 
 
 def test_a_score_that_means_what_it_says_is_calibrated() -> None:

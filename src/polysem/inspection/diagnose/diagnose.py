@@ -17,7 +17,7 @@ from polysem.evaluation import metrics
 from polysem.evaluation.ranking import rank_bidirectional
 from polysem.evaluation.score_matrix import EmbeddingScores
 from polysem.evaluation.top_k import TopK
-from polysem.inspection.diagnose import geometry, page, predictions, retrieval_errors
+from polysem.inspection.diagnose import error_analysis, geometry, page
 from polysem.inspection.diagnose.pointing import PointingGame, play_pointing_game
 from polysem.inspection.diagnose.verdicts import HealthVerdict, make_verdicts, summarise_verdicts
 from polysem.inspection.gallery import EmbeddedGallery, StorePath, open_gallery
@@ -41,15 +41,15 @@ class Diagnosis:
     retrieval: Mapping[str, Any]
     space: geometry.EmbeddingGeometry
     hubness: Mapping[str, geometry.Hubness]
-    calibration: Mapping[str, predictions.Calibration]
-    failures: Mapping[str, list[retrieval_errors.RetrievalFailure]]
+    calibration: Mapping[str, error_analysis.Calibration]
+    failures: Mapping[str, list[error_analysis.RetrievalFailure]]
     spreads: Mapping[str, geometry.SetSpread]
     usages: Mapping[str, geometry.ElementUsage]
     as_one: geometry.SingleVectorOverlap | None
-    confusions: Mapping[str, retrieval_errors.Confusions]
+    confusions: Mapping[str, error_analysis.Confusions]
     pointing: PointingGame | str
     left_out: tuple[str, ...]
-    predicted: predictions.LabelMetrics | None = None
+    predicted: error_analysis.LabelMetrics | None = None
 
     @property
     def verdicts(self) -> list[HealthVerdict]:
@@ -89,7 +89,7 @@ class Diagnosis:
         )
         return result
 
-    def _describe_failure(self, failure: retrieval_errors.RetrievalFailure, from_text: bool) -> dict[str, Any]:
+    def _describe_failure(self, failure: error_analysis.RetrievalFailure, from_text: bool) -> dict[str, Any]:
         """A failure with ids and captions in place of numbers."""
         items, captions = self.gallery.items, self.gallery.items.captions
         ids = [items[answer.item].id for answer in failure.answers]
@@ -168,22 +168,19 @@ def diagnose_gallery(
     calibration = {
         way: result
         for way, queries in (("i2t", image_items), ("t2i", text_items))
-        if (result := predictions.measure_calibration(rankings[way], np.asarray(queries))) is not None
+        if (result := error_analysis.measure_calibration(rankings[way], np.asarray(queries))) is not None
     }
     sides = {side: vectors for side, vectors in (("image", images), ("text", texts)) if vectors.shape[1] > 1}
     labelled = any(item.labels for item in items)
-    groups = retrieval_errors.label_groups(items) if groups is None else dict(groups)
+    groups = error_analysis.label_groups(items) if groups is None else dict(groups)
     pointing = play_pointing_game(gallery, features, progress)
-    left_out = []
-    if len(sides) < 2:
-        single = " and ".join(side + "s" for side in ("image", "text") if side not in sides)
-        left_out.append(f"Variance and use of elements: {single} have a single vector each.")
-    if len(calibration) < 2:
-        left_out.append("Calibration: too few queries, or their first answers are all right or all wrong.")
-    if not labelled:
-        left_out.append("Confusions: these items have no labels.")
-    if isinstance(pointing, str):
-        left_out.append(f"Pointing game: {pointing}")
+    single = " and ".join(side + "s" for side in ("image", "text") if side not in sides)
+    reasons = {
+        f"Variance and use of elements: {single} have a single vector each.": bool(single),
+        "Calibration: too few queries, or their first answers are all right or all wrong.": len(calibration) < 2,
+        "Confusions: these items have no labels.": not labelled,
+        f"Pointing game: {pointing}": isinstance(pointing, str),
+    }
     usages = dict(zip(("image", "text"), geometry.measure_usage(images, texts, owners, similarity), strict=True))
     figures = metrics.bidirectional_metrics(rankings)
     names = ("r1", "r5", "r10", "median_rank", "queries")
@@ -196,20 +193,20 @@ def diagnose_gallery(
         },
         calibration=calibration,
         failures={
-            "i2t": retrieval_errors.find_failures(rankings["i2t"], scores, image_items, text_items),
-            "t2i": retrieval_errors.find_failures(rankings["t2i"], scores.transpose(), text_items, image_items),
+            "i2t": error_analysis.find_failures(rankings["i2t"], scores, image_items, text_items),
+            "t2i": error_analysis.find_failures(rankings["t2i"], scores.transpose(), text_items, image_items),
         },
         spreads={side: geometry.measure_spread(vectors) for side, vectors in sides.items()},
         usages={side: usages[side] for side in sides},
         as_one=geometry.compare_with_single_vectors(best, images, texts, owners) if sides else None,
         confusions={
-            way: retrieval_errors.count_confusions(ranking, items, groups, from_text=way == "t2i")
+            way: error_analysis.count_confusions(ranking, items, groups, from_text=way == "t2i")
             for way, ranking in rankings.items()
             if labelled
         },
         pointing=pointing,
-        left_out=tuple(left_out),
-        predicted=predictions.measure_labels(gallery),
+        left_out=tuple(reason for reason, holds in reasons.items() if holds),
+        predicted=error_analysis.measure_labels(gallery),
     )
 
 

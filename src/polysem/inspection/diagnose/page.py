@@ -14,7 +14,7 @@ from polysem.data.collection import Collection
 from polysem.data.images import is_image
 from polysem.data.video import is_video, load_still
 from polysem.errors import PolysemError
-from polysem.inspection.diagnose.retrieval_errors import KINDS
+from polysem.inspection.diagnose.error_analysis import KINDS
 from polysem.inspection.diagnose.verdicts import COLLAPSED
 from polysem.training import charts
 from polysem.training.charts import COLOURS, Chart

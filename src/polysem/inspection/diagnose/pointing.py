@@ -17,7 +17,7 @@ from polysem.data.images import load_image
 from polysem.data.store import FeatureStore
 from polysem.encoders import Detector, ImageEncoder
 from polysem.inspection.attention import Attention, image_attentions
-from polysem.inspection.diagnose.retrieval_errors import NameFinder
+from polysem.inspection.diagnose.error_analysis import NameFinder
 from polysem.inspection.gallery import EmbeddedGallery, StorePath
 from polysem.inspection.token_boxes import TokenBoxes, locate_stored_tokens, locate_tokens
 from polysem.progress import Progress
@@ -144,58 +144,31 @@ def _score(gallery: EmbeddedGallery, peaks: list[_Peaks]) -> PointingGame | str:
         # (T, K, tokens) how often each token has the peak
         habits = np.stack([(tokens == token).mean(0) for token in range(peaks[0].inside.shape[1])], axis=-1)
     on_anything = np.mean([np.any(image.inside[:, image.tokens[-1]], axis=0).mean() for image in peaks])
-    every, own = (_run_trials(peaks, captions, habits, own_only) for own_only in (False, True))
-    if not every.counted.any() or not own.counted.any():
+    counted, hits, chances, habitual = _run_trials(peaks, captions, habits, own_only=False)
+    own_counted, own_hits, own_chances, _ = _run_trials(peaks, captions, habits, own_only=True)
+    if not counted.any() or not own_counted.any():
         return "No caption names any of the things that have a box."
-    steps, slots = every.hits.shape[1:]
-    last = every.hits[:, -1]
-    chance, habit = every.mean(every.chance), every.mean(every.habit[:, -1])
-    baseline = every.chance if chance >= habit else every.habit[:, -1]
+    chance, habit = _mean(chances, counted), _mean(habitual[:, -1], counted)
+    slots = [np.s_[:, [slot]] for slot in range(counted.shape[1])]
     return PointingGame(
         pictures=len(peaks),
-        covered=float(every.counted.mean()),
-        accuracy=every.rate(last),
+        covered=float(counted.mean()),
+        accuracy=_measure_rate(hits[:, -1], counted),
         chance=chance,
         habit=habit,
-        above=every.rate(last - baseline),
+        above=_measure_rate(hits[:, -1] - (chances if chance >= habit else habitual[:, -1]), counted),
         on_anything=float(on_anything),
-        own=own.rate(own.hits[:, -1]),
-        own_chance=own.mean(own.chance),
-        by_slot=tuple(tuple(every.rate(every.hits[:, t], slot) for slot in range(slots)) for t in range(steps)),
-        chance_by_slot=tuple(every.mean(every.chance, slot) for slot in range(slots)),
+        own=_measure_rate(own_hits[:, -1], own_counted),
+        own_chance=_mean(own_chances, own_counted),
+        by_slot=tuple(tuple(_measure_rate(step[s], counted[s]) for s in slots) for step in hits.swapaxes(0, 1)),
+        chance_by_slot=tuple(_mean(chances[s], counted[s]) for s in slots),
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Trials:
-    """counted: (n, K) whether it is a trial; hits: (n, T, K); chance: (n, K); habit: (n, T, K), of n images."""
-
-    counted: Flags
-    hits: Floats
-    chance: Floats
-    habit: Floats
-
-    def mean(self, values: Floats, slot: int | None = None) -> float:
-        counted, values = self._select(values, slot)
-        return float(values[counted].mean()) if counted.any() else float("nan")
-
-    def rate(self, values: Floats, slot: int | None = None) -> HitRate:
-        """The mean of (n, K) values over trials, with its interval."""
-        counted, chosen = self._select(values, slot)
-        totals = np.stack([(chosen * counted).sum(1), counted.sum(1)], axis=1)
-        drawn = np.random.default_rng(0).multinomial(len(totals), np.full(len(totals), 1 / len(totals)), RESAMPLES)
-        sums = drawn @ totals
-        sums = sums[sums[:, 1] > 0]
-        if not len(sums):
-            return HitRate(float("nan"), float("nan"), float("nan"), 0)
-        low, high = np.quantile(sums[:, 0] / sums[:, 1], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-        return HitRate(self.mean(values, slot), float(low), float(high), int(counted.sum()))
-
-    def _select(self, values: Floats, slot: int | None) -> tuple[Flags, Floats]:
-        return (self.counted, values) if slot is None else (self.counted[:, [slot]], values[:, [slot]])
-
-
-def _run_trials(peaks: list[_Peaks], captions: _CaptionIndex, habits: Floats | None, own_only: bool) -> _Trials:
+def _run_trials(
+    peaks: list[_Peaks], captions: _CaptionIndex, habits: Floats | None, own_only: bool
+) -> tuple[Flags, Floats, Floats, Floats]:
+    """Of n images: (n, K) what counts as a trial, (n, T, K) hits, (n, K) those of chance, (n, T, K) those of habit."""
     counted, hits, chance, habit = [], [], [], []
     for image in peaks:
         nearest = captions.find_nearest(image.number, own_only)
@@ -205,7 +178,23 @@ def _run_trials(peaks: list[_Peaks], captions: _CaptionIndex, habits: Floats | N
         hits.append(np.stack([targets[np.arange(len(row)), row] for row in image.tokens]))
         chance.append(targets.mean(1))
         habit.append(hits[-1] * 0.0 if habits is None else (habits * targets).sum(-1))
-    return _Trials(np.array(counted, bool), np.array(hits, np.float64), np.array(chance, np.float64), np.array(habit))
+    return np.array(counted, bool), np.array(hits, np.float64), np.array(chance, np.float64), np.array(habit)
+
+
+def _mean(values: Floats, counted: Flags) -> float:
+    return float(values[counted].mean()) if counted.any() else float("nan")
+
+
+def _measure_rate(values: Floats, counted: Flags) -> HitRate:
+    """The mean of (n, K) values over trials, with its interval."""
+    totals = np.stack([(values * counted).sum(1), counted.sum(1)], axis=1)
+    drawn = np.random.default_rng(0).multinomial(len(totals), np.full(len(totals), 1 / len(totals)), RESAMPLES)
+    sums = drawn @ totals
+    sums = sums[sums[:, 1] > 0]
+    if not len(sums):
+        return HitRate(float("nan"), float("nan"), float("nan"), 0)
+    low, high = np.quantile(sums[:, 0] / sums[:, 1], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return HitRate(_mean(values, counted), float(low), float(high), int(counted.sum()))
 
 
 class _CaptionIndex:

@@ -1,9 +1,17 @@
 """Why an image and a caption have the score they have."""
 
-from polysem.inspection.explain.contributions import Contributions, WinningDimensions, decompose_score
 from polysem.inspection.explain.drawing import draw
 from polysem.inspection.explain.explain import explain
-from polysem.inspection.explain.explanation import CaptionSource, Explanation, LabelProbability, NearestCaption, Word
+from polysem.inspection.explain.explanation import (
+    CaptionSource,
+    Contributions,
+    Explanation,
+    LabelProbability,
+    NearestCaption,
+    WinningDimensions,
+    Word,
+    decompose_score,
+)
 
 __all__ = [
     "CaptionSource",

@@ -20,7 +20,6 @@ from polysem.encoders import Detector
 from polysem.encoders.preprocessing import to_rgb
 from polysem.errors import InputError, kind
 from polysem.inspection.attention import text_attentions, tower_attentions
-from polysem.inspection.explain.contributions import decompose_score, find_winning_dimensions
 from polysem.inspection.explain.drawing import check_theme, draw
 from polysem.inspection.explain.explanation import (
     CaptionSource,
@@ -28,6 +27,8 @@ from polysem.inspection.explain.explanation import (
     LabelProbability,
     NearestCaption,
     align_words,
+    decompose_score,
+    find_winning_dimensions,
 )
 from polysem.inspection.output import PICTURES, check_output_path
 from polysem.inspection.token_boxes import TokenBoxes, locate_regions, locate_tokens

@@ -137,11 +137,9 @@ def _save_picture(layout: Map, path: Path, title: str, colour: str) -> None:
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     axes.set_title(title, loc="left", fontsize=11)
-    axes.set_xticks([])
-    axes.set_yticks([])
+    axes.set(xticks=[], yticks=[])
     axes.set_aspect("equal", adjustable="datalim")
-    for spine in axes.spines.values():
-        spine.set_color("#c8c8c8")
+    axes.spines[:].set_color("#c8c8c8")
     if len(layout.lines):
         segments = list(layout.positions[layout.lines])
         axes.add_collection(LineCollection(segments, colors="#808080", linewidths=0.4, alpha=0.35))

@@ -9,7 +9,7 @@ from inspection import synthetic_galleries as galleries
 from inspection.synthetic_galleries import rank_scores
 from polysem.evaluation.ranking import rank_bidirectional
 from polysem.evaluation.score_matrix import ScoreMatrix
-from polysem.inspection.diagnose.retrieval_errors import (
+from polysem.inspection.diagnose.error_analysis import (
     NameFinder,
     classify_confusion,
     count_confusions,

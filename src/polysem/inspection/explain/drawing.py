@@ -284,7 +284,7 @@ def _make_scale(theme: Theme, most: float, signed: bool = False) -> Any:
     return ScalarMappable(Normalize(0, most), theme.scale)
 
 
-def _add_title(figure: Any, explanation: Explanation, theme: Theme, width: float, heights: list[float]) -> list[Any]:
+def _add_title(figure: Any, explanation: Explanation, theme: Theme, width: float, heights: list[float]) -> Any:
     """The caption, and under it the score; the parts of the figure below, of these heights in inches."""
     caption = _wrap(explanation.caption, 95, 2)
     score = f"{explanation.similarity} score {explanation.score:.4f} · {explanation.model}"

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from polysem.encoders import Tokens
+from polysem.encoders.base import eval_mode
 from polysem.errors import InputError
 from polysem.features import LocalFeatures
 from polysem.models import Model, Tower
@@ -101,12 +102,8 @@ def _attentions(tower: Tower, items: Items[Any], batch_size: int, progress: Prog
 @torch.no_grad()
 def tower_attentions(tower: Tower, batch: Inputs) -> list[Attention]:
     """The `Attention` of every item of a batch of a tower's inputs."""
-    training = tower.training
-    tower.eval()
-    try:
+    with eval_mode(tower):
         return _batch_attentions(tower, batch.to(next(tower.parameters()).device))
-    finally:
-        tower.train(training)
 
 
 def _batch_attentions(tower: Tower, batch: Inputs) -> list[Attention]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from polysem.data.store import FeatureManifest
 from polysem.encoders import Detector, Encoder, ImageEncoder
-from polysem.encoders.base import registry
+from polysem.encoders.base import eval_mode, registry
 from polysem.encoders.preprocessing import Preprocessing, grid_boxes
 from polysem.errors import InputError, UnknownNameError, kind
 
@@ -84,13 +84,9 @@ def locate_tokens(encoder: Encoder, image: Image.Image | tuple[int, int], tokens
     if isinstance(encoder, Detector):
         if not isinstance(image, Image.Image):
             raise InputError(f"A detector's regions lie elsewhere in each image: give the image, not its size {size}.")
-        training, device = encoder.training, next(encoder.parameters()).device
-        encoder.eval()
-        try:
-            with torch.no_grad():
-                detected = encoder.detect(encoder.preprocess(image)[None].to(device)).boxes[0].float().cpu()
-        finally:
-            encoder.train(training)
+        pixels = encoder.preprocess(image)[None].to(next(encoder.parameters()).device)
+        with torch.no_grad(), eval_mode(encoder):
+            detected = encoder.detect(pixels).boxes[0].float().cpu()
         boxes = encoder.preprocessing.on_picture(detected, *size)
         return TokenBoxes(boxes * boxes.new_tensor([*size, *size]), "boxes", size)
     if isinstance(encoder, ImageEncoder):

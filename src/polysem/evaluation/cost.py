@@ -50,6 +50,9 @@ class Timing:
     wall: float
     cpu: float
 
+    def __add__(self, other: Timing) -> Timing:
+        return Timing(self.wall + other.wall, self.cpu + other.cpu)
+
 
 @dataclass(frozen=True)
 class SetBytes:
@@ -229,15 +232,16 @@ def _summarise(
     rate = rates.get(name)
     image_bytes, text_bytes = (SetBytes(4 * size * subject.dim, 2 * size * subject.dim) for size in subject.set_sizes)
     parameters, theirs = _parameters(subject.model), _parameters(single.model)
-    search, single_search = ([times[of, way] for way in WAYS] for of in (name, reference))
+    image_to_text, text_to_image = (times[name, way] for way in WAYS)
+    search, single_search = image_to_text + text_to_image, times[reference, WAYS[0]] + times[reference, WAYS[1]]
     return Cost(
         name=name,
         similarity=subject.similarity.config["name"],
         set_sizes=subject.set_sizes,
         dim=subject.dim,
         flops=flops,
-        image_to_text=search[0],
-        text_to_image=search[1],
+        image_to_text=image_to_text,
+        text_to_image=text_to_image,
         image_bytes=image_bytes,
         text_bytes=text_bytes,
         parameters=parameters,
@@ -245,8 +249,8 @@ def _summarise(
         oips=None if rate is None else rate / min(rates.values()),
         relative=RelativeCost(
             flops=flops / single_flops,
-            wall=sum(t.wall for t in search) / sum(t.wall for t in single_search),
-            cpu=sum(t.cpu for t in search) / sum(t.cpu for t in single_search),
+            wall=search.wall / single_search.wall,
+            cpu=search.cpu / single_search.cpu,
             bytes=image_bytes.float32 / (4 * single.dim),
             parameters=None if parameters is None or theirs is None else parameters.total / theirs.total,
         ),

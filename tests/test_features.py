@@ -22,7 +22,7 @@ def test_a_list_of_items_is_padded_with_zeros():
 
 def test_zero_padding_replaces_what_stood_there_and_keeps_the_rest():
     features = batch()
-    clean = features.zero_padded()
+    clean = features.zero_padding()
     assert clean.values[~features.mask].abs().sum() == 0
     assert torch.equal(clean.values[features.mask], features.values[features.mask])
 
@@ -83,7 +83,7 @@ def test_check_does_not_mind_what_padding_holds(bad):
     features = batch()
     filled = LocalFeatures(features.values.masked_fill(~features.mask[..., None], bad), features.mask)
     filled.check()
-    assert filled.zero_padded().values.isfinite().all()
+    assert filled.zero_padding().values.isfinite().all()
 
 
 def test_large_half_precision_features_are_finite_though_their_sum_is_not():
@@ -102,7 +102,13 @@ def test_check_refuses_another_width_and_an_empty_batch():
 def test_a_summary_stays_with_its_features_and_has_one_row_per_item():
     features = batch()
     summary = torch.randn(4, 7)
-    kept = LocalFeatures(features.values, features.mask, summary).zero_padded()
+    kept = LocalFeatures(features.values, features.mask, summary).zero_padding()
     assert kept.summary is summary
     with pytest.raises(InputError, match=r"\(4, dim\).*\(3, 7\)"):
         LocalFeatures(features.values, features.mask, summary[:3])
+
+
+def test_the_former_name_of_zero_padding_works_and_says_so():
+    features = LocalFeatures.from_lengths(torch.ones(1, 2, 3), [1])
+    with pytest.warns(DeprecationWarning, match="zero_padded is now zero_padding"):
+        assert torch.equal(features.zero_padded().values, features.zero_padding().values)

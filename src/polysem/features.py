@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from polysem._deprecated import renamed_attribute
 from polysem.errors import InputError, NonFiniteError, kind
 from polysem.masked_ops import is_tracing
 
@@ -88,11 +89,13 @@ class LocalFeatures:
         summary = None if self.summary is None else self.summary.to(device)
         return LocalFeatures(self.values.to(device), self.mask.to(device), summary)
 
-    def zero_padded(self) -> LocalFeatures:
+    def zero_padding(self) -> LocalFeatures:
         """The same features with zeros in place of whatever the padding held (NaN included)."""
         if not is_tracing() and bool(self.mask.all()):
             return self
         return LocalFeatures(self.values.masked_fill(~self.mask[..., None], 0.0), self.mask, self.summary)
+
+    zero_padded = renamed_attribute("zero_padded", "zero_padding")
 
     def check(self, dim: int | None = None) -> None:
         """Raise unless every item has a real token, every real value is finite and the width is `dim`."""

@@ -62,7 +62,7 @@ def test_dive(name, variant):
 def test_gradients_are_right(form):
     encoder = shaken(encoders.build("region", input_dim=5, dim=4, form=form)).double()
     features = batch(5, lengths=(3, 1), dtype=torch.float64)
-    values = features.zero_padded().values.requires_grad_()
+    values = features.zero_padding().values.requires_grad_()
     assert torch.autograd.gradcheck(lambda x: encoder(LocalFeatures(x, features.mask)).values, (values,))
 
 

@@ -141,7 +141,7 @@ def test_gradients_are_right(setting):
     def pool(values):
         return part(LocalFeatures(values, features.mask))
 
-    values = features.zero_padded().values.requires_grad_()
+    values = features.zero_padding().values.requires_grad_()
     assert torch.autograd.gradcheck(pool, (values,), eps=1e-6, atol=1e-5)
 
 
@@ -164,7 +164,7 @@ def test_it_learns(setting):
     """Training on one batch with the part's own weights and the inputs lowers a loss."""
     part, features = build(setting).train(), batch(DIM)
     target = torch.randn(4, DIM, generator=torch.Generator().manual_seed(2))
-    values = features.zero_padded().values.requires_grad_()
+    values = features.zero_padding().values.requires_grad_()
     optimiser = torch.optim.Adam([values, *part.parameters()], lr=0.05)
     losses = []
     for _ in range(30):
@@ -201,7 +201,7 @@ def test_weights_times_values_are_the_pooled_vector(setting, lengths):
         return
     assert weights.shape == features.values.shape
     assert not weights[~features.mask].any()
-    torch.testing.assert_close((weights * features.zero_padded().values).sum(1), part(features), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close((weights * features.zero_padding().values).sum(1), part(features), atol=1e-5, rtol=1e-5)
     shares = pooling.base.coefficient_shares(weights)
     torch.testing.assert_close(shares.sum(1), torch.ones(len(features)))
 

@@ -209,7 +209,7 @@ def test_gcn_starts_without_any_message():
     features = batch(DIM)
     plain = pooling.build("seq2seq", dim=DIM)
     plain.gru.load_state_dict(part.gru.state_dict())
-    normed = LocalFeatures(torch.nn.functional.normalize(features.zero_padded().values, dim=-1), features.mask)
+    normed = LocalFeatures(torch.nn.functional.normalize(features.zero_padding().values, dim=-1), features.mask)
     torch.testing.assert_close(part(features), plain(normed))
 
 

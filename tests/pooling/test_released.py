@@ -15,7 +15,7 @@ def test_adpool_official(name):
     part = pooling.build("adpool", dim=features.dim, variant="official").load_official(case.weight)
     pooled = part(features)
     assert_close(pooled, case.output["pooled"], atol=1e-5)
-    clean = features.zero_padded()
+    clean = features.zero_padding()
     levels = part.levels(clean.values, clean.mask)
     assert_close(part.level_weights(levels), case.output["fusion_weights"], atol=1e-5)
     (pooled * case.input["coef"]).sum().backward()

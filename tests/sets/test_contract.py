@@ -175,7 +175,7 @@ def test_gradients_are_right(setting):
         found = part(LocalFeatures(values, features.mask), joined)
         return found.vectors, found.residual
 
-    values = features.zero_padded().values.requires_grad_()
+    values = features.zero_padding().values.requires_grad_()
     assert torch.autograd.gradcheck(predict, (values, global_feature.requires_grad_()), eps=1e-6, atol=1e-5)
 
 

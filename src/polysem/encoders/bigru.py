@@ -103,7 +103,7 @@ class BiGRU(TextEncoder):
             states, last = torch.stack(both.chunk(2, dim=-1)).mean(0), ends.mean(0)
         local = self.dropout(states) if self.local == "states" else words
         features = LocalFeatures(local, tokens.mask, self.dropout(last))
-        return features if self.variant == "official" else features.zero_padded()
+        return features if self.variant == "official" else features.zero_padding()
 
     @property
     def mask_id(self) -> int:

@@ -233,5 +233,5 @@ class VideoFrames(PixelEncoder):
 
 def _mean(features: LocalFeatures) -> Tensor:
     """(B, N, D) -> (B, D): the mean of each item's real tokens."""
-    real = features.zero_padded()
+    real = features.zero_padding()
     return real.values.sum(1) / real.lengths[:, None].clamp_min(1).to(real.values.dtype)

@@ -75,11 +75,11 @@ class Region(Encoder):
 
     def forward(self, features: LocalFeatures) -> LocalFeatures:
         features.check(self.input_dim)
-        clean = features.zero_padded()
+        clean = features.zero_padding()
         if self.variant == "official" or masked_ops.is_tracing() or bool(clean.mask.all()):
             values = self.encode(clean.values.flatten(0, 1)).view(*clean.mask.shape, -1)
             projected = LocalFeatures(values, clean.mask, clean.summary)
-            return projected if self.variant == "official" else projected.zero_padded()
+            return projected if self.variant == "official" else projected.zero_padding()
         # By number, not by mask: the gradient of a masked copy is ten times as slow.
         real = clean.mask.flatten().nonzero()[:, 0]
         rows = self.encode(clean.values.flatten(0, 1).index_select(0, real))
@@ -126,4 +126,4 @@ class Frames(Encoder):
         if self.projection is not None:
             return self.projection(features)
         features.check(self.input_dim)
-        return features.zero_padded()
+        return features.zero_padding()

@@ -171,7 +171,7 @@ class Transformer(TextEncoder):
                 )
         states: Tensor = self.backbone(input_ids=ids, attention_mask=tokens.mask.long()).last_hidden_state
         values = states if self.projection is None else self.projection(states)
-        return LocalFeatures(values, tokens.mask).zero_padded()
+        return LocalFeatures(values, tokens.mask).zero_padding()
 
     def resolved_knobs(self) -> Mapping[str, Any]:
         return {"pretrained": False, "backbone_config": self.backbone_config, "max_length": self.max_length}

@@ -38,7 +38,7 @@ class Pooling(Part):
 
     def prepare(self, features: LocalFeatures) -> tuple[Tensor, Tensor]:
         """What `pool` sees. Released codes that let padding in override it for their official variant."""
-        clean = features.zero_padded()
+        clean = features.zero_padding()
         return clean.values, clean.mask
 
     @abstractmethod

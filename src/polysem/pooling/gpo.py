@@ -291,7 +291,7 @@ class GPO(Pooling):
     def coefficients(self, features: LocalFeatures) -> Tensor:
         """theta: (B, N) weights of the sorted values, 0 past an item's length; (B, N, D) if `per_dimension`."""
         features.check(self.dim)
-        clean = features.zero_padded()
+        clean = features.zero_padding()
         theta = self._theta(masked_ops.sort_descending(clean.values, clean.mask), clean.mask)
         return theta.squeeze(-1) if theta.shape[-1] == 1 else theta
 

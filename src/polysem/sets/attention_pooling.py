@@ -14,7 +14,7 @@ from polysem.sets.base import SetPrediction, SetPredictor, registry
 
 def _attend(features: LocalFeatures, w_1: nn.Module, w_2: nn.Module) -> tuple[Tensor, Tensor]:
     """Attention (B, K, N) = softmax over tokens of w_2 tanh(w_1 x), and the weighted means (B, K, D) of the tokens."""
-    clean = features.zero_padded()
+    clean = features.zero_padding()
     logits = w_2(torch.tanh(w_1(clean.values))).transpose(1, 2)
     attention = masked_ops.softmax(logits, clean.mask[:, None], dim=-1)
     return attention, attention @ clean.values

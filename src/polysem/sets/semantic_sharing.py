@@ -277,7 +277,7 @@ class SemanticSharing(SetPredictor):
         """The state of each token (B, N, D), and of the cls token (B, D) where `read` is "cls"."""
         x, real = features.values, features.mask
         if self.variant == "paper":
-            x = features.zero_padded().values
+            x = features.zero_padding().values
         if self.cls is not None:
             x = torch.cat([self.cls.expand(x.shape[0], 1, -1), x], 1)
             real = torch.cat([torch.ones_like(real[:, :1]), real], 1)

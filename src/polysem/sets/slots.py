@@ -305,7 +305,7 @@ class Slots(SetPredictor):
 
     def predict(self, features: LocalFeatures, global_feature: Tensor | None) -> SetPrediction:
         if not self.block.how.padding_competes:
-            features = features.zero_padded()
+            features = features.zero_padding()
         residual, steps = self.block(features.values, features.mask)
         joined = residual
         if self.global_norm is not None:

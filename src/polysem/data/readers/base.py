@@ -143,32 +143,26 @@ def clean_named_captions(
             problems.error("caption type", where, f"caption {number} is {type(caption).__name__}, expected text.")
             continue
         caption = " ".join(caption.split())
-        if caption.startswith(("b'", 'b"')):
-            if repair_bytes:
-                caption = _decode_bytes(caption, where, problems)
-            else:
-                problems.error(
-                    "bytes caption",
-                    where,
-                    f"caption {number} begins with b' ({caption[:40]!r}): Python printed bytes instead of text. "
-                    "Every such caption starts with the same odd word, which costs about half the recall. "
-                    "Write the file again as text, or read it with repair_bytes=True.",
-                )
+        is_bytes = caption.startswith(("b'", 'b"'))
+        if is_bytes and repair_bytes:
+            try:
+                caption = " ".join(ast.literal_eval(caption).decode("utf-8").split())
+            except (ValueError, SyntaxError, AttributeError):
+                problems.error("bytes caption", where, f"cannot be repaired: {caption[:40]!r}.")
+        elif is_bytes:
+            problems.error(
+                "bytes caption",
+                where,
+                f"caption {number} begins with b' ({caption[:40]!r}): Python printed bytes instead of text. "
+                "Every such caption starts with the same odd word, which costs about half the recall. "
+                "Write the file again as text, or read it with repair_bytes=True.",
+            )
         if caption:
             kept[number] = caption
         else:
             problems.skip("empty caption", where, f"caption {number} is empty.")
     named = len(ids) == len(captions) and None not in ids
     return tuple(kept.values()), tuple(str(ids[number]) for number in kept if named)
-
-
-def _decode_bytes(caption: str, where: str, problems: Problems) -> str:
-    try:
-        value = ast.literal_eval(caption)
-        return " ".join((value.decode("utf-8") if isinstance(value, bytes) else caption).split())
-    except (ValueError, SyntaxError):
-        problems.error("bytes caption", where, f"cannot be repaired: {caption[:40]!r}.")
-        return caption
 
 
 def parse_labels(value: object, where: object, problems: Problems) -> tuple[str, ...]:

@@ -10,19 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from polysem.data.collection import Box, Collection, DataError, Item, Media, Problems
-from polysem.data.readers.base import (
-    DataLocation,
-    clean_named_captions,
-    complete_entries,
-    normalise_split,
-    read_json,
-    register_reader,
-)
+from polysem.data.readers import base
 
-_CATEGORY = {"id": int, "name": str}
+_IMAGE, _CATEGORY = {"id": int, "file_name": str}, {"id": int, "name": str}
 
 
-def _recognise(data: DataLocation) -> dict[str, Any] | None:
+def _recognise(data: base.DataLocation) -> dict[str, Any] | None:
     if isinstance(data.json, dict) and "annotations" in data.json:
         return {"files": [data.path]}
     for folder in (data.path, data.path / "annotations"):
@@ -32,7 +25,7 @@ def _recognise(data: DataLocation) -> dict[str, Any] | None:
     return None
 
 
-@register_reader(_recognise, priority=30)
+@base.register_reader(_recognise, priority=30)
 def read_coco(
     files: Sequence[Path],
     images: Path | None = None,
@@ -51,21 +44,21 @@ def read_coco(
     labels: dict[int, list[str]] = defaultdict(list)
     boxes: dict[int, list[Box]] = defaultdict(list)
     for path in files:
-        content, expected = read_json(path), 'expected {"images": […], "annotations": […]}'
+        content, expected = base.read_json(path), 'expected {"images": […], "annotations": […]}'
         if not isinstance(content, dict) or not {"images", "annotations"} <= content.keys():
             raise DataError(f"{path}: not a COCO file: {expected}.")
         for part in ("images", "annotations", "categories"):
             if not isinstance(content.get(part, []), list):
                 raise DataError(f"{path}: not a COCO file: its {part!r} is {content[part]!r:.40}; {expected}.")
         match = re.search(r"(train|val|test|minival|restval)", path.stem)  # captions_train2017.json
-        split = normalise_split(match[1]) if match else None
-        for entry in complete_entries(content["images"], "image", {"id": int, "file_name": str}, path.name, problems):
+        split = base.normalise_split(match[1]) if match else None
+        for entry in base.complete_entries(content["images"], "image", _IMAGE, path.name, problems):
             known = pictures.setdefault(entry["id"], (entry["file_name"], split))
             if known[1] != split:
                 problems.error("two splits", entry["file_name"], f"is in {known[1]!r} and in {split!r}.")
-        entries = complete_entries(content.get("categories", []), "category", _CATEGORY, path.name, problems)
+        entries = base.complete_entries(content.get("categories", []), "category", _CATEGORY, path.name, problems)
         categories = {entry["id"]: entry for entry in entries}
-        entries = complete_entries(content["annotations"], "annotation", {"image_id": int}, path.name, problems)
+        entries = base.complete_entries(content["annotations"], "annotation", {"image_id": int}, path.name, problems)
         for annotation in entries:
             image = annotation["image_id"]
             if "caption" in annotation:
@@ -99,7 +92,7 @@ def read_coco(
             problems.skip("missing picture", name, f"is in none of {', '.join(str(f) for f in folders)}.")
             continue
         raw, given = [text for text, _ in captions[image]], [number for _, number in captions[image]]
-        texts, ids = clean_named_captions(raw, given, name, problems, repair_bytes)
+        texts, ids = base.clean_named_captions(raw, given, name, problems, repair_bytes)
         shown = tuple(dict.fromkeys(labels[image]))
         items.append(Item(name, Media(folder, name), texts, shown, split, tuple(boxes[image]), ids))
     if not items:

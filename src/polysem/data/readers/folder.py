@@ -13,16 +13,7 @@ from typing import Any
 
 from polysem.data.collection import Collection, DataError, Item, Media, Problems
 from polysem.data.images import is_image
-from polysem.data.readers.base import (
-    DataLocation,
-    clean_captions,
-    normalise_split,
-    parse_labels,
-    read_text,
-    register_reader,
-    split_labels,
-    walk_files,
-)
+from polysem.data.readers import base
 
 _TABLES = ("captions.csv", "captions.jsonl")
 _KNOWN_COLUMNS = ("image", "caption", "labels", "split")
@@ -30,13 +21,13 @@ _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
 _DIGITS = len(str(-(2**63)))
 
 
-def _recognise(data: DataLocation) -> dict[str, Any] | None:
+def _recognise(data: base.DataLocation) -> dict[str, Any] | None:
     if data.is_folder:
         return {"folder": data.path}
     return {"folder": data.path.parent, "table": data.path} if data.path.suffix in (".csv", ".jsonl") else None
 
 
-@register_reader(_recognise, priority=100)
+@base.register_reader(_recognise, priority=100)
 def read_folder(
     folder: Path,
     table: Path | None = None,
@@ -55,7 +46,7 @@ def read_folder(
     """
     problems = problems or Problems()
     table = table or next((folder / name for name in _TABLES if (folder / name).is_file()), None)
-    pictures = list(walk_files(folder, is_image))
+    pictures = list(base.walk_files(folder, is_image))
     if not pictures:
         raise DataError(f"{folder}: no pictures here (.gif, .jpg, .png, .webp …).")
     rows = _read_table(table, set(pictures), problems)
@@ -63,13 +54,13 @@ def read_folder(
     for name in pictures:
         row = rows[name]
         texts = row["captions"] or _read_text_file(folder, name, problems)
-        captions = clean_captions(texts, name, problems, repair_bytes)
+        captions = base.clean_captions(texts, name, problems, repair_bytes)
         # train/dog/1.png: the split and the labels.
         split, labels = None, Path(name).parent.parts if folder_labels else ()
-        if labels and normalise_split(labels[0]) in ("train", "val", "test"):
-            split, labels = normalise_split(labels[0]), labels[1:]
+        if labels and base.normalise_split(labels[0]) in ("train", "val", "test"):
+            split, labels = base.normalise_split(labels[0]), labels[1:]
         labels = tuple(dict.fromkeys([*row["labels"], *labels]))
-        split = normalise_split(row["split"]) or split
+        split = base.normalise_split(row["split"]) or split
         items.append(Item(name, Media(folder, name), captions, labels, split, metadata=row["metadata"]))
     return Collection(folder.name, "image", items, problems.skipped)
 
@@ -118,7 +109,7 @@ def _read_table(path: Path | None, known: set[str], problems: Problems) -> dict[
 
 
 def _iterate_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    text = read_text(path)
+    text = base.read_text(path)
     if not text.strip():
         raise DataError(f"{path}: the table is empty.")
     if path.suffix == ".jsonl":
@@ -153,7 +144,7 @@ def _parse_csv_value(text: Any) -> Any:
 def _parse_row_labels(value: object, where: str, problems: Problems) -> tuple[str, ...]:
     """A JSON list, also one written as text, or names separated by semicolons, bars or commas."""
     if isinstance(value, str) and not value.lstrip().startswith("["):
-        return split_labels(value)
+        return base.split_labels(value)
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -161,4 +152,4 @@ def _parse_row_labels(value: object, where: str, problems: Problems) -> tuple[st
             message = f'labels begin with [ but are not a JSON list: {value!r:.40}. Write ["a", "b"] or a; b.'
             problems.error("malformed labels", where, message)
             return ()
-    return parse_labels([value] if isinstance(value, int) else value, where, problems)
+    return base.parse_labels([value] if isinstance(value, int) else value, where, problems)

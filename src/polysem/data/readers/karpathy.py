@@ -7,17 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from polysem.data.collection import Box, Collection, DataError, Item, Media, Problems
-from polysem.data.readers.base import (
-    DataLocation,
-    clean_named_captions,
-    normalise_split,
-    parse_labels,
-    read_json,
-    register_reader,
-)
+from polysem.data.readers import base
 
 
-def _recognise(data: DataLocation) -> dict[str, Any] | None:
+def _recognise(data: base.DataLocation) -> dict[str, Any] | None:
     if not data.is_folder:
         content = data.json
         is_karpathy = isinstance(content, dict) and isinstance(content.get("images"), list)
@@ -29,7 +22,7 @@ def _recognise(data: DataLocation) -> dict[str, Any] | None:
     return {"path": files[0]} if files else None
 
 
-@register_reader(_recognise, priority=10)
+@base.register_reader(_recognise, priority=10)
 def read_karpathy(
     path: Path,
     images: Path | None = None,
@@ -45,7 +38,7 @@ def read_karpathy(
         restval_in_train: COCO's "restval" images join the training split, as most papers have it.
     """
     problems = problems or Problems()
-    content = read_json(path)
+    content = base.read_json(path)
     if not isinstance(content, dict) or not isinstance(content.get("images"), list):
         raise DataError(f'{path}: not a Karpathy file: expected {{"images": [{{"filename", "sentences", …}}]}}.')
     folder = images or next(f for f in (path.parent / "images", path.parent) if f.is_dir())
@@ -79,7 +72,7 @@ def _read_item(entry: dict[str, Any], folder: Path, repair_bytes: bool, problems
     sentences = entry.get("sentences", [])
     raw = [s.get("raw", " ".join(s.get("tokens", []))) if isinstance(s, dict) else s for s in sentences]
     ids = [s.get("sentid") if isinstance(s, dict) else None for s in sentences]
-    captions, caption_ids = clean_named_captions(raw, ids, name, problems, repair_bytes)
+    captions, caption_ids = base.clean_named_captions(raw, ids, name, problems, repair_bytes)
     file = next((p for p in (name, f"{entry.get('filepath', '')}/{name}") if (folder / p).is_file()), None)
     if file is None:
         problems.skip("missing picture", name, f"is not in {folder}.")
@@ -89,5 +82,5 @@ def _read_item(entry: dict[str, Any], folder: Path, repair_bytes: bool, problems
         if "box" in thing:
             x0, y0, x1, y1 = map(float, thing["box"])
             boxes.append(Box(str(thing["name"]), x0, y0, x1, y1, thing.get("group")))
-    labels, split = parse_labels(entry.get("labels"), name, problems), normalise_split(entry.get("split"))
+    labels, split = base.parse_labels(entry.get("labels"), name, problems), base.normalise_split(entry.get("split"))
     return Item(name, Media(folder, file), captions, labels, split, tuple(boxes), caption_ids)

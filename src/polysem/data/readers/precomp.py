@@ -9,22 +9,15 @@ from typing import Any
 import numpy as np
 
 from polysem.data.collection import Collection, DataError, Item, Media, Problems, open_features
-from polysem.data.readers.base import (
-    DataLocation,
-    clean_captions,
-    normalise_split,
-    read_text,
-    register_reader,
-    split_labels,
-)
+from polysem.data.readers import base
 
 
-def _recognise(data: DataLocation) -> dict[str, Any] | None:
+def _recognise(data: base.DataLocation) -> dict[str, Any] | None:
     folders = (data.path, data.path / "precomp")
     return next(({"folder": folder} for folder in folders if any(folder.glob("*_ims.npy"))), None)
 
 
-@register_reader(_recognise, priority=20)
+@base.register_reader(_recognise, priority=20)
 def read_precomp(
     folder: Path,
     splits: Sequence[str] | None = None,
@@ -76,17 +69,19 @@ def _read_split(
     array = open_features(folder / name)
     if array.ndim != 3:
         raise DataError(f"{folder / name}: expected (images, regions, dim), got shape {array.shape}.")
-    lines = read_text(folder / f"{split}_caps.txt").splitlines()
+    lines = base.read_text(folder / f"{split}_caps.txt").splitlines()
     rows, captions = len(array), len(lines)
     if rows == 0 or captions % rows:
         message = f"{captions} captions do not divide among {rows} images. One of the two files is cut or foreign."
         problems.error("uneven counts", folder / name, message)
         captions = captions // max(1, rows) * rows
     per_row = captions // max(1, rows)
-    repeats = _count_repeats(array) if per_row == 1 else 1
+    # The file may hold every image five times in a row. A thin slice of each image tells them apart.
+    thin = np.asarray(array[:, 0, :16]).reshape(rows // 5, 5, -1) if per_row == 1 and rows % 5 == 0 else None
+    repeats = 5 if thin is not None and bool((thin == thin[:, :1]).all()) else 1
     step = per_row * repeats
     names = folder / f"{split}_ids.txt"
-    ids = read_text(names).splitlines() if names.is_file() else None
+    ids = base.read_text(names).splitlines() if names.is_file() else None
     if ids is not None and len(ids) not in (rows, captions, rows // repeats):
         counts = f"{len(ids)} ids for {rows} rows of images and {captions} captions"
         problems.error("uneven counts", names, f"{counts}; expected as many as one of them.")
@@ -96,18 +91,10 @@ def _read_split(
     for image in range(rows // repeats if step else 0):
         name_of_image = ids[image * len(ids) // (rows // repeats)].strip() if ids else f"{split}-{image}"
         own = lines[image * step : (image + 1) * step]
-        texts = clean_captions(own, f"{split} image {image}", problems, repair_bytes)
+        texts = base.clean_captions(own, f"{split} image {image}", problems, repair_bytes)
         media, own_labels = Media(folder, name, image * repeats), labels[image] if labels else ()
-        items.append(Item(name_of_image, media, texts, own_labels, normalise_split(split)))
+        items.append(Item(name_of_image, media, texts, own_labels, base.normalise_split(split)))
     return items
-
-
-def _count_repeats(array: np.ndarray) -> int:
-    """5 if the file holds every image five times in a row, else 1. A thin slice of each image tells them apart."""
-    if len(array) % 5 or len(array) == 0:
-        return 1
-    thin = np.asarray(array[:, 0, :16]).reshape(len(array) // 5, 5, -1)
-    return 5 if bool((thin == thin[:, :1]).all()) else 1
 
 
 def _read_labels(folder: Path, split: str, images: int, columns: dict[str, int]) -> list[tuple[str, ...]]:
@@ -126,13 +113,13 @@ def _read_labels(folder: Path, split: str, images: int, columns: dict[str, int])
         return _name_labels(array, matrix, images, columns)
     if not lines.is_file():
         return []
-    rows = read_text(lines).splitlines()
+    rows = base.read_text(lines).splitlines()
     if len(rows) != images:
         raise DataError(f"{lines}: {len(rows)} lines for {images} images; expected one for each.")
     flags = _parse_matrix(rows, lines)
     if flags is not None:
         return _name_labels(flags, lines, images, columns)
-    return [split_labels(row) for row in rows]
+    return [base.split_labels(row) for row in rows]
 
 
 def _parse_matrix(rows: list[str], path: Path) -> np.ndarray | None:
@@ -175,7 +162,7 @@ def _name_labels(flags: np.ndarray, path: Path, images: int, columns: dict[str, 
         )
     columns[path.name] = flags.shape[1]
     names = path.with_name("label_names.txt")
-    known = read_text(names).split("\n") if names.is_file() else []
+    known = base.read_text(names).split("\n") if names.is_file() else []
     called = [name.strip() for name in known if name.strip()] or [str(number) for number in range(flags.shape[1])]
     if len(called) != flags.shape[1] or len(set(called)) != len(called):
         raise DataError(f"{names}: {len(set(called))} different names for the {flags.shape[1]} columns of {path.name}.")

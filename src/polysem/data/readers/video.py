@@ -10,22 +10,14 @@ from typing import Any
 
 from polysem.data.collection import Collection, DataError, Item, Media, Problems
 from polysem.data.images import is_image
-from polysem.data.readers.base import (
-    DataLocation,
-    clean_captions,
-    complete_entries,
-    normalise_split,
-    read_json,
-    register_reader,
-    walk_files,
-)
+from polysem.data.readers import base
 from polysem.data.video import EXTENSIONS, VideoMetadata, is_video
 
 _SENTENCE = {"video_id": object, "caption": object}
 _EXPECTED_SPLITS = 'Expected {"train": ["video", …], "test": […]} or {"video": "train", …}, named as in the captions.'
 
 
-def _recognise_captions(data: DataLocation) -> dict[str, Any] | None:
+def _recognise_captions(data: base.DataLocation) -> dict[str, Any] | None:
     """Any JSON that no other reader claims, or a folder with captions.json and something to describe."""
     if not data.is_folder:
         return None if data.json is None else {"captions": data.path}
@@ -34,7 +26,7 @@ def _recognise_captions(data: DataLocation) -> dict[str, Any] | None:
     return {"captions": captions} if captions.is_file() and (named or _holds(data.path, is_video)) else None
 
 
-@register_reader(_recognise_captions, priority=60)
+@base.register_reader(_recognise_captions, priority=60)
 def read_video(
     captions: Path,
     features: Path | None = None,
@@ -57,7 +49,7 @@ def read_video(
     problems = problems or Problems()
     folder, files = _find_content(captions, features, videos)
     what = "features" if files is None else "videos"
-    texts, split_of = _parse_captions(read_json(captions), captions, problems)
+    texts, split_of = _parse_captions(base.read_json(captions), captions, problems)
     file = splits or captions.parent / "splits.json"
     if splits is not None or file.is_file():
         _assign_splits(file, texts, split_of, problems)
@@ -67,27 +59,27 @@ def read_video(
         if name is None or not (folder / name).is_file():
             problems.skip(f"missing {what}", video, f"has no {name or 'file of this name'} in {folder}.")
             continue
-        cleaned = tuple(dict.fromkeys(clean_captions(raw, video, problems, repair_bytes)))
-        items.append(_make_item(video, Media(folder, name), cleaned, normalise_split(split_of.get(video))))
+        cleaned = tuple(dict.fromkeys(base.clean_captions(raw, video, problems, repair_bytes)))
+        items.append(_make_item(video, Media(folder, name), cleaned, base.normalise_split(split_of.get(video))))
     if not items:
         raise DataError(f"{captions}: none of its {len(texts)} videos has {what} in {folder}.")
     return Collection(captions.parent.name, "video", items, problems.skipped)
 
 
 def _holds(folder: Path, accept: Callable[[Path], bool]) -> bool:
-    return next(walk_files(folder, accept), None) is not None
+    return next(base.walk_files(folder, accept), None) is not None
 
 
-def _recognise_videos(data: DataLocation) -> dict[str, Any] | None:
+def _recognise_videos(data: base.DataLocation) -> dict[str, Any] | None:
     videos_alone = data.is_folder and _holds(data.path, is_video) and not _holds(data.path, is_image)
     return {"folder": data.path} if videos_alone else None
 
 
-@register_reader(_recognise_videos, priority=70)
+@base.register_reader(_recognise_videos, priority=70)
 def read_video_folder(folder: Path, problems: Problems | None = None) -> Collection:
     """Read every video below a folder, without captions; an item's id is its path from there."""
     problems = problems or Problems()
-    items = [_make_item(name, Media(folder, name)) for name in walk_files(folder, is_video)]
+    items = [_make_item(name, Media(folder, name)) for name in base.walk_files(folder, is_video)]
     if not items:
         raise DataError(f"{folder}: no videos here ({', '.join(sorted(EXTENSIONS))}).")
     return Collection(folder.name, "video", items, problems.skipped)
@@ -110,7 +102,7 @@ def _find_content(captions: Path, features: Path | None, videos: Path | None) ->
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder of videos ({', '.join(sorted(EXTENSIONS))}).")
     files: dict[str, str] = {}
-    for name in walk_files(folder, is_video):
+    for name in base.walk_files(folder, is_video):
         # By its whole name, or without the extension: of two that share it, the first.
         files.setdefault(Path(name).with_suffix("").as_posix(), name)
         files[name] = name
@@ -126,13 +118,13 @@ def _parse_captions(content: Any, path: Path, problems: Problems) -> tuple[dict[
     """The captions and the split of each video."""
     texts: dict[str, list[object]] = defaultdict(list)
     if isinstance(content, dict) and isinstance(content.get("sentences"), list):  # MSR-VTT
-        for entry in complete_entries(content["sentences"], "sentence", _SENTENCE, path.name, problems):
+        for entry in base.complete_entries(content["sentences"], "sentence", _SENTENCE, path.name, problems):
             texts[str(entry["video_id"])].append(entry["caption"])
         videos = content.get("videos", [])
         if not isinstance(videos, list):
             expected = '[{"video_id", "split"}, …] or nothing'
             raise DataError(f"{path}: its 'videos' is {videos!r:.40}; expected {expected}.")
-        known = complete_entries(videos, "video", {"video_id": object}, path.name, problems)
+        known = base.complete_entries(videos, "video", {"video_id": object}, path.name, problems)
         return texts, {str(video["video_id"]): str(video["split"]) for video in known if video.get("split")}
     if isinstance(content, list) and all(isinstance(entry, dict) and "videoID" in entry for entry in content):  # VATEX
         for entry in content:
@@ -156,7 +148,7 @@ def _assign_splits(path: Path, texts: Iterable[str], split_of: dict[str, str], p
     ids, by_stem = set(texts), defaultdict(list)
     for video in texts:
         by_stem[_strip_ending(video)].append(video)
-    content = read_json(path)
+    content = base.read_json(path)
     if not isinstance(content, dict):
         raise DataError(f"{path}: got {content!r:.40}. {_EXPECTED_SPLITS}")
     if content and all(isinstance(value, str) for value in content.values()):

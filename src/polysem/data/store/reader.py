@@ -13,13 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polysem.data.collection import Skipped
-from polysem.data.store.layout import (
-    FeatureManifest,
-    StoreError,
-    os_failure,
-    read_manifest,
-    read_records,
-)
+from polysem.data.store import layout
 from polysem.errors import InputError
 
 if TYPE_CHECKING:
@@ -53,7 +47,7 @@ class FeatureStore:
         torch.Size([2, 3, 2])
     """
 
-    def __init__(self, folder: Path, manifest: FeatureManifest) -> None:
+    def __init__(self, folder: Path, manifest: layout.FeatureManifest) -> None:
         self.folder, self.manifest = folder, manifest
         self.dim, self.fingerprint = manifest.dim, manifest.fingerprint
         self._maps: dict[int, NDArray[Any]] = {}
@@ -64,7 +58,7 @@ class FeatureStore:
         widths: set[int] = set()
         # Of each item: the number of its shard, its first value there and its number of tokens.
         columns: list[NDArray[np.int64]] = [np.empty((3, 0), np.int64)]
-        for path, record in read_records(folder):
+        for path, record in layout.read_records(folder):
             skipped.update(record.skipped)
             if not record.ids:
                 continue
@@ -77,7 +71,8 @@ class FeatureStore:
             columns.append(np.stack([shards, record.start + np.cumsum(values) - values, lengths]))
             self.ids += record.ids
         if len(widths) > 1:
-            raise StoreError(f"{folder} mixes global features of widths {sorted(widths)}. Extract into another folder.")
+            mixed = f"{folder} mixes global features of widths {sorted(widths)}"
+            raise layout.StoreError(f"{mixed}. Extract into another folder.")
         self.summary_dim = max(widths, default=0)
         # An item that was skipped once and extracted on a later try is no longer missing.
         self.skipped = tuple(Skipped(key, why) for key, why in skipped.items() if key not in self._positions)
@@ -87,11 +82,11 @@ class FeatureStore:
     @classmethod
     def open(cls, folder: str | Path) -> FeatureStore:
         """Open a store that `polysem features` made. Also while it is being made: then it has what is committed."""
-        store = cls(Path(folder), read_manifest(Path(folder)))
+        store = cls(Path(folder), layout.read_manifest(Path(folder)))
         for path, values in zip(store._files, store._sizes, strict=True):
             size, expected = path.stat().st_size if path.exists() else 0, values * store.manifest.stored.itemsize
             if size < expected:
-                raise StoreError(
+                raise layout.StoreError(
                     f"{path} has {size:,} bytes, its journal speaks of {expected:,}: it was cut or lost after it was "
                     "written. Copy it again from where it was made, or extract into another folder."
                 )
@@ -122,7 +117,7 @@ class FeatureStore:
         if missing:
             reasons = {skip.what: skip.why for skip in self.skipped}
             why = reasons.get(missing[0], "not extracted yet: run `polysem features` again to go on")
-            raise StoreError(
+            raise layout.StoreError(
                 f"{len(missing)} of {len(ids)} items have no features in {self.folder}, e.g. {missing[0]!r} ({why})."
             )
         return np.fromiter((self._positions[key] for key in ids), np.int64, len(ids))
@@ -171,12 +166,12 @@ class FeatureStore:
         damaged: list[str] = []
         files: set[str] = set()
         size = self.manifest.stored.itemsize
-        for path, record in read_records(self.folder):
+        for path, record in layout.read_records(self.folder):
             if record.ids and _crc32(path, record.start * size, record.count_values(self.dim) * size) != record.crc32:
                 damaged += record.ids
                 files.add(path.name)
         if damaged:
-            raise StoreError(
+            raise layout.StoreError(
                 f"{len(damaged)} of {len(self)} items are damaged or lie beside damage, e.g. {damaged[:3]}, in "
                 f"{', '.join(sorted(files))}. Copy these files again, or extract into another folder."
             )
@@ -193,7 +188,7 @@ class FeatureStore:
         targets = [part.view(np.uint8).data for part in (values, summary) if part.size]
         expected = sum(target.nbytes for target in targets)
         if os.preadv(self._descriptors[file], targets, start * values.itemsize) != expected:
-            raise StoreError(f"{self._files[file]} became shorter while it was read. Open the store again.")
+            raise layout.StoreError(f"{self._files[file]} became shorter while it was read. Open the store again.")
 
     def _map(self, file: int) -> NDArray[Any]:
         if file not in self._maps:
@@ -201,7 +196,7 @@ class FeatureStore:
             try:
                 self._maps[file] = np.memmap(path, self.manifest.stored, "r", shape=shape).view(np.ndarray)
             except OSError as error:
-                raise os_failure("read", path, error) from None
+                raise layout.os_failure("read", path, error) from None
         return self._maps[file]
 
     def __del__(self) -> None:

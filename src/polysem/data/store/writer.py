@@ -16,16 +16,7 @@ from numpy.typing import NDArray
 
 from polysem.atomic_write import sync_folder, try_lock, write_all
 from polysem.data.collection import Skipped
-from polysem.data.store.layout import (
-    FeatureManifest,
-    JournalRecord,
-    StoreError,
-    journal_path,
-    os_failure,
-    read_journal,
-    shard_path,
-    write_manifest,
-)
+from polysem.data.store import layout
 from polysem.data.store.reader import FeatureStore
 from polysem.errors import InputError
 
@@ -54,23 +45,23 @@ class StoreWriter:
     """
 
     def __init__(
-        self, folder: str | Path, manifest: FeatureManifest, rank: int = 0, shard_bytes: int = SHARD_BYTES
+        self, folder: str | Path, manifest: layout.FeatureManifest, rank: int = 0, shard_bytes: int = SHARD_BYTES
     ) -> None:
         folder = Path(folder)
         self.folder, self.manifest, self.rank, self.shard_bytes = folder, manifest, rank, shard_bytes
-        self._pending: list[JournalRecord] = []
+        self._pending: list[layout.JournalRecord] = []
         self._journal = self._shard = -1
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise os_failure("create", folder, error) from None
-        write_manifest(folder, manifest)
+            raise layout.os_failure("create", folder, error) from None
+        layout.write_manifest(folder, manifest)
         try:
             self._open_journal()
             self._recover()
         except OSError as error:
             self.close()
-            raise os_failure("open", journal_path(folder, rank), error) from None
+            raise layout.os_failure("open", layout.journal_path(folder, rank), error) from None
         except BaseException:
             self.close()
             raise
@@ -80,10 +71,10 @@ class StoreWriter:
         self._summary: int | None = store.summary_dim if store.ids else None
 
     def _open_journal(self) -> None:
-        path = journal_path(self.folder, self.rank)
+        path = layout.journal_path(self.folder, self.rank)
         self._journal = os.open(path, _FLAGS, 0o666)
         if not try_lock(self._journal):
-            raise StoreError(
+            raise layout.StoreError(
                 f"{path} is being written by another process. Wait for it or stop it, then run this again; to extract "
                 "with several processes start them together with `accelerate launch` or `torchrun`."
             )
@@ -92,7 +83,7 @@ class StoreWriter:
     def _recover(self) -> None:
         """Go back to the last commit: drop a torn line and every value that no line speaks of."""
         self._journal_end, self._number, self._values = 0, 0, 0
-        for record, end in read_journal(journal_path(self.folder, self.rank)):
+        for record, end in layout.read_journal(layout.journal_path(self.folder, self.rank)):
             self._journal_end = end
             if record.ids:
                 self._number, self._values = record.shard, record.start + record.count_values(self.manifest.dim)
@@ -102,14 +93,13 @@ class StoreWriter:
                 path.unlink()
         self._open_shard()
         if os.fstat(self._shard).st_size < self._bytes(self._values):
-            raise StoreError(
-                f"{shard_path(self.folder, self.rank, self._number)} is shorter than its journal says: it was cut "
-                "after it was written. Restore the file, or extract into another folder."
-            )
+            path = layout.shard_path(self.folder, self.rank, self._number)
+            cut = f"{path} is shorter than its journal says: it was cut after it was written"
+            raise layout.StoreError(f"{cut}. Restore the file, or extract into another folder.")
         self._rewind()
 
     def _open_shard(self) -> None:
-        self._shard = os.open(shard_path(self.folder, self.rank, self._number), _FLAGS, 0o666)
+        self._shard = os.open(layout.shard_path(self.folder, self.rank, self._number), _FLAGS, 0o666)
         self._committed = self._values
         sync_folder(self.folder)
 
@@ -130,11 +120,11 @@ class StoreWriter:
         rows = [self._to_stored(entry) for entry in batch]
         for key, count in Counter(entry.id for entry in batch).items():
             if count > 1 or key in self.done:
-                raise StoreError(f"Item {key!r} is in the store already. Ids name items: make them unique.")
+                raise layout.StoreError(f"Item {key!r} is in the store already. Ids name items: make them unique.")
         if self._bytes(self._values) >= self.shard_bytes:
             self._next_shard()
         content = np.concatenate(rows).view(np.uint8).data if rows else memoryview(b"")
-        record = JournalRecord(
+        record = layout.JournalRecord(
             shard=self._number,
             start=self._values,
             ids=[entry.id for entry in batch],
@@ -175,14 +165,14 @@ class StoreWriter:
         try:
             self._open_shard()
         except OSError as error:
-            raise os_failure("create", shard_path(self.folder, self.rank, self._number), error) from None
+            raise layout.os_failure("create", layout.shard_path(self.folder, self.rank, self._number), error) from None
 
     def _abort(self, error: OSError) -> None:
         """Leave the files as the last commit left them, as far as the disk still allows, and say what happened."""
         self.done.difference_update(*(record.ids for record in self._pending))
         with suppress(OSError):
             self._rewind()
-        raise os_failure("write to", self.folder, error) from None
+        raise layout.os_failure("write to", self.folder, error) from None
 
     def _to_stored(self, entry: StoreEntry) -> NDArray[Any]:
         """The entry's values in the form they are stored in, flat."""

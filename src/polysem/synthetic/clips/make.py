@@ -12,16 +12,7 @@ from PIL import Image
 from polysem.data.video import import_pyav
 from polysem.progress import Progress, ignore
 from polysem.synthetic import dataset_folder
-from polysem.synthetic.clips.storyboard import (
-    FPS,
-    MARGIN,
-    ClipMoment,
-    ClipPlan,
-    Pose,
-    plan_clips,
-    write_clip_captions,
-    write_moment_captions,
-)
+from polysem.synthetic.clips import storyboard
 from polysem.synthetic.scenes.art import Art, openmoji_art
 from polysem.synthetic.scenes.catalogue import load_kinds
 from polysem.synthetic.scenes.painting import paint_backdrop
@@ -68,20 +59,20 @@ def make_emoji_clips(out: Path, items: int, seed: int, size: int = 192, progress
     """
 
     def build(videos: Path) -> dict[str, Any]:
-        plans, art = list(plan_clips(load_kinds(), items, seed)), openmoji_art(size)
+        plans, art = list(storyboard.plan_clips(load_kinds(), items, seed)), openmoji_art(size)
         glyphs = [moment.glyph for plan in plans for moment in plan.moments]
 
-        def build_clip(plan: ClipPlan) -> tuple[list[str], list[dict[str, Any]]]:
+        def build_clip(plan: storyboard.ClipPlan) -> tuple[list[str], list[dict[str, Any]]]:
             paint_rng, caption_rng, moment_rng = (
                 item_rng("emoji-clips", seed, plan.index, purpose) for purpose in ("paint", "captions", "moments")
             )
-            write_video(videos / f"{plan.name}.mp4", paint_frames(plan, art, size, paint_rng), size, FPS)
-            texts = write_moment_captions(plan, art.colour, moment_rng)
+            write_video(videos / f"{plan.name}.mp4", paint_frames(plan, art, size, paint_rng), size, storyboard.FPS)
+            texts = storyboard.write_moment_captions(plan, art.colour, moment_rng)
             moments = [
                 {"start": start, "end": end, "caption": text, "object": moment.kind.name, "action": moment.action.name}
                 for moment, text, (start, end) in zip(plan.moments, texts, plan.spans(), strict=True)
             ]
-            return write_clip_captions(plan, art.colour, caption_rng), moments
+            return storyboard.write_clip_captions(plan, art.colour, caption_rng), moments
 
         entries = dataset_folder.build_entries(plans, build_clip, art, glyphs, "making clips", progress)
         splits = ("train", "val", "test")
@@ -97,7 +88,7 @@ def make_emoji_clips(out: Path, items: int, seed: int, size: int = 192, progress
     return dataset_folder.make_dataset(LAYOUT, out, items, seed, size, build, progress, describe)
 
 
-def paint_frames(plan: ClipPlan, art: Art, size: int, rng: Random) -> Iterator[Image.Image]:
+def paint_frames(plan: storyboard.ClipPlan, art: Art, size: int, rng: Random) -> Iterator[Image.Image]:
     """Every frame, in order; one is held at a time."""
     backdrop = paint_backdrop(plan.backdrop.name, size, rng)
     for moment in plan.moments:
@@ -113,12 +104,12 @@ def paint_frames(plan: ClipPlan, art: Art, size: int, rng: Random) -> Iterator[I
             yield frame
 
 
-def _box(moment: ClipMoment, pose: Pose, art: Art, size: int) -> tuple[int, int, int, int]:
+def _box(moment: storyboard.ClipMoment, pose: storyboard.Pose, art: Art, size: int) -> tuple[int, int, int, int]:
     """Left, top, width and height in pixels, wholly inside the picture."""
     share = min(moment.kind.size * _LARGER, _MOST)
     full = art.fit_size(moment.glyph, size * share)
     width, height = art.fit_size(moment.glyph, size * share * pose.scale)
-    edge = round(size * MARGIN)
+    edge = round(size * storyboard.MARGIN)
     left = edge + pose.x * (size - 2 * edge - full[0]) + (full[0] - width) / 2
     top = moment.zone.find_top(size, moment.depth, height) - size * pose.lift
     return round(left), round(min(max(top, edge), size - edge - height)), width, height

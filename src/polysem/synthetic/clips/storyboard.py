@@ -12,18 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from polysem.synthetic.scenes.catalogue import (
-    BACKDROPS,
-    Backdrop,
-    Footing,
-    ObjectKind,
-    Zone,
-    are_confusable,
-    indefinite_phrase,
-    join_phrases,
-    load_table,
-    to_sentence,
-)
+from polysem.synthetic.scenes import catalogue
 from polysem.synthetic.scenes.scene import Split, choose_split, item_rng
 
 Colour = Callable[[str], str | None]
@@ -61,7 +50,7 @@ class Action:
     name: str
     phrases: tuple[str, ...]
     pose: Callable[[float, float], Pose]
-    footings: tuple[Footing, ...] = ()
+    footings: tuple[catalogue.Footing, ...] = ()
 
 
 def _smooth(t: float) -> float:
@@ -83,7 +72,7 @@ _POSES: dict[str, Callable[[float, float], Pose]] = {
 }
 ACTIONS = tuple(
     Action(name, tuple(entry["phrases"]), _POSES[name], tuple(entry.get("footings", ())))
-    for name, entry in load_table("actions.yaml").items()
+    for name, entry in catalogue.load_table("actions.yaml").items()
 )
 
 
@@ -92,9 +81,9 @@ class ClipMoment:
     """What happens in one moment. place: where between its leftmost and its rightmost place the object is, and depth:
     how far down in its zone, both from 0 to 1. frames: how long it takes."""
 
-    kind: ObjectKind
+    kind: catalogue.ObjectKind
     glyph: str
-    zone: Zone
+    zone: catalogue.Zone
     action: Action
     mirrored: bool
     place: float
@@ -108,7 +97,7 @@ class ClipPlan:
 
     index: int
     split: Split
-    backdrop: Backdrop
+    backdrop: catalogue.Backdrop
     moments: tuple[ClipMoment, ...]
 
     @property
@@ -121,9 +110,9 @@ class ClipPlan:
         return list(zip([0.0, *ends[:-1]], ends, strict=True))
 
 
-def plan_clips(kinds: Sequence[ObjectKind], items: int, seed: int) -> Iterator[ClipPlan]:
+def plan_clips(kinds: Sequence[catalogue.ObjectKind], items: int, seed: int) -> Iterator[ClipPlan]:
     """Plan the first `items` clips."""
-    shown: Counter[ObjectKind] = Counter()
+    shown: Counter[catalogue.ObjectKind] = Counter()
     for index in range(items):
         split, rng = choose_split(index), item_rng("emoji-clips", seed, index, "cast")
         pool = kinds if split == "train" else [kind for kind in kinds if shown[kind]]
@@ -136,17 +125,17 @@ def plan_clips(kinds: Sequence[ObjectKind], items: int, seed: int) -> Iterator[C
 
 
 def _draw_plan(
-    index: int, split: Split, pool: Sequence[ObjectKind], shown: Counter[ObjectKind], rng: Random
+    index: int, split: Split, pool: Sequence[catalogue.ObjectKind], shown: Counter[catalogue.ObjectKind], rng: Random
 ) -> ClipPlan | None:
     """One draw; None when the backdrop leaves too few kinds to choose from."""
-    backdrop = rng.choices(BACKDROPS, [each.weight for each in BACKDROPS])[0]
+    backdrop = rng.choices(catalogue.BACKDROPS, [each.weight for each in catalogue.BACKDROPS])[0]
     wanted = rng.choice(MOMENTS)
     at_home = [kind for kind in pool if backdrop.zone_for(kind.homes) is not None]
     # Those shown least come first, so that every kind is learned; among equals, and in held-out clips, it is chance.
     at_home.sort(key=lambda kind: (shown[kind] if split == "train" else 0, rng.random()))
-    chosen: list[ObjectKind] = []
+    chosen: list[catalogue.ObjectKind] = []
     for kind in at_home:
-        if len(chosen) < wanted and not any(are_confusable(kind, other) for other in chosen):
+        if len(chosen) < wanted and not any(catalogue.are_confusable(kind, other) for other in chosen):
             chosen.append(kind)
     if len(chosen) < min(MOMENTS):
         return None
@@ -154,7 +143,7 @@ def _draw_plan(
     return ClipPlan(index, split, backdrop, tuple(_draw_moment(kind, backdrop, rng) for kind in chosen))
 
 
-def _draw_moment(kind: ObjectKind, backdrop: Backdrop, rng: Random) -> ClipMoment:
+def _draw_moment(kind: catalogue.ObjectKind, backdrop: catalogue.Backdrop, rng: Random) -> ClipMoment:
     zone = backdrop.zone_for(kind.homes)
     if zone is None:
         raise ValueError(f"{kind.name} has no home in the backdrop {backdrop.name}")
@@ -173,7 +162,7 @@ def write_moment_captions(plan: ClipPlan, colour: Colour, rng: Random) -> list[s
     """One for each moment, that names no other."""
     places = [rng.choice((None, _choose_place(moment, plan.backdrop, rng))) for moment in plan.moments]
     return [
-        to_sentence(_describe_event(moment, colour, rng, place))
+        catalogue.to_sentence(_describe_event(moment, colour, rng, place))
         for moment, place in zip(plan.moments, places, strict=True)
     ]
 
@@ -188,10 +177,10 @@ def write_clip_captions(plan: ClipPlan, colour: Colour, rng: Random) -> list[str
     for pair in pairs:
         sequence = rng.choice(_SEQUENCES)
         texts.append(sequence.format(*(_describe_event(plan.moments[number], colour, rng) for number in pair)))
-    objects = join_phrases([_name_object(moment, colour, rng) for moment in plan.moments])
+    objects = catalogue.join_phrases([_name_object(moment, colour, rng) for moment in plan.moments])
     texts.append(rng.choice(_ENUMERATIONS).format(objects, rng.choice(plan.backdrop.scenery)))
     rng.shuffle(texts)
-    return [to_sentence(text) for text in texts]
+    return [catalogue.to_sentence(text) for text in texts]
 
 
 def _describe_event(moment: ClipMoment, colour: Colour, rng: Random, place: str | None = None) -> str:
@@ -201,8 +190,8 @@ def _describe_event(moment: ClipMoment, colour: Colour, rng: Random, place: str 
 
 def _name_object(moment: ClipMoment, colour: Colour, rng: Random) -> str:
     named = colour(moment.glyph) if moment.kind.has_colour and rng.random() < 0.5 else None
-    return indefinite_phrase(moment.kind.name, 1, named)
+    return catalogue.indefinite_phrase(moment.kind.name, 1, named)
 
 
-def _choose_place(moment: ClipMoment, backdrop: Backdrop, rng: Random) -> str:
+def _choose_place(moment: ClipMoment, backdrop: catalogue.Backdrop, rng: Random) -> str:
     return rng.choice(backdrop.phrases_for(moment.zone.footing) or backdrop.places or backdrop.scenery)

@@ -15,12 +15,12 @@ def test_statistics_count_what_is_there(tmp_path):
     ]
     karpathy(tmp_path, entries)
     found = compute_statistics(open_collection(tmp_path))
-    assert (found.items, found.captions, found.words, found.different_words) == (3, 3, 6, 4)
-    assert found.captions_per_item == {0: 1, 1: 1, 2: 1}
-    assert found.labels == {"animal": 2, "dog": 1}
-    assert found.mean_words_per_caption == 2.0
-    assert found.splits == {"train": 2, "val": 1}
-    assert found.skipped == 1
+    assert (found["items"], found["captions"], found["words"], found["different_words"]) == (3, 3, 6, 4)
+    assert found["captions_per_item"] == {0: 1, 1: 1, 2: 1}
+    assert found["labels"] == {"animal": 2, "dog": 1}
+    assert found["mean_words_per_caption"] == 2.0
+    assert found["splits"] == {"train": 2, "val": 1}
+    assert found["skipped"] == 1
 
 
 def test_a_contact_sheet_shows_pictures_over_captions(tmp_path):

@@ -87,23 +87,23 @@ def show_command(
     figures = compute_statistics(collection)
     sheet = write_contact_sheet(collection, out, count, seed=seed) if collection.kind == "image" else None
     if as_json:
-        print_json({**asdict(figures), "contact_sheet": sheet and str(sheet)})
+        print_json({**figures, "contact_sheet": sheet and str(sheet)})
         return
-    per_item = ", ".join(f"{count:,} items with {number}" for number, count in figures.captions_per_item.items())
+    per_item = ", ".join(f"{count:,} items with {number}" for number, count in figures["captions_per_item"].items())
     rows = [
-        ("items", f"{figures.items:,} ({figures.kind})"),
-        ("splits", ", ".join(f"{name} {count:,}" for name, count in figures.splits.items())),
-        ("captions", f"{figures.captions:,} ({per_item})"),
-        ("words", f"{figures.words:,}, {figures.mean_words_per_caption:.1f} per caption"),
-        ("different words", f"{figures.different_words:,}"),
+        ("items", f"{figures['items']:,} ({figures['kind']})"),
+        ("splits", ", ".join(f"{name} {count:,}" for name, count in figures["splits"].items())),
+        ("captions", f"{figures['captions']:,} ({per_item})"),
+        ("words", f"{figures['words']:,}, {figures['mean_words_per_caption']:.1f} per caption"),
+        ("different words", f"{figures['different_words']:,}"),
     ]
-    if figures.labels:
-        common = ", ".join(f"{label} {count}" for label, count in list(figures.labels.items())[:8])
-        rows.append(("labels", f"{len(figures.labels)}: {common} …"))
-    if figures.boxes:
-        rows.append(("boxes", f"{figures.boxes:,}"))
-    print_facts(figures.name, [*rows, ("left out", f"{figures.skipped:,}")])
-    typer.echo(f"Contact sheet: {sheet}" if sheet else f"No contact sheet: these are {figures.kind}, not pictures.")
+    if figures["labels"]:
+        common = ", ".join(f"{label} {count}" for label, count in list(figures["labels"].items())[:8])
+        rows.append(("labels", f"{len(figures['labels'])}: {common} …"))
+    if figures["boxes"]:
+        rows.append(("boxes", f"{figures['boxes']:,}"))
+    print_facts(figures["name"], [*rows, ("left out", f"{figures['skipped']:,}")])
+    typer.echo(f"Contact sheet: {sheet}" if sheet else f"No contact sheet: these are {figures['kind']}, not pictures.")
 
 
 def make_emoji_scenes_command(

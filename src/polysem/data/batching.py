@@ -46,11 +46,9 @@ class Batches:
     The last batch of a visit is dropped if it is short, unless it is the only one.
 
     Args:
-        collection: with captions.
         batch: images in a batch.
         captions: "all" of an image; or so many at a time ("one" is 1), in which case an epoch visits the images several
             times, until it has seen every caption once.
-        seed: of the order.
     """
 
     def __init__(self, collection: Collection, batch: int, captions: Captions = "all", seed: int = 0) -> None:

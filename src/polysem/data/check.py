@@ -124,39 +124,21 @@ def _check_features(collection: Collection, problems: Problems, progress: Progre
         problems.error("uneven widths", collection.name, f"features of different widths: {list_of_widths}.")
 
 
-@dataclass(frozen=True)
-class CollectionStatistics:
-    """Counts of everything that a collection holds."""
-
-    name: str
-    kind: str
-    items: int
-    splits: dict[str, int]
-    captions: int
-    captions_per_item: dict[int, int]
-    words: int
-    mean_words_per_caption: float
-    different_words: int
-    labels: dict[str, int]
-    boxes: int
-    skipped: int
-
-
-def compute_statistics(collection: Collection) -> CollectionStatistics:
+def compute_statistics(collection: Collection) -> dict[str, Any]:
     """Count everything that a collection holds; pictures are not opened."""
     vocabulary = Counter(word for caption in collection.captions for word in tokenise(caption))
     words, captions = vocabulary.total(), len(collection.captions)
-    return CollectionStatistics(
-        name=collection.name,
-        kind=collection.kind,
-        items=len(collection),
-        splits=collection.splits,
-        captions=captions,
-        captions_per_item=dict(sorted(Counter(len(item.captions) for item in collection).items())),
-        words=words,
-        mean_words_per_caption=words / captions if captions else 0.0,
-        different_words=len(vocabulary),
-        labels=dict(Counter(label for item in collection for label in item.labels).most_common()),
-        boxes=sum(len(item.boxes) for item in collection),
-        skipped=len(collection.skipped),
-    )
+    return {
+        "name": collection.name,
+        "kind": collection.kind,
+        "items": len(collection),
+        "splits": collection.splits,
+        "captions": captions,
+        "captions_per_item": dict(sorted(Counter(len(item.captions) for item in collection).items())),
+        "words": words,
+        "mean_words_per_caption": words / captions if captions else 0.0,
+        "different_words": len(vocabulary),
+        "labels": dict(Counter(label for item in collection for label in item.labels).most_common()),
+        "boxes": sum(len(item.boxes) for item in collection),
+        "skipped": len(collection.skipped),
+    }

@@ -25,11 +25,10 @@ _NOTHING: Mapping[str, Any] = {}
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """Where an item's content lies: a picture, a video, or precomputed features.
+    """Where an item's content lies: a picture, a video, or a .npy file of features.
 
     Args:
         folder: of the file; kept apart because a hundred thousand items share one.
-        name: of the picture, the video or the .npy file of features.
         row: which entry of the first axis of a .npy file is this item's; None if the whole file is.
     """
 
@@ -90,9 +89,8 @@ class Collection:
     """A data set: items in order. `collection[i]` is an `Item`; `collection.split("val")` keeps one split.
 
     Args:
-        name: what the data set calls itself.
         kind: "image", "features" or "video".
-        items: its items, with ids that differ.
+        items: with ids that differ.
         skipped: what the reader left out.
         credit: whom to name, and which licence, wherever the pictures are shown.
 
@@ -209,7 +207,6 @@ class Problem:
     Args:
         kind: a short name to count by.
         where: the file, item or line.
-        message: what is wrong there.
         severity: an "error" stops a reader, a "skip" leaves the entry out, a "note" is worth knowing.
     """
 

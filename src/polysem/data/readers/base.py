@@ -44,16 +44,13 @@ READERS: list[CollectionReader] = []
 
 
 def register_reader(recognise: Recognise, priority: int) -> Callable[[Read], Read]:
-    """Register the decorated function as the reader of a layout.
+    """Register the decorated function as the reader of a layout. It takes `problems` to report to; its other
+    parameters are options of `open_collection`.
 
     Args:
         recognise: given a `DataLocation`, the arguments to call the function with; None if the layout is another one.
         priority: readers are asked in ascending order. Layouts with telling file names are below 60, layouts that
             are known by what kind of files there are from 60 on, and 100 takes any folder.
-
-    Returns:
-        A decorator that leaves the function as it is. The function's other parameters are options of
-        `open_collection`; it takes `problems` to report to.
     """
 
     def register(read: Read) -> Read:
@@ -122,14 +119,8 @@ def complete_entries(
 def clean_captions(
     captions: Sequence[object], where: str, problems: Problems, repair_bytes: bool = False
 ) -> tuple[str, ...]:
-    """Stripped captions; empty ones are skipped, text that is really a printed bytes object is an error.
-
-    Args:
-        captions: as they stand in the file.
-        where: the item they describe, for messages.
-        problems: reported to.
-        repair_bytes: decode printed bytes objects instead.
-    """
+    """Stripped captions; empty ones are skipped. Text that is really a printed bytes object is an error, unless
+    `repair_bytes` decodes it. where: the item they describe, for messages."""
     return clean_named_captions(captions, (), where, problems, repair_bytes)[0]
 
 
@@ -146,8 +137,9 @@ def clean_named_captions(
         is_bytes = caption.startswith(("b'", 'b"'))
         if is_bytes and repair_bytes:
             try:
-                caption = " ".join(ast.literal_eval(caption).decode("utf-8").split())
-            except (ValueError, SyntaxError, AttributeError):
+                value = ast.literal_eval(caption)
+                caption = " ".join((value.decode("utf-8") if isinstance(value, bytes) else caption).split())
+            except (ValueError, SyntaxError):
                 problems.error("bytes caption", where, f"cannot be repaired: {caption[:40]!r}.")
         elif is_bytes:
             problems.error(

@@ -134,12 +134,7 @@ class FeatureStore:
         return self._map(int(self._shard[row]))[start : start + self.summary_dim]
 
     def batch(self, positions: Sequence[int] | NDArray[np.integer[Any]], dtype: str = "float32") -> LocalFeatures:
-        """Read items, padded with zeros to the longest.
-
-        Args:
-            positions: of the items in `ids`.
-            dtype: "float32", or the dtype of the store.
-        """
+        """Read the items at these positions of `ids`, padded with zeros. dtype: "float32", or that of the store."""
         import torch
 
         from polysem.features import LocalFeatures

@@ -48,14 +48,9 @@ def make_emoji_clips(out: Path, items: int, seed: int, size: int = 192, progress
     that already holds this very set is left as it is.
 
     Args:
-        out: the folder to make.
-        items: number of clips.
+        out: the folder to make, which `open_collection` then reads.
         seed: another one gives other clips.
         size: width and height in pixels, even.
-        progress: called for every clip.
-
-    Returns:
-        The folder, which `open_collection` reads.
     """
 
     def build(videos: Path) -> dict[str, Any]:

@@ -36,6 +36,7 @@ _TURNS: tuple[tuple[Topic, ...], ...] = (
     ("detail", "relation"),
     ("relation", "detail", "list", "alone"),
 )
+_EXISTENTIAL = re.compile(r"\b(there|here) \{is|picture of|_bare|I count|_coloured")
 # Seldom possible, so preferred where they are.
 _RARE = frozenset({"between", "row", "front", "behind", "peek", "under", "beside"})
 
@@ -84,7 +85,12 @@ def _word_claim(claim: Claim, backdrop: Backdrop, chosen: Sequence[SceneCaption]
     mentions = list(claim.mentions)
     if claim.topic == "list":
         rng.shuffle(mentions)
-    templates = [each for each in TEMPLATES[claim.form] if _fits(each, mentions, bool(place))]
+    unique = any(mention.kind.name in UNIQUE for mention in mentions)
+    templates = [
+        each
+        for each in TEMPLATES[claim.form]
+        if (place or "{P}" not in each) and not (unique and _EXISTENTIAL.search(each))
+    ]
     fresh = [each for each in templates if each not in {caption.template for caption in chosen}]
     template = rng.choice(fresh or templates)
     # The place is said in about half of the captions that could say it.
@@ -120,11 +126,3 @@ def _fill_phrases(mentions: Sequence[Mention], rng: Random) -> dict[str, str]:
         "hides": "hide" if first else "hides",
         "peeks": "peek" if first else "peeks",
     }
-
-
-def _fits(template: str, mentions: Sequence[Mention], placed: bool) -> bool:
-    if "{P}" in template and not placed:
-        return False
-    unique = any(mention.kind.name in UNIQUE for mention in mentions)
-    existential = re.search(r"\b(there|here) \{is|picture of|_bare|I count|_coloured", template)
-    return not (unique and existential)

@@ -35,14 +35,9 @@ def make_emoji_scenes(out: Path, items: int, seed: int, size: int = 224, progres
     that already holds this very set is left as it is.
 
     Args:
-        out: the folder to make.
-        items: number of pictures.
+        out: the folder to make, which `open_collection` then reads.
         seed: another one gives other pictures.
         size: width and height in pixels.
-        progress: called for every picture.
-
-    Returns:
-        The folder, which `open_collection` reads.
     """
 
     def build(images: Path) -> dict[str, Any]:

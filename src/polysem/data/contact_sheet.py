@@ -10,7 +10,7 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from polysem.atomic_write import replace_file
-from polysem.data.collection import Collection, DataError, Item
+from polysem.data.collection import Collection, DataError
 from polysem.data.images import ImageError
 from polysem.data.video import VideoError, load_still
 
@@ -35,7 +35,11 @@ def write_contact_sheet(
     drawn = random.Random(seed).sample(range(len(collection)), min(count, len(collection)))
     items = [collection[i] for i in sorted(drawn)]
     font = ImageFont.load_default(size=14)
-    texts = [_format_lines(item) for item in items]
+    texts = []
+    for item in items:
+        wrapped = [f"· {caption}" for caption in item.captions[:5]]
+        lines = [line for text in wrapped for line in textwrap.wrap(text, 44, subsequent_indent="  ")]
+        texts.append([(textwrap.shorten(item.id, 42), _FAINT), *((line, _INK) for line in lines)])
     rows = [range(start, min(start + columns, len(items))) for start in range(0, len(items), columns)]
     heights = [_PICTURE + 3 * _MARGIN + _LINE * max(len(texts[i]) for i in row) for row in rows]
     sheet = Image.new("RGB", (min(columns, len(items)) * _CELL + _MARGIN, sum(heights) + _MARGIN), _PAPER)
@@ -56,11 +60,3 @@ def write_contact_sheet(
     with replace_file(out) as aside:
         sheet.save(aside, format="PNG")
     return out
-
-
-def _format_lines(item: Item) -> list[tuple[str, str]]:
-    lines = [(textwrap.shorten(item.id, 42), _FAINT)]
-    for caption in item.captions[:5]:
-        wrapped = textwrap.wrap(caption, 42)
-        lines += [(("· " if i == 0 else "  ") + text, _INK) for i, text in enumerate(wrapped)]
-    return lines

@@ -32,6 +32,7 @@ _MISSING = 0.1
 """Share of a video that may lack frames: encoders round durations, and a last frame may stand for a while."""
 _MOST_FRAMES = 1500
 """Decoded for a still on the way from a keyframe to the wanted frame; where keyframes are rarer, the last of them."""
+_CONVERT = "ffmpeg -i FILE -c:v libx264 NEW.mp4"
 _CLOCK = re.compile(r"(\d+):(\d\d):(\d\d(?:\.\d+)?)")
 
 
@@ -164,35 +165,29 @@ def _open_video(
     options = {"format_whitelist": ",".join(CONTAINERS), "protocol_whitelist": protocols}
     try:
         with av.open(opened, metadata_errors="ignore", options=options) as container:
-            yield container, _find_stream(container, name, max_pixels)
+            # A song's cover is a video stream to FFmpeg, with one frame.
+            cover = av.stream.Disposition.attached_pic
+            stream = next((each for each in container.streams.video if not each.disposition & cover), None)
+            if stream is None:
+                kinds = ", ".join(sorted({each.type for each in container.streams})) or "nothing"
+                raise VideoError(f"{name}: holds no moving picture (only {kinds}). Leave it out, or give a video.")
+            context = stream.codec_context
+            if context is None:
+                unknown = "its pictures are in a coding that this PyAV does not know"
+                raise VideoError(f"{name}: {unknown}. Convert it: {_CONVERT}")
+            if max_pixels is not None and context.width * context.height > max_pixels:
+                large = f"frames of {context.width} x {context.height} pixels are more than the limit of {max_pixels:,}"
+                raise VideoError(f"{name}: {large}. Make the video smaller, or raise max_pixels if you trust it.")
+            context.thread_count = 1  # those who read many videos do so side by side
+            yield container, stream
     except VideoError:  # a ValueError too, and it says already what is wrong
         raise
     except (av.error.FFmpegError, ValueError, OSError, EOFError, MemoryError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise VideoError(
             f"{name}: damaged, truncated or not a video ({reason}{size}). "
-            "See whether a player opens it; if so, convert it: ffmpeg -i FILE -c:v libx264 NEW.mp4"
+            f"See whether a player opens it; if so, convert it: {_CONVERT}"
         ) from None
-
-
-def _find_stream(container: InputContainer, name: str, max_pixels: int | None) -> VideoStream:
-    # A song's cover is a video stream to FFmpeg, with one frame.
-    cover = import_pyav().stream.Disposition.attached_pic
-    stream = next((each for each in container.streams.video if not each.disposition & cover), None)
-    if stream is None:
-        kinds = ", ".join(sorted({each.type for each in container.streams})) or "nothing"
-        raise VideoError(f"{name}: holds no moving picture (only {kinds}). Leave it out, or give a video.")
-    context = stream.codec_context
-    if context is None:
-        convert = "Convert it: ffmpeg -i FILE -c:v libx264 NEW.mp4"
-        raise VideoError(f"{name}: its pictures are in a coding that this PyAV does not know. {convert}")
-    if max_pixels is not None and context.width * context.height > max_pixels:
-        raise VideoError(
-            f"{name}: frames of {context.width} x {context.height} pixels are more than the limit of {max_pixels:,}. "
-            "Make the video smaller, or raise max_pixels if you trust it."
-        )
-    context.thread_count = 1  # those who read many videos do so side by side
-    return stream
 
 
 def import_pyav() -> Any:

@@ -130,7 +130,7 @@ def _draw_plan(
     """One draw; None when the backdrop leaves too few kinds to choose from."""
     backdrop = rng.choices(catalogue.BACKDROPS, [each.weight for each in catalogue.BACKDROPS])[0]
     wanted = rng.choice(MOMENTS)
-    at_home = [kind for kind in pool if backdrop.zone_for(kind.homes) is not None]
+    at_home = [kind for kind in pool if backdrop.zones_for(kind)]
     # Those shown least come first, so that every kind is learned; among equals, and in held-out clips, it is chance.
     at_home.sort(key=lambda kind: (shown[kind] if split == "train" else 0, rng.random()))
     chosen: list[catalogue.ObjectKind] = []
@@ -144,9 +144,7 @@ def _draw_plan(
 
 
 def _draw_moment(kind: catalogue.ObjectKind, backdrop: catalogue.Backdrop, rng: Random) -> ClipMoment:
-    zone = backdrop.zone_for(kind.homes)
-    if zone is None:
-        raise ValueError(f"{kind.name} has no home in the backdrop {backdrop.name}")
+    zone = backdrop.zones_for(kind)[0]
     actions = [
         action
         for action in ACTIONS

@@ -69,9 +69,9 @@ class Backdrop:
     waters: tuple[str, ...] = ()
     scenery: tuple[str, ...] = ()
 
-    def zone_for(self, homes: frozenset[str]) -> Zone | None:
-        """The zone a kind with these homes goes to: the first that takes it, or None."""
-        return next((zone for zone in self.zones if not zone.homes or zone.homes & homes), None)
+    def zones_for(self, kind: ObjectKind) -> list[Zone]:
+        """The zones that take a kind. It goes to the first."""
+        return [zone for zone in self.zones if not zone.homes or zone.homes & kind.homes]
 
     def phrases_for(self, footing: Footing) -> tuple[str, ...]:
         """The ways to say where a thing with this footing is."""

@@ -77,7 +77,7 @@ def _draw_plan(index: int, split: Split, pool: Sequence[ObjectKind], rng: Random
     backdrop = rng.choices(BACKDROPS, [each.weight for each in BACKDROPS])[0]
     objects = rng.choices(list(_OBJECTS), list(_OBJECTS.values()))[0]
     repeats = min(rng.choice((1, 1, 2)), objects - 2) if rng.random() < _REPEATS else 0
-    at_home = [kind for kind in pool if backdrop.zone_for(kind.homes) is not None]
+    at_home = [kind for kind in pool if backdrop.zones_for(kind)]
     if split == "test":
         family = rng.choice(sorted({kind.family for kind in pool}))
         at_home = [kind for kind in at_home if kind.family == family]
@@ -103,8 +103,7 @@ def _draw_plan(index: int, split: Split, pool: Sequence[ObjectKind], rng: Random
 
 
 def _flies(kind: ObjectKind, backdrop: Backdrop) -> bool:
-    zone = backdrop.zone_for(kind.homes)
-    return zone is not None and zone.footing == "air"
+    return backdrop.zones_for(kind)[0].footing == "air"
 
 
 @dataclass(frozen=True)
@@ -171,21 +170,18 @@ def _arrange(
     placed: list[PlacedObject] = []
     hidden: list[float] = []
     for position, (kind, glyph, variation) in enumerate(parts):
-        zone = backdrop.zone_for(kind.homes)
-        if zone is None:
-            raise ValueError(f"{kind.name} has no home in the backdrop {backdrop.name}")
         colour = art.colour(glyph) if kind.has_colour else None
         mirrored = kind.turns and rng.random() < 0.5
-        draft = PlacedObject(kind, glyph, colour, mirrored, zone, (0, 0, 0, 0))
+        draft = PlacedObject(kind, glyph, colour, mirrored, backdrop.zones_for(kind)[0], (0, 0, 0, 0))
         wanted = _TOUCHING if position == touching else (0.0, _APART)
         candidates: list[tuple[float, PlacedObject, list[float]]] = []
         for _ in range(60):
             trial = _place_randomly(draft, kind.size * scale * variation, art, rng)
-            if trial is None:
+            after = None if trial is None else _sum_hidden(placed, hidden, trial, art)
+            if trial is None or after is None:
                 continue
-            after = _sum_hidden(placed, hidden, trial, art)
             new = max(now - before for now, before in zip(after, [*hidden, 0.0], strict=True))
-            if max(after) <= _TOUCHING[1] and wanted[0] <= new <= wanted[1] and not _is_tangled(placed, trial, art):
+            if max(after) <= _TOUCHING[1] and wanted[0] <= new <= wanted[1]:
                 candidates.append((min((_distance(trial, other) for other in placed), default=0.0), trial, after))
                 if len(candidates) == 3 or position == touching:
                     break
@@ -212,24 +208,23 @@ def _place_randomly(draft: PlacedObject, share: float, art: Art, rng: Random) ->
     return replace(draft, box=(x0, y0, x0 + width, y0 + height))
 
 
-def _sum_hidden(placed: Sequence[PlacedObject], hidden: Sequence[float], trial: PlacedObject, art: Art) -> list[float]:
-    """The hidden share of every object, the new one last. Shares of several coverers add up: never too low."""
+def _sum_hidden(
+    placed: Sequence[PlacedObject], hidden: Sequence[float], trial: PlacedObject, art: Art
+) -> list[float] | None:
+    """The hidden share of every object, the new one last. Shares of several coverers add up: never too low.
+
+    None if things overlap that should not: two of a kind, or an airplane and a swimmer. Sun and clouds may.
+    """
     after, own = list(hidden), 0.0
     for index, other in enumerate(placed):
-        if trial.depth >= other.depth:
-            after[index] += _compute_cover(trial, other, art)
-        else:
-            own += _compute_cover(other, trial, art)
+        in_front = trial.depth >= other.depth
+        share = _compute_cover(trial, other, art) if in_front else _compute_cover(other, trial, art)
+        apart = other.zone != trial.zone and "sky" not in (other.kind.group, trial.kind.group)
+        if share > 0 and (other.kind == trial.kind or apart):
+            return None
+        after[index] += share if in_front else 0.0
+        own += 0.0 if in_front else share
     return [*after, own]
-
-
-def _is_tangled(placed: Sequence[PlacedObject], trial: PlacedObject, art: Art) -> bool:
-    """Whether things overlap that should not: two of a kind, or an airplane and a swimmer. Sun and clouds may."""
-    return any(
-        (other.kind == trial.kind or (other.zone != trial.zone and "sky" not in (other.kind.group, trial.kind.group)))
-        and _compute_cover(trial, other, art) > 0
-        for other in placed
-    )
 
 
 def _compute_cover(near: PlacedObject, far: PlacedObject, art: Art) -> float:

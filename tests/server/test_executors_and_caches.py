@@ -12,9 +12,8 @@ from cachetools import TTLCache
 from prometheus_client.parser import text_string_to_metric_families
 
 from polysem.server import Limits, Settings
-from polysem.server.encoding import MicroBatcher
 from polysem.server.errors import ApiError
-from polysem.server.executors import AdmissionSlots, Jobs, WorkerPool
+from polysem.server.executors import AdmissionSlots, Jobs, MicroBatcher, WorkerPool
 from polysem.server.metrics import Metrics
 from polysem.server.middleware import CLIENTS, TokenBuckets
 from polysem.server.routes.overview import strip_paths
@@ -147,7 +146,7 @@ def test_queries_go_through_the_encoder_together_and_once(reader):
 
 
 def test_an_embedding_does_not_depend_on_its_batch(model):
-    from polysem.server.encoding import QueryEncoding
+    from polysem.server.state import QueryEncoding
 
     async def together():
         encoding = QueryEncoding(model, Limits(), Metrics())

@@ -9,6 +9,7 @@ import pytest
 from polysem.search import Index
 from search.photos import COLOURS, tiny_model
 from server.running import client, error, make_index, picture
+from waiting import wait_until
 
 
 @pytest.fixture
@@ -167,3 +168,20 @@ def test_a_model_whose_vectors_have_other_lengths_is_served(tmp_path, photos, mo
     assert [(each["id"], each["score"]) for each in found] == [
         (each["id"], pytest.approx(each["score"], abs=1e-6)) for each in wanted
     ]
+
+
+@pytest.mark.milvus
+def test_an_index_in_milvus_is_served_like_a_folder(tmp_path, model, photos):
+    pytest.importorskip("pymilvus")
+    pytest.importorskip("milvus_lite")
+    place = f"milvus+lite:{tmp_path}/photos.db/photos"
+    with Index.create(tmp_path / "index", model, store=place) as index:
+        index.add(photos)
+    with client(tmp_path / "index", model) as made:
+        found = made.post("/api/v1/search", json={"item": "blue.png"}).json()["results"]
+        assert sorted(each["id"] for each in found) == ["green.png", "red.png", "white.png"]
+        measured = made.get("/api/v1/model").json()
+        assert measured["sample"] == {"image": 4, "text": 8, "pairs": 8}
+        assert measured["slots"]["image"]["effective"] > 0
+        wait_until(lambda: made.get("/api/v1/map?method=pca").json()["ready"])
+        assert len(made.get("/api/v1/map?method=pca").json()["points"]) == 2 * (4 + 8)

@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 from fastapi.telemetry import TelemetryConfig
+from starlette.exceptions import HTTPException
 
 from polysem._version import __version__
-from polysem.server import errors, middleware
+from polysem.errors import PolysemError
+from polysem.server import middleware
 from polysem.server.auth import TokenAuth
+from polysem.server.errors import ApiError, answer_error
 from polysem.server.metrics import Metrics
 from polysem.server.routes import explain, items, overview, pages, search
 from polysem.server.settings import Settings
@@ -95,7 +99,8 @@ def create_app(
     for routes in (pages, search, explain, overview, items):
         app.include_router(routes.router)
     pages.install(app)
-    errors.install(app)
+    for kind in (ApiError, HTTPException, RequestValidationError, PolysemError):
+        app.add_exception_handler(kind, answer_error)
     for layer in reversed(_MIDDLEWARE):  # the last one added sees a request first
         app.add_middleware(layer, settings=settings, metrics=metrics)
     return app

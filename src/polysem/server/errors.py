@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
@@ -86,14 +86,8 @@ def to_api_error(error: Exception) -> ApiError:
     return ApiError(400, "This cannot be done with what was given. The server's log says why.")
 
 
-def install(app: FastAPI) -> None:
-    """Make every error of a route an `ApiError` on the wire."""
-
-    async def answer(_: Request, error: Exception) -> JSONResponse:
-        return to_api_error(error).response()
-
-    for kind in (ApiError, HTTPException, RequestValidationError, PolysemError):
-        app.add_exception_handler(kind, answer)
+async def answer_error(_: Request, error: Exception) -> JSONResponse:
+    return to_api_error(error).response()
 
 
 def _describe_problems(problems: Sequence[Any]) -> str:

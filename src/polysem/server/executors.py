@@ -1,19 +1,21 @@
-"""Bounded thread pools, and background jobs whose results are kept until the index changes."""
+"""Work off the event loop: bounded thread pools, micro-batches, and background jobs with kept results."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from polysem.server.errors import OverloadError, log
 
 T = TypeVar("T")
+InputT = TypeVar("InputT")
+OutputT = TypeVar("OutputT")
 KEPT_JOBS = 8
 WAITING_JOBS = 4
 ReportShare = Callable[[float], None]
@@ -45,6 +47,72 @@ class WorkerPool:
 
     def close(self) -> None:
         """Wait for what runs; what only waits is dropped."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+class MicroBatcher(Generic[InputT, OutputT]):
+    """Encodes what many clients send in batches, without waiting for a batch to fill.
+
+    A batch is what came in while the one before it was being encoded: a query alone is encoded at once, and
+    batches grow by themselves under load.
+
+    Args:
+        encode: a list of inputs to as many outputs.
+        size: inputs in a batch at most.
+        most: inputs waiting at most; more are refused.
+        pool: the thread that encodes.
+    """
+
+    def __init__(
+        self, encode: Callable[[Sequence[InputT]], Sequence[OutputT]], size: int, most: int, pool: ThreadPoolExecutor
+    ) -> None:
+        self._encode, self._size, self._most, self._pool = encode, size, most, pool
+        self._waiting: list[tuple[InputT, asyncio.Future[OutputT]]] = []
+        self._running: asyncio.Task[None] | None = None
+        self.batches = self.items = 0
+
+    async def __call__(self, item: InputT) -> OutputT:
+        if len(self._waiting) >= self._most:
+            raise OverloadError
+        future: asyncio.Future[OutputT] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, future))
+        if self._running is None or self._running.done():
+            self._running = asyncio.create_task(self._run())
+        return await future
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._waiting:
+            # A client that has disconnected is not worth encoding for.
+            batch = [entry for entry in self._waiting[: self._size] if not entry[1].done()]
+            del self._waiting[: self._size]
+            if not batch:
+                continue
+            results: Sequence[Any]
+            try:
+                results = await loop.run_in_executor(self._pool, self._encode_each, [item for item, _ in batch])
+            except Exception as error:  # the pool itself: it is closing
+                results = [error] * len(batch)
+            self.batches, self.items = self.batches + 1, self.items + len(batch)
+            for (_, future), result in zip(batch, results, strict=True):
+                if future.done():
+                    continue
+                if isinstance(result, Exception):
+                    future.set_exception(result)
+                else:
+                    future.set_result(result)
+
+    def _encode_each(self, items: Sequence[InputT]) -> list[OutputT | Exception]:
+        """Of each input its output or its own error: one bad query must not fail its neighbours."""
+        try:
+            return list(self._encode(items))
+        except Exception as error:
+            if len(items) == 1:
+                return [error]
+            log.debug("A batch of %d failed (%s); encoding one at a time.", len(items), error)
+            return [self._encode_each([item])[0] for item in items]
+
+    def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 

@@ -12,10 +12,10 @@ import asyncio
 import ipaddress
 import math
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
+from cachetools import LRUCache
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -96,7 +96,6 @@ CLIENTS = 10_000
 """Clients remembered; the one not seen for longest is dropped first."""
 COSTS = {f"{BASE}/uploads": 10.0, f"{BASE}/explain": 5.0, f"{BASE}/items": 5.0}
 """Requests that need the model and a picture cost several tokens, as does every change."""
-_CHANGE = 5.0
 _PICTURE_ROUTES = frozenset({f"{BASE}/uploads", f"{BASE}/items"})
 
 
@@ -105,7 +104,7 @@ class TokenBuckets:
 
     def __init__(self, rate: float, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate, self._burst, self._clock = rate, burst, clock
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._buckets: LRUCache[str, tuple[float, float]] = LRUCache(CLIENTS)
 
     def has(self, client: str, cost: float = 1.0) -> bool:
         return self._level(_network(client)) >= min(cost, self._burst)
@@ -117,9 +116,6 @@ class TokenBuckets:
         if level < cost:
             return (cost - level) / self._rate
         self._buckets[key] = (level - cost, self._clock())
-        self._buckets.move_to_end(key)
-        while len(self._buckets) > CLIENTS:
-            self._buckets.popitem(last=False)
         return 0.0
 
     def _level(self, key: str) -> float:
@@ -145,12 +141,11 @@ class RateLimit(Middleware):
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.settings.rate and scope["path"] != "/healthz":
-            cost = _CHANGE if scope["method"] in ("PUT", "PATCH", "DELETE") else COSTS.get(scope["path"], 1.0)
+            cost = 5.0 if scope["method"] in ("PUT", "PATCH", "DELETE") else COSTS.get(scope["path"], 1.0)
             wait = self._buckets.take((scope.get("client") or ("",))[0], cost)
             if wait:
                 self.metrics.refused.labels("rate").inc()
-                retry = {"Retry-After": str(math.ceil(wait))}
-                raise ApiError(429, "Too many requests. Slow down a little.", headers=retry)
+                raise ApiError(429, "Too many requests. Slow down.", headers={"Retry-After": str(math.ceil(wait))})
         await self.app(scope, receive, send)
 
 

@@ -13,7 +13,6 @@ from polysem.errors import ConfigError
 
 BASE = "/api/v1"
 SHORTEST_TOKEN = 16
-_MB = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,7 @@ class Limits:
     """How much one client, and all together, may ask for. The defaults fit a laptop."""
 
     json_bytes: int = 64 * 1024
-    upload_bytes: int = 32 * _MB
+    upload_bytes: int = 32 << 20
     pixels: int = 50_000_000
     """Of an uploaded picture, decoded."""
     request_seconds: float = 30.0
@@ -46,7 +45,7 @@ class Limits:
     """Wrong tokens of one client in a minute; after that it has to wait."""
     cached: int = 4096
     """Embeddings of queries that are kept."""
-    thumbnail_bytes: int = 64 * _MB
+    thumbnail_bytes: int = 64 << 20
     """Of items' pictures made small, that are kept."""
     uploads: int = 256
     upload_seconds: float = 3600.0

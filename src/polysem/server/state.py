@@ -1,4 +1,4 @@
-"""What the routes share: the index, its model once it is loaded, and the phase of the server."""
+"""What the routes share: the index, its encoders once the model is loaded, and the phase of the server."""
 
 from __future__ import annotations
 
@@ -12,32 +12,81 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from cachetools import LRUCache, TTLCache
 from fastapi import Depends, Request
 
-from polysem.server.encoding import QueryEncoding
-from polysem.server.errors import OverloadError, log
-from polysem.server.executors import AdmissionSlots, Jobs, WorkerPool
+from polysem.server.errors import ApiError, OverloadError, log
+from polysem.server.executors import AdmissionSlots, Jobs, MicroBatcher, WorkerPool
 from polysem.server.metrics import Metrics
-from polysem.server.settings import Settings
+from polysem.server.settings import Limits, Settings
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+    from PIL.Image import Image
+    from torch import Tensor
 
     from polysem.models import Model
     from polysem.search import Index
 
+    Set = NDArray[np.float32]
+
 Phase = Literal["starting", "ready", "stopping"]
-
-
-class StartingError(OverloadError):
-    def __init__(self) -> None:
-        super().__init__("The model is still loading.", "starting")
 
 
 class Upload(NamedTuple):
     """An uploaded picture: its embedding (K, D), and a JPEG thumbnail for the page. The picture itself is not kept."""
 
-    embedding: NDArray[np.float32]
+    embedding: Set
     thumbnail: bytes
+
+
+class QueryEncoding:
+    """The encoders of one model: `await text("a dog")` gives (L, D), `await image(picture)` (K, D).
+
+    Attributes:
+        model_thread: one thread for what else needs the model (explaining, adding), one piece of work after the other.
+    """
+
+    def __init__(self, model: Model, limits: Limits, metrics: Metrics) -> None:
+        from polysem.cpu_blocks import single_threaded_pool
+
+        self.model, self._metrics = model, metrics
+        self.cache: LRUCache[str, Set] = LRUCache(limits.cached)
+        # Towers that read padding, as some released code does, would let neighbours change an embedding.
+        texts, images = (1 if tower.reads_padding else limits.batch for tower in (model.text, model.image))
+        # Torch on one thread each: clients are served side by side, and a small batch split over busy cores takes
+        # many times as long (20 ms became half a second).
+        self.texts: MicroBatcher[str, Set] = MicroBatcher(
+            lambda batch: self._normalise(model.encode_texts(list(batch))), texts, limits.work, single_threaded_pool(1)
+        )
+        few = limits.work // 4 or 1
+        self.images: MicroBatcher[Image, Set] = MicroBatcher(
+            lambda batch: self._normalise(model.encode_images(list(batch))),
+            max(1, images // 4),
+            few,
+            single_threaded_pool(1),
+        )
+        self.model_thread = WorkerPool(single_threaded_pool(1), few)
+
+    async def text(self, text: str) -> Set:
+        vectors = self.cache.get(text)
+        (self._metrics.cache_misses if vectors is None else self._metrics.cache_hits).inc()
+        if vectors is None:
+            self.cache[text] = vectors = await self.texts(text)
+        return vectors
+
+    async def image(self, image: Image) -> Set:
+        if self.model.image.encoder.takes == "features":
+            raise ApiError(400, "This index's model reads precomputed features, not pictures. Search from an item.")
+        return await self.images(image)
+
+    def _normalise(self, sets: Tensor) -> list[Set]:
+        """The sets as the index stores them. Copies: a view would keep its whole batch alive while one is cached."""
+        from polysem.search.encoder import normalise_sets
+
+        return [vectors.copy() for vectors in normalise_sets(sets.numpy(), self.model.similarity.config)]
+
+    def close(self) -> None:
+        for each in (self.texts, self.images, self.model_thread):
+            each.close()
 
 
 class State:
@@ -72,17 +121,18 @@ class State:
         self.computing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._loading: asyncio.Task[None] | None = None
 
+    def _require_loaded(self) -> tuple[Index, QueryEncoding]:
+        if self._index is None or self.loaded is None:
+            raise OverloadError("The model is still loading.", "starting")
+        return self._index, self.loaded
+
     @property
     def index(self) -> Index:
-        if self._index is None or self.loaded is None:
-            raise StartingError
-        return self._index
+        return self._require_loaded()[0]
 
     @property
     def encoding(self) -> QueryEncoding:
-        if self.loaded is None:
-            raise StartingError
-        return self.loaded
+        return self._require_loaded()[1]
 
     @property
     def writable(self) -> bool:

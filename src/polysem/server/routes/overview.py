@@ -118,8 +118,8 @@ def measure_sets(index: Index) -> dict[str, Any]:
             sets[side] = {name: spread[name] for name in ("elements", "variance", "log_variance", "within")}
     texts = [item for item in sampled.get("text", ()) if isinstance(item.metadata.get("item"), str)]
     owners = list(dict.fromkeys(item.metadata["item"] for item in texts))
-    has_positions = Path(index.place).is_dir()  # Milvus has none; in a folder, -1 is damaged
-    owned = {item.id for item in index.items(owners, "image") if item.position >= 0 or not has_positions}
+    in_milvus = index.stats().bytes is None  # where positions are always -1; in a folder that is a damaged item
+    owned = {item.id for item in index.items(owners, "image") if item.position >= 0 or in_milvus}
     pairs = [item for item in texts if item.metadata["item"] in owned]
     if pairs and max(index.manifest.sets.values()) > 1:
         images = [owner for owner in owners if owner in owned]

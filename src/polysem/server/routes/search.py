@@ -12,7 +12,7 @@ from fastapi import APIRouter, Query, Request, Response, UploadFile
 from polysem.errors import InputError
 from polysem.server.auth import AuthenticatedRoute, JsonBody, Reading
 from polysem.server.errors import ApiError
-from polysem.server.media import decode_upload, encode_thumbnail, make_urls
+from polysem.server.media import SIZES, decode_upload, encode_thumbnail, make_urls
 from polysem.server.routes import schemas
 from polysem.server.routes.schemas import SearchAnswer, SearchQuery, SearchRequest
 from polysem.server.settings import BASE
@@ -28,7 +28,6 @@ router = APIRouter(
     prefix=BASE, route_class=AuthenticatedRoute, tags=["search"], dependencies=[Reading], responses=schemas.ERRORS
 )
 _PARAMETERS = (SearchRequest.model_fields.keys() - {"text"}) | {"q"}
-_UPLOAD_THUMBNAIL = 320
 
 
 @router.post("/search", response_model=SearchAnswer, dependencies=[JsonBody])
@@ -112,7 +111,7 @@ async def upload(state: ServerState, file: UploadFile) -> schemas.UploadAnswer:
     encoding = state.encoding
     async with state.decoding.admit():
         image = await state.workers.run(decode_upload, await file.read(), state.settings.limits.pixels)
-        small = await state.workers.run(encode_thumbnail, image, _UPLOAD_THUMBNAIL)
+        small = await state.workers.run(encode_thumbnail, image, SIZES[1])
         embedding = await encoding.image(image)
     token = secrets.token_urlsafe(18)
     state.uploads[token] = Upload(embedding, small)

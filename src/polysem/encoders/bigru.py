@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field, PositiveInt
@@ -12,16 +12,13 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from polysem import dropout as dropped
+from polysem.data.vocabulary import Vocabulary
 from polysem.encoders import fast_gru
 from polysem.encoders.base import registry
 from polysem.encoders.text import TextEncoder, Tokens
 from polysem.errors import ConfigError, InputError
 from polysem.features import LocalFeatures
 from polysem.masked_ops import is_tracing
-
-if TYPE_CHECKING:
-    from polysem.data.vocabulary import Vocabulary
-
 
 VOCABULARY_FILE = "vocabulary.json"
 
@@ -116,8 +113,6 @@ class BiGRU(TextEncoder):
             self.vocabulary.save(folder / VOCABULARY_FILE)
 
     def load_preprocessing(self, folder: Path) -> None:
-        from polysem.data.vocabulary import Vocabulary
-
         self.vocabulary = Vocabulary.load(folder / VOCABULARY_FILE)
 
     def preprocessing_bytes(self) -> Iterable[bytes]:

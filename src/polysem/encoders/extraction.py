@@ -39,6 +39,7 @@ class _Job:
     """What to extract: the i-th key's input is `load(i)`; inputs of one shape, stacked, are encoded together.
 
     batch: most inputs encoded together. window: inputs grouped by shape, and the bound of what is in memory.
+    readers: threads that load; None chooses by device.
     """
 
     keys: Sequence[str]
@@ -46,6 +47,10 @@ class _Job:
     encode: Callable[[Tensor], LocalFeatures]
     batch: int
     window: int
+    readers: int | None = None
+
+
+OnSkip = Callable[[Skipped], None] | None
 
 
 def extract(
@@ -61,7 +66,7 @@ def extract(
     retry_skipped: bool = False,
     shard_bytes: int = SHARD_BYTES,
     progress: Progress = ignore,
-    on_skip: Callable[[Skipped], None] | None = None,
+    on_skip: OnSkip = None,
 ) -> FeatureStore:
     """Extract the features of every image or raw video of a collection, by item id; resumes an earlier call.
 
@@ -100,7 +105,7 @@ def extract(
     )
     manifest = _make_manifest(collection, encoder, dtype)
     with StoreWriter(Path(out), manifest, rank, shard_bytes) as writer:
-        _extract(job, encoder, writer, workers, None, retry_skipped, progress, on_skip)
+        _extract(job, encoder, writer, workers, retry_skipped, progress, on_skip)
     return FeatureStore.open(out)
 
 
@@ -116,7 +121,7 @@ def extract_texts(
     retry_skipped: bool = False,
     shard_bytes: int = SHARD_BYTES,
     progress: Progress = ignore,
-    on_skip: Callable[[Skipped], None] | None = None,
+    on_skip: OnSkip = None,
 ) -> FeatureStore:
     """Extract the features of every caption, under its key of `caption_keys`. Arguments as of `extract`."""
     _check(encoder, "tokens", "captions", rank, world_size, batch_size)
@@ -129,11 +134,11 @@ def extract_texts(
         lambda ids: encoder(Tokens(ids, torch.ones_like(ids, dtype=torch.bool)).to(device)),
         batch,
         max(16 * batch, 512),  # captions are light, and a wide window finds more of equal length
+        readers=1,  # tokenisers are not made for more
     )
     manifest = _make_manifest(collection, encoder, dtype)
     with StoreWriter(Path(out), manifest, rank, shard_bytes) as writer:
-        # One reader: tokenisers are not made for more.
-        _extract(job, encoder, writer, None, 1, retry_skipped, progress, on_skip)
+        _extract(job, encoder, writer, None, retry_skipped, progress, on_skip)
     return FeatureStore.open(out)
 
 
@@ -147,19 +152,18 @@ def _extract(
     encoder: Encoder,
     writer: StoreWriter,
     workers: int | None,
-    readers: int | None,
-    retry_skipped: bool,
+    retry: bool,
     progress: Progress,
-    on_skip: Callable[[Skipped], None] | None,
+    on_skip: OnSkip,
 ) -> None:
     """Extract every key that is not in the store yet and commit at least every second or so."""
     # On a CPU torch runs each thread's operations on that thread: its own threads meet at the end of every operation,
     # which on a busy machine costs more than it brings.
     on_cpu = _device(encoder).type == "cpu"
     encoders = (workers or torch.get_num_threads()) if on_cpu else 1
-    readers = readers or (encoders if on_cpu else workers or min(8, os.cpu_count() or 1))
+    readers = job.readers or (encoders if on_cpu else workers or min(8, os.cpu_count() or 1))
     pools = [(single_threaded_pool if on_cpu else ThreadPoolExecutor)(threads) for threads in (readers, encoders)]
-    done = set(writer.done if retry_skipped else writer.done | writer.skipped)
+    done = set(writer.done if retry else writer.done | writer.skipped)
     count, committed = sum(key in done for key in job.keys), time.monotonic()
     progress("extracting", count, len(job.keys))
     try:
@@ -209,13 +213,7 @@ def _make_entries(job: _Job, rows: list[int], inputs: list[Tensor]) -> list[Stor
 
 
 def _check(
-    encoder: Encoder,
-    takes: str,
-    what: str,
-    rank: int,
-    world_size: int,
-    batch_size: int | None,
-    workers: int | None = None,
+    encoder: Encoder, takes: str, what: str, rank: int, world_size: int, batch: int | None, workers: int | None = None
 ) -> None:
     if encoder.takes != takes:
         raise InputError(
@@ -224,7 +222,7 @@ def _check(
         )
     if not 0 <= rank < world_size:
         raise ConfigError(f"rank must be from 0 to world_size - 1, got rank {rank} of {world_size}.")
-    for name, value in (("batch_size", batch_size), ("workers", workers)):
+    for name, value in (("batch_size", batch), ("workers", workers)):
         if value is not None and value < 1:
             raise ConfigError(f"{name} must be at least 1, got {value}.")
 

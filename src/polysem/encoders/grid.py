@@ -16,14 +16,7 @@ from polysem.encoders import backbones, efficientnet_lite
 from polysem.encoders.backbones import Backbone, find_stages
 from polysem.encoders.base import Trainable, parameters_from, registry
 from polysem.encoders.image import ImageEncoder
-from polysem.encoders.preprocessing import (
-    Channels,
-    Interpolation,
-    Preprocessing,
-    Resize,
-    read_preprocessing,
-    side_of,
-)
+from polysem.encoders.preprocessing import Channels, Interpolation, Preprocessing, Resize, read_preprocessing, side_of
 from polysem.errors import ConfigError
 
 

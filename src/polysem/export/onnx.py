@@ -8,7 +8,6 @@ import inspect
 import io
 import json
 import os
-import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -110,21 +109,17 @@ def _replace_export(out: Path) -> Iterator[Path]:
     """
     if out.exists() and not (out.is_dir() and ((out / FILE).is_file() or not any(out.iterdir()))):
         raise ExportError(f"{out} exists and is not an export of polysem's. Give a folder that does not exist yet.")
-    aside = None
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
-        new = aside / "new"
-        new.mkdir()
-        yield new
-        if out.exists():
-            out.rename(aside / "old")
-        new.rename(out)
+        with tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent, ignore_cleanup_errors=True) as aside:
+            new = Path(aside, "new")
+            new.mkdir()
+            yield new
+            if out.exists():
+                out.rename(Path(aside, "old"))
+            new.rename(out)
     except OSError as error:
         raise ExportError(f"Cannot write the export to {out}: {error.strerror or error}.") from None
-    finally:
-        if aside is not None:
-            shutil.rmtree(aside, ignore_errors=True)
 
 
 # ------------------------------------------------------------------------------------------------------ writing a graph

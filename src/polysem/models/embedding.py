@@ -5,25 +5,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from polysem import cpu_blocks
 from polysem.encoders.base import eval_mode
 from polysem.encoders.pipeline import encode_windows, windows
-from polysem.errors import InputError, kind
+from polysem.errors import InputError
 from polysem.models.items import ImageItems, Items
 from polysem.models.tower import Inputs, Tower
 from polysem.progress import Progress
-
-if TYPE_CHECKING:
-    from polysem.models.model import Model
 
 ModelOutput = Tensor | list[Any]
 Forward = Callable[[Tower, Inputs], tuple[ModelOutput, ...]]
@@ -132,50 +126,3 @@ def _forward(tower: Tower, inputs: Inputs, forward: Forward) -> tuple[ModelOutpu
     with torch.inference_mode():
         columns = forward(tower, inputs)
         return tuple(column.float().cpu() if isinstance(column, Tensor) else column for column in columns)
-
-
-# --------------------------------------------------------------------------------------- texts and images in one list
-
-
-def encode_mixed(model: Model, inputs: Any, batch_size: int, show_progress_bar: bool) -> Tensor:
-    """Texts and images in one list, as sentence-transformers' `encode` takes them.
-
-    Returns:
-        (items, K, dim) in the order given; (K, dim) of a single item.
-    """
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    is_array = isinstance(inputs, (np.ndarray, Tensor))
-    single = isinstance(inputs, (str, Path, Image.Image)) or (is_array and inputs.ndim == 2)
-    if not single and not is_array and not isinstance(inputs, Sequence):
-        raise InputError(f"encode() takes a text, an image or a list of them, got {kind(inputs)}.")
-    items = [inputs] if single else list(inputs)
-    if not items:
-        raise InputError("encode() got an empty list; give at least one text or image.")
-    texts = [row for row, item in enumerate(items) if isinstance(item, str)]
-    images = [row for row, item in enumerate(items) if not isinstance(item, str)]
-    for row in texts:
-        # Words never end like this, and a file name's embedding would be a quiet mistake.
-        path = Path(items[row])
-        if path.suffix.lower() in Image.registered_extensions() and path.is_file():
-            raise InputError(
-                f"Item number {row} is the text {items[row]!r}, and there is an image of that name. encode() takes "
-                f"every str for a text: write Path({items[row]!r}) for the image, or use encode_images()."
-            )
-    if texts and images and model.set_sizes[0] != model.set_sizes[1]:
-        raise InputError(
-            "This model gives an image {} vectors and a text {}, which fit into no common array. "
-            "Encode images and texts in two calls.".format(*model.set_sizes)
-        )
-    vectors = torch.empty(len(items), model.set_sizes[0 if images else 1], model.dim)
-    with Bar(console=Console(stderr=True), disable=not show_progress_bar) as bar:
-        task = bar.add_task("Encoding", total=len(items))
-        for rows, encode, first in ((texts, model.encode_texts, 0), (images, model.encode_images, len(texts))):
-
-            def advance(_: str, done: int, __: int, first: int = first) -> None:
-                bar.update(task, completed=first + done)
-
-            if rows:
-                vectors[rows] = encode([items[row] for row in rows], batch_size=batch_size, progress=advance)
-    return vectors[0] if single else vectors

@@ -52,31 +52,28 @@ def save(model: Model, path: Path, card: Mapping[str, Any], small: bool = False)
         "provenance": model.provenance,
         **({"borrowed": sorted(lent)} if lent else {}),
     }
-    aside = None
+    state = drop_aliases(model.state_dict())
+    if small:
+        state = {name: tensor for name, tensor in state.items() if name not in left_out}
+        state = {name: tensor.half() if tensor.is_floating_point() else tensor for name, tensor in state.items()}
     try:
         path.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=".saving-", dir=path))
-        state = drop_aliases(model.state_dict())
-        if small:
-            state = {name: tensor for name, tensor in state.items() if name not in left_out}
-            state = {name: tensor.half() if tensor.is_floating_point() else tensor for name, tensor in state.items()}
-        save_file(state, aside / WEIGHTS, metadata={"format": "pt"})
-        for side, tower in (("image", model.image), ("text", model.text)):
-            (aside / PREPROCESSING / side).mkdir(parents=True)
-            tower.encoder.save_preprocessing(aside / PREPROCESSING / side)
-        (aside / CARD).write_text(write_card(model, described, card), encoding="utf-8")
-        shutil.copymode(aside / CARD, aside / WEIGHTS)  # safetensors lets nobody else read what it writes
-        (aside / CONFIG).write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        # The old config goes first: between here and the last move the folder is visibly unfinished, not a mixture.
-        (path / CONFIG).unlink(missing_ok=True)
-        shutil.rmtree(path / PREPROCESSING, ignore_errors=True)
-        for name in (PREPROCESSING, CARD, WEIGHTS, CONFIG):
-            os.replace(aside / name, path / name)
+        with tempfile.TemporaryDirectory(prefix=".saving-", dir=path, ignore_cleanup_errors=True) as name:
+            aside = Path(name)
+            save_file(state, aside / WEIGHTS, metadata={"format": "pt"})
+            for side, tower in (("image", model.image), ("text", model.text)):
+                (aside / PREPROCESSING / side).mkdir(parents=True)
+                tower.encoder.save_preprocessing(aside / PREPROCESSING / side)
+            (aside / CARD).write_text(write_card(model, described, card), encoding="utf-8")
+            shutil.copymode(aside / CARD, aside / WEIGHTS)  # safetensors lets nobody else read what it writes
+            (aside / CONFIG).write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            # The old config goes first: between here and the last move the folder is visibly unfinished, not a mixture.
+            (path / CONFIG).unlink(missing_ok=True)
+            shutil.rmtree(path / PREPROCESSING, ignore_errors=True)
+            for moved in (PREPROCESSING, CARD, WEIGHTS, CONFIG):
+                os.replace(aside / moved, path / moved)
     except OSError as error:
         raise ModelFolderError(f"Cannot write a model to {path}: {error.strerror or error}.") from None
-    finally:
-        if aside is not None:
-            shutil.rmtree(aside, ignore_errors=True)
     return path
 
 

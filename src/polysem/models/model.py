@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor, nn
 
 from polysem.encoders.base import Encoder, hash_state
+from polysem.errors import InputError, kind
 from polysem.models import folder
-from polysem.models.embedding import embed, embed_probabilities, encode_mixed
+from polysem.models.embedding import embed, embed_probabilities
 from polysem.models.items import image_items, text_items
 from polysem.models.tower import Inputs, TokenMask, Tower
 from polysem.progress import Progress
 from polysem.registry import Part
 from polysem.sets import SetPrediction
 from polysem.similarity import Similarity
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import numpy as np
-    from numpy.typing import NDArray
 
 WITHOUT_EFFECT = frozenset({"dropout", "budget_mb"})
 
@@ -96,7 +95,42 @@ class Model(nn.Module):
         A list gives (items, K, dim), a single item (K, dim): every vector already has length 1, and
         `model.similarity(a, b)` compares what comes out, arrays or tensors.
         """
-        vectors = encode_mixed(self, inputs, batch_size, show_progress_bar)
+        from rich.console import Console
+        from rich.progress import Progress as Bar
+
+        is_array = isinstance(inputs, (np.ndarray, Tensor))
+        single = isinstance(inputs, (str, Path, Image.Image)) or (is_array and inputs.ndim == 2)
+        if not single and not is_array and not isinstance(inputs, Sequence):
+            raise InputError(f"encode() takes a text, an image or a list of them, got {kind(inputs)}.")
+        items = [inputs] if single else list(inputs)
+        if not items:
+            raise InputError("encode() got an empty list; give at least one text or image.")
+        texts = [row for row, item in enumerate(items) if isinstance(item, str)]
+        images = [row for row, item in enumerate(items) if not isinstance(item, str)]
+        for row in texts:
+            # Words never end like this, and a file name's embedding would be a quiet mistake.
+            path = Path(items[row])
+            if path.suffix.lower() in Image.registered_extensions() and path.is_file():
+                raise InputError(
+                    f"Item number {row} is the text {items[row]!r}, and there is an image of that name. encode() takes "
+                    f"every str for a text: write Path({items[row]!r}) for the image, or use encode_images()."
+                )
+        if texts and images and self.set_sizes[0] != self.set_sizes[1]:
+            raise InputError(
+                "This model gives an image {} vectors and a text {}, which fit into no common array. "
+                "Encode images and texts in two calls.".format(*self.set_sizes)
+            )
+        vectors = torch.empty(len(items), self.set_sizes[0 if images else 1], self.dim)
+        with Bar(console=Console(stderr=True), disable=not show_progress_bar) as bar:
+            task = bar.add_task("Encoding", total=len(items))
+            for rows, encode, first in ((texts, self.encode_texts, 0), (images, self.encode_images, len(texts))):
+
+                def advance(_: str, done: int, __: int, first: int = first) -> None:
+                    bar.update(task, completed=first + done)
+
+                if rows:
+                    vectors[rows] = encode([items[row] for row in rows], batch_size=batch_size, progress=advance)
+        vectors = vectors[0] if single else vectors
         return vectors if convert_to_tensor or not convert_to_numpy else vectors.numpy()
 
     def encode_images(self, images: Any, *, batch_size: int = 32, progress: Progress | None = None) -> Tensor:

@@ -193,9 +193,6 @@ def _build_index(
         return run_example_searches(index, items), report.skipped
 
 
-# ------------------------------------------------------------------------------------------------- example searches
-
-
 def run_example_searches(index: Index, items: Collection) -> list[ExampleSearch]:
     """A label and a caption, or two captions, of pictures held out from training; guesses where there are neither."""
     held_out: Sequence[Item] = list(items.hold_out()[0])

@@ -90,11 +90,8 @@ _stop: Any = None
 def train_and_measure(
     design: str, pattern: str, seed: int, settings: GPOSettings, should_stop: Callable[[], bool] = lambda: False
 ) -> GPORun:
-    """Train one design on random sets of the seen sizes of one pattern, and measure it.
-
-    Args:
-        should_stop: asked before every step.
-    """
+    """Train one design on random sets of the seen sizes of one pattern, and measure it. should_stop: asked before every
+    step."""
     began, seen = time.process_time(), SIZES["seen"]
     truth = coefficients(pattern, seen, seen[-1])
     with torch.random.fork_rng(devices=[]):
@@ -177,9 +174,6 @@ def compare_with_paper(ours: float, theirs: float) -> Agreement:
     if abs(ours - theirs) <= max(0.004, theirs / 2):
         return "met"
     return "better" if ours < theirs else "worse"
-
-
-# ------------------------------------------------------------------------------------------------- whole experiment
 
 
 @dataclass(frozen=True)

@@ -45,11 +45,8 @@ def seed_random(seed: int) -> None:
 
 
 class Criterion(nn.Module):
-    """The loss of a recipe: its objective on scores or labels, plus teacher, masked modelling and regularisers.
-
-    Args:
-        heads: predict masked tokens, where the objective gives that a weight.
-    """
+    """The loss of a recipe: its objective on scores or labels, plus teacher, masked modelling (with `heads`) and
+    regularisers."""
 
     def __init__(self, recipe: Recipe, heads: MaskedModellingHeads | None = None) -> None:
         super().__init__()
@@ -77,7 +74,17 @@ class Criterion(nn.Module):
         with torch.random.fork_rng([scores.device] if scores.device.type == "cuda" else []):
             if self.random_seed is not None:
                 seed_random(self.random_seed)
-            loss, collapsed = self._objective(images, texts, batch, scores)
+            if isinstance(self.objective, LabelObjective):
+                if batch.labels is None:
+                    raise TypeError("a label objective needs labels")  # training gives them
+                image = LabelledBatch(images.vectors, images.residual, images.logits, batch.labels[0])
+                text = LabelledBatch(texts.vectors, texts.residual, texts.logits, batch.labels[1])
+                loss = self.objective(image, text, batch.positives)
+                collapsed = diagnosis.collapsed_label_loss(self.objective, image, text, batch.positives)
+            else:
+                # Before the objective, so that one which draws its number of negatives draws the same for both.
+                collapsed = diagnosis.collapsed_loss(self.objective, scores.detach(), batch.positives)
+                loss = self.objective(scores, batch.positives)
             objective, total, parts = float(loss.total.detach()), loss.total, dict(loss.parts)
             if self.teacher is not None and batch.teacher_scores is not None:
                 teacher_scores = batch.teacher_scores.to(scores.dtype)
@@ -92,21 +99,6 @@ class Criterion(nn.Module):
                 parts[entry.name] = regulariser(getattr(images, on), getattr(texts, on)).total
                 total = total + entry.weight * parts[entry.name]
         return Loss(total, parts, loss.info), scores.detach(), objective, collapsed
-
-    def _objective(
-        self, images: SetPrediction, texts: SetPrediction, batch: TrainingBatch, scores: Tensor
-    ) -> tuple[Loss, float]:
-        """The objective, and what it would be for a collapsed model."""
-        if isinstance(self.objective, LabelObjective):
-            if batch.labels is None:
-                raise TypeError("a label objective needs labels")  # training gives them
-            image = LabelledBatch(images.vectors, images.residual, images.logits, batch.labels[0])
-            text = LabelledBatch(texts.vectors, texts.residual, texts.logits, batch.labels[1])
-            loss = self.objective(image, text, batch.positives)
-            return loss, diagnosis.collapsed_label_loss(self.objective, image, text, batch.positives)
-        # Before the objective, so that one which draws its number of negatives draws the same for both.
-        collapsed = diagnosis.collapsed_loss(self.objective, scores.detach(), batch.positives)
-        return self.objective(scores, batch.positives), collapsed
 
 
 def run_batch(

@@ -58,11 +58,8 @@ class Chart:
 
 
 def figure(chart: Chart, marks: Sequence[str], alt: str, key: Sequence[tuple[str, str]] = (), note: str = "") -> Markup:
-    """The chart as HTML: its title, a key of (style class, name), axes, these marks and a note.
-
-    Args:
-        alt: what the chart shows, in words, for those who cannot see it.
-    """
+    """The chart as HTML: its title, a key of (style class, name), axes, these marks and a note. alt: what it shows, in
+    words, for those who cannot see it."""
     bottom, right, middle = chart.height - _BOTTOM, chart.width - _RIGHT, (chart.height - _BOTTOM + _TOP) / 2
     axes = []
     for tick in ticks(*chart.y, log=chart.log):

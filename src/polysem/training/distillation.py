@@ -46,11 +46,7 @@ def kl_divergence(scores: Tensor, teacher_scores: Tensor, temperature: float) ->
 
 
 def load_teacher(entry: Teacher | None, val: Collection) -> Model | None:
-    """The teacher that a recipe asks for.
-
-    Args:
-        val: the items that pick the student's checkpoint, so the teacher must not have been trained on them.
-    """
+    """The teacher that a recipe asks for; it must not have been trained on `val`, which picks the student's weights."""
     if entry is None:
         return None
     model = load(entry.model)
@@ -71,11 +67,8 @@ def training_items(model: Model) -> list[str]:
 def embed_with_teacher(
     model: Model, entry: Teacher, train: Collection, stores: Stores, cache: Path, progress: Progress | None = None
 ) -> TeacherScores:
-    """Embed the training items with the teacher, and keep that in a file.
-
-    Args:
-        stores: the student's features, used where the teacher's encoders are the same.
-    """
+    """Embed the training items with the teacher, and keep that in the file `cache`. stores: the student's features,
+    used where the teacher's encoders are the same."""
     fitting = [
         store.folder if store is not None and store.fingerprint == tower.encoder.fingerprint() else None
         for store, tower in zip(stores, (model.image, model.text), strict=True)

@@ -9,6 +9,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -47,8 +48,7 @@ def cache_both_sides(
     """The stores of the image and the text encoder; None for one that trains or sees augmented inputs.
 
     Args:
-        folders: where; None for the user's cache.
-        progress: its stages are "images" and "captions".
+        folders: where; None for the user's cache. progress: its stages are "images" and "captions".
     """
     stores: list[FeatureStore | None] = []
     sides = zip(("images", "captions"), encoders, (recipe.image, recipe.text), folders, strict=True)
@@ -141,12 +141,8 @@ def checksums(collection: Collection, takes: str) -> dict[str, int]:
     if takes == "tokens":
         keys = caption_keys(collection)
         return {key: zlib.crc32(text.encode()) for key, text in zip(keys, collection.captions, strict=True)}
-
-    def checksum(path: Path) -> int:
-        try:
-            with path.open("rb") as file:
-                return zlib.crc32(file.read(_CHECKED_BYTES), path.stat().st_size)
-        except OSError:
-            return 0
-
-    return {item.id: checksum(item.media.path) for item in collection}
+    numbers = {item.id: 0 for item in collection}  # 0 of a picture that is missing
+    for item in collection:
+        with suppress(OSError), item.media.path.open("rb") as file:
+            numbers[item.id] = zlib.crc32(file.read(_CHECKED_BYTES), item.media.path.stat().st_size)
+    return numbers

@@ -112,12 +112,8 @@ def build_sources(
 
 
 class BatchLoader:
-    """The batches of an epoch, each made ready in the background while the one before it trains.
-
-    Args:
-        labels: (items, classes) of the collection, for an objective that learns them.
-        masker: masks tokens for the model to predict.
-    """
+    """The batches of an epoch, each made ready in the background while the one before it trains. labels: (items,
+    classes) of the collection, for an objective that learns them."""
 
     def __init__(
         self,

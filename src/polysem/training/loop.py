@@ -208,10 +208,10 @@ class TrainingLoop:
         if self.accelerator.is_main_process:
             figures = self.validate()
             best = self.best is None or selection_score(figures) > selection_score(self.best)
-            record = {"kind": "validation", "step": self.step, "epoch": epoch, **figures, "best": best}
-            record["seconds"] = self.seconds
+            measured = {"step": self.step, "epoch": epoch, **figures}
+            record = {"kind": "validation", **measured, "best": best, "seconds": self.seconds}
             if best:
-                self.best = {"step": self.step, "epoch": epoch, **figures}
+                self.best = measured
                 self.save("best")
             self._record(record)
             self.observer.validation(record)
@@ -242,13 +242,9 @@ class TrainingLoop:
         towers = [*self.model.image.parameters(), *self.model.text.parameters(), *self.criterion.parameters()]
         distributed.reduce_gradients(towers, self.model.similarity.parameters())
         norm = float(self.accelerator.clip_grad_norm_(self.parameters, math.inf if clip is None else clip))
-        facts = replace(
-            facts,
-            step=self.step + 1,
-            grad_norm=norm,
-            lr=max(group["lr"] for group in self.optimiser.param_groups),
-            warming=is_warming(self.recipe.schedule, self.step, self.steps_per_epoch),
-        )
+        lr = max(group["lr"] for group in self.optimiser.param_groups)
+        warming = is_warming(self.recipe.schedule, self.step, self.steps_per_epoch)
+        facts = replace(facts, step=self.step + 1, grad_norm=norm, lr=lr, warming=warming)
         # With half precision the scaler itself skips a step of infinite gradients.
         sound = math.isfinite(norm) or self.accelerator.scaler is not None
         if not sound or not math.isfinite(float(loss.total)):

@@ -75,10 +75,7 @@ class TokenMasker:
         self, images: Inputs, image_keys: list[str], texts: Inputs, captions: Places, text_keys: list[str], epoch: int
     ) -> tuple[Inputs, MaskedTokens]:
         """The texts as the tower gets them, and what is masked of both sides. Images stay whole: the tower masks them.
-
-        Args:
-            captions: the place of each text among the training captions.
-        """
+        captions: the position of each text among the training captions."""
         if not isinstance(images, LocalFeatures):
             raise InputError("Only features that stay as they are can be predicted; these are pixels.")
         tokens = self.encoder.tokenize([self.captions[caption] for caption in captions.tolist()])
@@ -149,10 +146,7 @@ def build_masked_modelling(
     recipe: Recipe, model: Model, train: Collection, images: FeatureStore | None
 ) -> tuple[TokenMasker | None, MaskedModellingHeads | None]:
     """What masks tokens, and the heads that predict them; None for both where the objective gives it no weight.
-
-    Args:
-        images: the store of the images' features, where their encoder is frozen.
-    """
+    images: the store of the images' features, where their encoder is frozen."""
     objective = objectives.build(**recipe.objective)
     if not getattr(objective, "masked_weight", 0.0):
         return None, None

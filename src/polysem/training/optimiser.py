@@ -16,11 +16,8 @@ from polysem.recipes.schema import Optimiser, Schedule
 
 
 def build_optimiser(model: Model, recipe: Optimiser, heads: nn.Module | None = None) -> torch.optim.Optimizer:
-    """Groups are named by part ("image.sets") and remember their full learning rate as `full_lr`.
-
-    Args:
-        heads: of masked modelling, which train beside the model.
-    """
+    """Groups are named by part ("image.sets") and remember their full learning rate as `full_lr`. heads: of masked
+    modelling, which train beside the model."""
     groups: list[dict[str, Any]] = []
     for side, tower in (("image", model.image), ("text", model.text)):
         for group in tower.parameter_groups(recipe.lr, recipe.weight_decay):

@@ -213,12 +213,8 @@ class Checkpoints:
 def collect_tensors(
     model: Model, optimiser: torch.optim.Optimizer | None, frozen: frozenset[str], heads: nn.Module | None = None
 ) -> dict[str, Tensor]:
-    """The tensors of a checkpoint.
-
-    Args:
-        frozen: parts whose weights never change, such as "image.encoder"; they are left out.
-        heads: of masked modelling, which train beside the model.
-    """
+    """The tensors of a checkpoint, without those of `frozen` parts, such as "image.encoder". heads: of masked
+    modelling, which train beside the model."""
     tensors = {f"model/{name}": tensor for name, tensor in _trained_state(model, frozen).items()}
     if heads is not None:
         tensors |= {f"beside/{name}": tensor for name, tensor in heads.state_dict().items()}

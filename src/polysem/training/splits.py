@@ -100,9 +100,6 @@ def split(collection: Collection, wanted: Data) -> Splits:
     return splits
 
 
-# ----------------------------------------------------------------------------------------------------------- leakage
-
-
 def find_leaks(train: Collection, val: Collection) -> list[TrainingFinding]:
     """What `val` shares with `train`: ids, pictures or features to the byte, or a suspicious share of its captions.
 

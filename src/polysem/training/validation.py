@@ -47,13 +47,9 @@ def validate(
         predictions = {"image": image_classes[0], "text": text_classes[0], "classes": model.labels}
         protocol = LabelsProtocol("labels", "", k=NDCG_DEPTH)
         metrics = protocol.measure(ModelScores("", ScoreMatrix(scores), predictions=predictions), labelled, "").metrics
-        figures["labels"] = {
-            **{
-                name: {way: float(metrics[way][name]) for way in ("i2t", "t2i")}
-                for name in (f"ndcg{NDCG_DEPTH}", "map")
-            },
-            "micro_f1": dict(metrics["micro_f1"]),
-        }
+        names, ways = (f"ndcg{NDCG_DEPTH}", "map"), ("i2t", "t2i")
+        figures["labels"] = {name: {way: float(metrics[way][name]) for way in ways} for name in names}
+        figures["labels"]["micro_f1"] = dict(metrics["micro_f1"])
     return figures
 
 

@@ -93,16 +93,9 @@ def _facts(
     yield str(about.get("status", "unknown")), "status"
 
 
-# ------------------------------------------------------------------------------------------------------------ curves
-
-
 def _draw_panel(title: str, y_label: str, curves: Curves, log: bool, end: float) -> Markup:
-    """Curves on common axes as a figure; nothing if no curve has a point.
-
-    Args:
-        log: on a logarithmic axis, which leaves out 0.
-        end: the last step of the run, the same for all panels of a page.
-    """
+    """Curves on common axes as a figure; nothing if no curve has a point. log: on a logarithmic axis, which leaves out
+    0. end: the last step of the run, the same for all panels of a page."""
     curves = {name: kept for name, points in curves.items() if (kept := [p for p in points if p[1] > 0 or not log])}
     if not curves:
         return Markup()

@@ -123,14 +123,12 @@ class Sweep:
 
 def validation_figures(best: Mapping[str, Any]) -> dict[str, float]:
     """The validation of a run's best weights by the paths that protocols use: rsum, i2t.ndcg50, micro_f1.text."""
-    figures = {name: value for name, value in best.items() if name not in ("labels", "step", "epoch")}
+    measured = {name: value for name, value in best.items() if name not in ("labels", "step", "epoch")}
+    figures = flatten_numbers(measured, ".")
     for name, values in best.get("labels", {}).items():
-        if name == "micro_f1":
-            figures[name] = values
-        else:
-            for way, value in values.items():
-                figures[way] = {**figures.get(way, {}), name: value}
-    return flatten_numbers(figures, ".")
+        by_side = name == "micro_f1"
+        figures |= {f"{name}.{way}" if by_side else f"{way}.{name}": value for way, value in values.items()}
+    return figures
 
 
 def default_metrics(recipes: Sequence[Recipe], figures: Mapping[str, float] | None = None) -> tuple[str, ...]:

@@ -190,12 +190,8 @@ def _sort(runs: Sequence[SweepRun]) -> list[SweepRun]:
 
 
 def _read_other_runs(out: Path, plan: SweepPlan, content: Mapping[str, str]) -> list[SweepRun]:
-    """The runs of sweep.json that this call does not ask for: they stand in the same table. More values and more seeds
-    extend a sweep.
-
-    Raises:
-        InputError: the folder's sweep is another one.
-    """
+    """The runs of sweep.json that this call does not ask for: they stand in the same table. Raises if the folder's
+    sweep is another one; more values and more seeds extend it."""
     path = out / STATE
     if not path.is_file():
         return []

@@ -14,20 +14,8 @@ if TYPE_CHECKING:
     from polysem.features import LocalFeatures
     from polysem.models import Model, load
 
-__all__ = [
-    "LocalFeatures",
-    "Model",
-    "PolysemError",
-    "__version__",
-    "data",
-    "encoders",
-    "load",
-    "models",
-    "objectives",
-    "pooling",
-    "sets",
-    "similarity",
-]
+__all__ = ["LocalFeatures", "Model", "PolysemError", "__version__", "load"]
+__all__ += ["data", "encoders", "models", "objectives", "pooling", "sets", "similarity"]
 
 # Imported on first use: torch takes seconds to load, and `polysem --version` does not need it.
 _NAMES = {"LocalFeatures": "features", "Model": "models", "PolysemError": "errors", "load": "models"}

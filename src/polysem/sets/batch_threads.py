@@ -19,21 +19,16 @@ _SMALLEST = 16
 Split = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
 
 
-def by_items(run: Split, module: nn.Module, x: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+def run_in_parts(run: Split, module: nn.Module, x: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
     """run(x, mask) with each thread carrying a part of the batch through all operations.
 
     torch splits every operation over its threads and waits for all at its end; on a busy machine one wait at the very
     end is twice as fast. Dropout has a random stream for each part, so the result depends on the number of threads
     but not on their timing.
 
-    Args:
-        run: uses `module`, treats items one by one (the first axis of its results), draws nothing but dropout.
-        x: (B, N, E).
-        mask: (B, N).
+    run: uses `module`, treats items one by one (the first axis of its results), draws nothing but dropout.
     """
-    if is_tracing():
-        return run(x, mask)
-    parts = min(cpu_blocks.count(x.device), len(x) // _SMALLEST)
+    parts = 1 if is_tracing() else min(cpu_blocks.count(x.device), len(x) // _SMALLEST)
     if parts < 2 or x.dtype != torch.float32 or torch.is_autocast_enabled(x.device.type):
         return run(x, mask)
     weights = [weight for weight in module.parameters() if weight.requires_grad]
@@ -52,9 +47,8 @@ class _ByItems(torch.autograd.Function):
             with torch.set_grad_enabled(trained), dropout.use_seed(seeds[number]):
                 outputs[number] = run(inputs[number], part_mask)
 
-        cpu_blocks.run(
-            [partial(run_part, number, part) for number, part in enumerate(mask.tensor_split(parts))], x.device
-        )
+        masks = enumerate(mask.tensor_split(parts))
+        cpu_blocks.run([partial(run_part, number, part) for number, part in masks], x.device)
         ctx.inputs, ctx.outputs, ctx.weights = inputs, outputs if trained else None, weights
         ctx.set_materialize_grads(False)
         return tuple(torch.cat([part.detach() for part in each]) for each in zip(*outputs, strict=True))
@@ -73,10 +67,9 @@ class _ByItems(torch.autograd.Function):
         def differentiate_part(number: int) -> None:
             own = [(out, of[number]) for out, of in zip(outputs[number], of_outputs, strict=True) if of is not None]
             wanted = [*weights, *(part for part in [inputs[number]] if part.requires_grad)]
+            outs, of_outs = [out for out, _ in own], [of for _, of in own]
             with torch.enable_grad():
-                results[number] = torch.autograd.grad(
-                    [out for out, _ in own], wanted, [of for _, of in own], allow_unused=True
-                )
+                results[number] = torch.autograd.grad(outs, wanted, of_outs, allow_unused=True)
 
         cpu_blocks.run([partial(differentiate_part, number) for number in range(len(inputs))], inputs[0].device)
         of_weights = []

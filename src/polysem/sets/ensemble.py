@@ -54,8 +54,6 @@ class Ensemble(SetPredictor):
     def predict(self, features: LocalFeatures, global_feature: Tensor | None) -> SetPrediction:
         predictions: list[SetPrediction] = [part(features, global_feature) for part in self.members]
         attention = [each.attention for each in predictions if each.attention is not None]
-        return SetPrediction(
-            torch.cat([each.vectors for each in predictions], dim=1),
-            torch.cat(attention, dim=1) if len(attention) == len(predictions) else None,
-            torch.cat([each.residual for each in predictions], dim=1),
-        )
+        vectors, residual = ([getattr(each, name) for each in predictions] for name in ("vectors", "residual"))
+        shared = torch.cat(attention, dim=1) if len(attention) == len(predictions) else None
+        return SetPrediction(torch.cat(vectors, dim=1), shared, torch.cat(residual, dim=1))

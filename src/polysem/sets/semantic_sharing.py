@@ -246,13 +246,9 @@ class SemanticSharing(SetPredictor):
             vectors = self._class_vector(token_logits) if self.embed == "classes" else states
             residual = weights[:, None] @ vectors
             logits = None if self.labels is None else _mean_logits(token_logits, weights)
-        return SetPrediction(
-            masked_ops.normalise(residual) if self.normalise else residual,
-            None if weights is None else weights[:, None],
-            residual,
-            logits=None if self.labels is None else logits,
-            states=states,
-        )
+        vectors = masked_ops.normalise(residual) if self.normalise else residual
+        attention = None if weights is None else weights[:, None]
+        return SetPrediction(vectors, attention, residual, None, None if self.labels is None else logits, states)
 
     def as_sum(self, features: LocalFeatures) -> TokenSum | None:
         if self.read == "cls":

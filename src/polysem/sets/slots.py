@@ -216,7 +216,7 @@ class AggregationBlock(nn.Module):
         if self.training and not hasattr(self, "slots"):
             slots, attention = self._aggregate(x, mask)  # it draws the slots, which threads must not
         else:
-            slots, attention = batch_threads.by_items(self._aggregate, self, x, mask)
+            slots, attention = batch_threads.run_in_parts(self._aggregate, self, x, mask)
         return slots, attention.transpose(0, 1)
 
     def _aggregate(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

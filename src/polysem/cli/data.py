@@ -142,9 +142,6 @@ def _make(make: Any, what: str, out: Path, items: int, seed: int, size: int, as_
         typer.echo(f"{folder}: {items} {what}, {5 * items} captions")
 
 
-# ------------------------------------------------------------------------------------------------------------ features
-
-
 def features_command(
     data: Annotated[Path, Argument(help="The collection: a folder, or the file that describes it.")],
     encoder: Annotated[str, Option(help="Name of the encoder, such as grid; a text encoder takes captions.")],

@@ -14,7 +14,7 @@ from polysem.cli.output import new_console, new_table, print_facts, print_json
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from polysem.environment import Environment, Precision
+    from polysem.environment import Environment
 
 _STYLES = {"ok": "green", "missing": "yellow", "optional": "yellow"}
 
@@ -42,7 +42,7 @@ def _show(environment: Environment) -> None:
     from rich.text import Text
 
     console = new_console()
-    _show_machine(environment)
+    print_facts(f"polysem {environment.polysem}", _list_facts(environment))
     if environment.packages:
         offline = {package.name for package in environment.offline}
         table = new_table("Packages", "Package", "Asked for by", "Needs", "Found", "")
@@ -66,7 +66,7 @@ def _show(environment: Environment) -> None:
         console.print(f"  {finding.remedy}", soft_wrap=True)
 
 
-def _show_machine(environment: Environment) -> None:
+def _list_facts(environment: Environment) -> list[tuple[str, str]]:
     machine, torch = environment.machine, environment.torch
     extensions = machine.vector_extensions
     rows = [
@@ -79,20 +79,18 @@ def _show_machine(environment: Environment) -> None:
         ("Search loops", "compiled" if environment.search_kernels else "torch's: no compiler at install"),
     ]
     if environment.precisions:
-        rows.append(("Reduced precision", "\n".join(map(_describe_precision, environment.precisions))))
+        lines = []
+        for each in environment.precisions:
+            verdict = f"{each.problem} (see below)"
+            if each.works:
+                verdict = f"works, {'faster' if each.pays else 'no faster'} than float32 ({each.speedup:g}×)"
+            lines.append(f"{each.dtype}: {verdict}")
+        rows.append(("Reduced precision", "\n".join(lines)))
     devices = "; ".join(
         f"{device.kind} ({device.evidence}){'' if device.usable else ', not usable with this torch'}"
         for device in environment.accelerators
     )
-    rows.append(("Accelerators", devices or "none found: work runs on the processor"))
-    print_facts(f"polysem {environment.polysem}", rows)
-
-
-def _describe_precision(precision: Precision) -> str:
-    if not precision.works:
-        return f"{precision.dtype}: {precision.problem} (see below)"
-    worth = "faster than" if precision.pays else "no faster than"
-    return f"{precision.dtype}: works, {worth} float32 ({precision.speedup:g}×)"
+    return [*rows, ("Accelerators", devices or "none found: work runs on the processor")]
 
 
 def _status(word: str) -> Text:

@@ -52,10 +52,8 @@ def eval_command(
     from polysem.evaluation.rescoring import Rescoring
 
     if len(subjects) > 1 and ensemble is None:
-        raise InputError(
-            f"{len(subjects)} models were given. Average them with --ensemble mean, or compare them with "
-            f"`polysem compare {' '.join(subjects)}`."
-        )
+        compared = f"`polysem compare {' '.join(subjects)}`"
+        raise InputError(f"{len(subjects)} models were given. Add --ensemble mean to average them, or use {compared}.")
     if ensemble not in (None, "mean"):
         raise InputError(f"--ensemble takes mean, got {ensemble!r}.")
     chosen = find_protocol(protocol, option)
@@ -127,9 +125,6 @@ def _format(result: Evaluation, value: float | None, path: str) -> Text:
     return text if value is None or interval is None else text.append(f"  {interval[0]:.1f}–{interval[1]:.1f}", "dim")
 
 
-# ------------------------------------------------------------------------------------------------------------- compare
-
-
 def compare_command(
     runs: Annotated[list[str], Argument(metavar="RUN …", help="As for eval, or what `polysem eval --json` wrote.")],
     data: Annotated[Path | None, option("The collection. Only files of `polysem eval` need none.")] = None,
@@ -189,9 +184,6 @@ def compare_command(
     except OSError as error:
         raise InputError(f"Cannot write {out}: {error.strerror or error}.") from None
     typer.echo(f"Wrote {out}.", err=True)
-
-
-# ---------------------------------------------------------------------------------------------------------------- cost
 
 
 def cost_command(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from polysem.cli.options import AsJson, FolderLabels, Splits, TextFeatures, open_data, option
+from polysem.cli.options import AsJson, Features, FolderLabels, Splits, TextFeatures, open_data, option
 from polysem.cli.output import ProgressBar, escape_name, print_facts, print_first, print_json
 from polysem.cli.search import IndexPath, ModelPath
 from polysem.errors import InputError, PolysemError
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _SHOWN, _SHOWN_IDS = 10, 5
 
-Features = Annotated[Path | None, option("Store of image features made earlier.")]
 Captions = Annotated[bool, Option("--captions/--no-captions", help="Index the captions as well as the pictures.")]
 Prefix = Annotated[str, option("Put this before the ids of the collection's items.", default="nothing")]
 Replace = Annotated[bool, Option("--replace", help="Let items take the id of a different picture that is still there.")]

@@ -45,8 +45,6 @@ def search_command(
 
     if find is not None and find not in SIDES:
         raise unknown("thing to find", find, ("images", "texts"))
-    if sum(query_part is not None for query_part in (query, image, item)) != 1:
-        raise InputError('Search for one thing: "a text", --image FILE or --item ID.')
     if image is not None and not image.is_file():
         raise InputError(f"{image}: no such picture.")
     if sheet is not None and (sheet.is_dir() or not sheet.parent.is_dir()):

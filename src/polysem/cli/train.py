@@ -127,9 +127,6 @@ def _show_run(result: TrainingResult) -> None:
     typer.echo(f"polysem.load({str(result.run)!r}) loads the model; {result.run / 'report.html'} shows the curves.")
 
 
-# --------------------------------------------------------------------------------------------------------------- sweep
-
-
 def sweep_command(
     recipe: RecipeName,
     data: TrainingData,

@@ -141,9 +141,6 @@ def _detach(x: Tensor) -> Tensor:
     return x.detach().float().cpu()
 
 
-# --------------------------------------------------------------------------------------------------------- occlusion
-
-
 def occlusion_weights(tower: Tower, batch: Inputs, row: int, vectors: Tensor) -> Tensor:
     """Importance of each token by occlusion: 1 - cosine of each vector to what it is without the token.
 

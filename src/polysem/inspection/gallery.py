@@ -52,10 +52,7 @@ def open_gallery(
     collection = data if isinstance(data, Collection) else open_collection(data)
     items, split = select_split(collection, split, [loaded])
     if not items.captions:
-        raise InputError(
-            f"{collection.name} {split} has no captions, and without them there is nothing to compare its images "
-            "with. Give a collection with captions; `polysem data check` shows what is there."
-        )
+        raise InputError(f"{collection.name} {split} has no captions. Give a collection with captions.")
     if limit is not None and limit < len(items):
         items = items.where([i * len(items) // limit for i in range(limit)])
         split = f"{split}, {limit:,} of its items"

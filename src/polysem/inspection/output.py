@@ -16,10 +16,7 @@ def check_output_path(what: str, out: str | Path, endings: Sequence[str]) -> Pat
     """The path, if its ending is known: before any work is done."""
     path = Path(out).expanduser()
     if path.suffix.lower() not in endings:
-        raise InputError(
-            f"The ending of --out says what {what} is written as: {', '.join(endings)}; got {str(out)!r}. "
-            "Give a name that ends in one of these."
-        )
+        raise InputError(f"The file of {what} must have one of the endings {', '.join(endings)}; got {str(out)!r}.")
     return path
 
 

@@ -127,9 +127,7 @@ def locate_stored_tokens(manifest: FeatureManifest, tokens: int, size: tuple[int
     side = int(tokens**0.5)
     unlocated = tokens - side**2
     if unlocated not in (0, 1):
-        raise InputError(
-            f"{tokens} tokens of a {stored['name']} encoder are not a square grid, with or without a class token."
-        )
+        raise InputError(f"{tokens} tokens of {stored['name']} are not a square grid, with or without a class token.")
     image_size, resize, interpolation = (stored[knob] for knob in _SEEN_BY)
     seen = Preprocessing(int(image_size), resize, (), (), interpolation)
     boxes = seen.on_picture(grid_boxes(side, side), *size)

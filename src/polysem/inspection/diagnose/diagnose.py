@@ -19,7 +19,7 @@ from polysem.evaluation.score_matrix import EmbeddingScores
 from polysem.evaluation.top_k import TopK
 from polysem.inspection.diagnose import error_analysis, geometry, page
 from polysem.inspection.diagnose.pointing import PointingGame, play_pointing_game
-from polysem.inspection.diagnose.verdicts import HealthVerdict, make_verdicts, summarise_verdicts
+from polysem.inspection.diagnose.verdicts import HealthVerdict, make_verdicts
 from polysem.inspection.gallery import EmbeddedGallery, StorePath, open_gallery
 from polysem.inspection.output import check_output_path, replace_output
 from polysem.models import Model
@@ -57,7 +57,10 @@ class Diagnosis:
 
     @property
     def headline(self) -> str:
-        return summarise_verdicts(self.verdicts)
+        """In a line: what is wrong, or that nothing is."""
+        about = {level: [v.about for v in self.verdicts if v.level == level] for level in ("bad", "watch")}
+        bad, watch = (", ".join(dict.fromkeys(names)) for names in about.values())
+        return f"Unhealthy: {bad}." if bad else f"Healthy; to watch: {watch}." if watch else "Healthy."
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able; what could not be measured is null."""

@@ -61,9 +61,6 @@ class NameFinder:
         return frozenset(self._name_of[form] for form in forms)
 
 
-# -------------------------------------------------------------------------------------------------------- confusions
-
-
 @dataclass(frozen=True)
 class LabelSwap:
     """says: a label that the text names and the picture lacks. shows: one of the picture that the text does not name.
@@ -140,9 +137,6 @@ def _same_group(a: str, b: str, groups: Mapping[str, str]) -> bool:
     return a in groups and groups.get(b) == groups[a]
 
 
-# ---------------------------------------------------------------------------------------------------------- failures
-
-
 @dataclass(frozen=True)
 class WrongAnswer:
     """number: in the gallery. item: its position in the collection."""
@@ -196,9 +190,6 @@ def find_failures(
         )
         failures[item] = RetrievalFailure(query, item, int(right), int(ranking.first[row]) + 1, answers)
     return list(failures.values())
-
-
-# -------------------------------------------------------------------------------------------------------- predictions
 
 
 @dataclass(frozen=True)

@@ -106,9 +106,6 @@ def measure_hubness(best: TopK, gallery: int) -> Hubness:
     return Hubness(**named, k=int(figures["k"]), expected=float(times.mean()), edges=tuple(edges), counts=counts)
 
 
-# --------------------------------------------------------------------------------------------------------------- sets
-
-
 @dataclass(frozen=True)
 class SetSpread:
     """How far the elements of one side's sets lie apart.

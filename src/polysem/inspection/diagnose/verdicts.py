@@ -63,14 +63,6 @@ def make_verdicts(diagnosis: Diagnosis) -> list[HealthVerdict]:
     return sorted(verdicts, key=lambda verdict: ("bad", "watch", "good").index(verdict.level))
 
 
-def summarise_verdicts(verdicts: list[HealthVerdict]) -> str:
-    """In a line: what is wrong, or that nothing is."""
-    bad, watch = (list(dict.fromkeys(v.about for v in verdicts if v.level == level)) for level in ("bad", "watch"))
-    if bad:
-        return f"Unhealthy: {', '.join(bad)}."
-    return f"Healthy; to watch: {', '.join(watch)}." if watch else "Healthy."
-
-
 def _check_retrieval(diagnosis: Diagnosis) -> Iterator[HealthVerdict]:
     figures, learns_labels = diagnosis.retrieval, bool(diagnosis.gallery.model.labels)
     items = len(diagnosis.gallery.items)

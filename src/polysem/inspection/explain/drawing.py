@@ -84,9 +84,6 @@ def check_theme(theme: str) -> None:
         raise unknown("theme", theme, THEMES)
 
 
-# -------------------------------------------------------------------------------------------------------------- sets
-
-
 def _lay_out_set(figure: Any, explanation: Explanation, theme: Theme) -> None:
     """A row for each element of the image, a column for each iteration, and the score split over pairs."""
     steps, elements, _ = explanation.image.weights.shape
@@ -167,8 +164,6 @@ def _show_element_words(part: Any, explanation: Explanation, theme: Theme) -> No
     part.colorbar(scale, ax=axes, fraction=0.02, pad=0.01).ax.tick_params(labelsize=8)
 
 
-# ---------------------------------------------------------------------------------------------------- single vectors
-
 _TokenRow = tuple[str, Tensor, bool]
 """What is shown of each token: a title, values, and whether they may be negative."""
 
@@ -248,9 +243,6 @@ def _token_scales(rows: list[_TokenRow], theme: Theme) -> dict[bool, Any]:
     scales = {False: _make_scale(theme, float(shares.max()))}
     scales.update((True, _make_scale(theme, float(x.abs().max()), True)) for _, x, signed in rows if signed)
     return scales
-
-
-# ------------------------------------------------------------------------------------------------------------- panels
 
 
 @contextmanager

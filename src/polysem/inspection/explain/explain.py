@@ -175,10 +175,8 @@ def _read_image(
         return shown, image
     if model.image.encoder.takes == "features":
         raise InputError(
-            f"This model takes precomputed features ({type(model.image.encoder).__name__.lower()}), and "
-            f"{path or 'the image'} is an image. Give a .npy file of the image's (tokens, "
-            f"{getattr(model.image.encoder, 'input_dim', 'dim')}) features, made as those it was trained on; "
-            "to see them on the image add --picture (picture=…) and --boxes (boxes=…)."
+            f"This model takes precomputed features, and {path or 'this'} is an image. Give a .npy file of (tokens, "
+            f"{getattr(model.image.encoder, 'input_dim', 'dim')}) features; --picture and --boxes show them on it."
         )
     return _open_picture(image), None
 
@@ -217,9 +215,6 @@ def _locate(model: Model, shown: Image.Image | None, tokens: int, boxes: Any, fr
         known = encoder.takes == "features" or has_frames(model.image)
         return TokenBoxes.unlocated(tokens, locate_tokens(encoder, (1, 1), tokens).kind if known else "unknown", size)
     return locate_tokens(encoder, shown, tokens)
-
-
-# ---------------------------------------------------------------------------------------------------- nearest captions
 
 
 def _open_captions(

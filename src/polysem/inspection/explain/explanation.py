@@ -273,9 +273,6 @@ def _weights_as_dict(attention: Attention) -> dict[str, Any]:
     return {"how": attention.how, **{name: None if x is None else x.tolist() for name, x in values.items()}}
 
 
-# ------------------------------------------------------------------------------------------------------------- words
-
-
 def align_words(encoder: Encoder, text: str) -> tuple[Word, ...]:
     """The words of `text`, special tokens included: together they hold every token the encoder makes of it, once."""
     if not isinstance(encoder, TextEncoder):

@@ -55,19 +55,15 @@ class MapPoints:
             raise InputError(f"A side is 'image' or 'text', got {self.side!r}.")
         vectors = self.tensor
         if vectors.ndim != 3 or not vectors.is_floating_point():
-            raise InputError(
-                f"Points are floating-point vectors of shape (items, set size, dim), got {kind(self.vectors)}. "
-                "Single vectors are sets of one: x[:, None]."
-            )
+            given = f"got {kind(self.vectors)}. Single vectors are sets of one: x[:, None]."
+            raise InputError(f"Points are floating-point vectors of shape (items, set size, dim), {given}")
         for name in ("ids", "texts", "labels", "partners"):
             values = getattr(self, name)
             if len(values) != len(vectors) and (values or name == "ids"):
                 raise InputError(f"{len(vectors)} {self.side} items need as many {name}, got {len(values)}.")
         if not bool(torch.isfinite(vectors).all()):
-            raise NonFiniteError(
-                f"Vectors of {self.side}s hold NaN or infinity and cannot be put on a map. Look for damaged features, "
-                "or for a training run that diverged."
-            )
+            causes = "Look for damaged features, or for a training run that diverged."
+            raise NonFiniteError(f"Vectors of {self.side}s hold NaN or infinity. {causes}")
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -184,10 +180,8 @@ def lay_out(
         raise InputError("Nothing to draw: there are no items. Give at least one collection of points.")
     widths = {int(side.tensor.shape[2]) for side in sides}
     if len(widths) > 1:
-        raise InputError(
-            f"All points must lie in one space; they have {' and '.join(map(str, sorted(widths)))} "
-            "dimensions. Were they made by the same model?"
-        )
+        dims = " and ".join(map(str, sorted(widths)))
+        raise InputError(f"All points must lie in one space; these have {dims} dimensions. Take those of one model.")
     sides, notes = _sample(sides, limit, seed)
     vectors = torch.cat([masked_ops.normalise(side.tensor.float()).flatten(0, 1) for side in sides])
     principal, share = project(vectors)

@@ -137,7 +137,11 @@ class _Repulsion:
         growth = math.log(max(width, 1e-6) / (cells - 2) / _CELL, 1.1)
         cell = _CELL * 1.1 ** math.ceil(growth) if cells in (_GRIDS[0], _GRIDS[-1]) else _CELL
         if (cells, cell) != (self.shape, self.cell):
-            self._prepare(cells, cell)
+            # The spectra of q and of both components of q² (y_i - y_j), on a grid twice as large: nothing wraps round.
+            self.shape, self.cell = cells, cell
+            along = torch.fft.fftfreq(2 * cells, d=1 / (2 * cells)) * cell
+            q = 1 / (1 + along[:, None].square() + along[None, :].square())
+            self.kernels = torch.fft.rfft2(torch.stack([q, q.square() * along[:, None], q.square() * along[None, :]]))
         position = (layout - low) / cell
         base = position.floor().clamp_(max=cells - 2)
         far = position - base
@@ -156,11 +160,3 @@ class _Repulsion:
         total = (values[0] - itself).double().sum().clamp(min=1e-12)
         repulsion: Tensor = values[1:].t() / total.float()
         return repulsion
-
-    def _prepare(self, cells: int, cell: float) -> None:
-        """The spectra of q and of both components of q² (y_i - y_j), on a grid twice as large: nothing wraps round."""
-        self.shape, self.cell = cells, cell
-        along = torch.fft.fftfreq(2 * cells, d=1 / (2 * cells)) * cell
-        x, y = along[:, None], along[None, :]
-        q = 1 / (1 + x.square() + y.square())
-        self.kernels = torch.fft.rfft2(torch.stack([q, q.square() * x, q.square() * y]))

@@ -76,10 +76,8 @@ def torch_build() -> TorchBuild | None:
     stated = dict(re.findall(r"^(__version__|cuda|hip|xpu)\b[^=\n]*=\s*'([^']+)'", text, re.MULTILINE))
     version = stated.get("__version__", installed)
     flavours: dict[str, TorchFlavour] = {"cuda": "cuda", "hip": "rocm", "xpu": "xpu"}
-    for key, flavour in flavours.items():
-        if key in stated:
-            return TorchBuild(version, flavour, stated[key])
-    return TorchBuild(version, "cpu", None)
+    toolkit = next((key for key in flavours if key in stated), "")
+    return TorchBuild(version, flavours.get(toolkit, "cpu"), stated.get(toolkit))
 
 
 def accelerators(build: TorchBuild | None, root: Path = Path("/")) -> tuple[Accelerator, ...]:

@@ -41,6 +41,7 @@ LABELS = 80
 """Classes, where the data would say: COCO's."""
 
 Key = TypeVar("Key", bound=Hashable)
+Task = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,6 @@ def cost(
     width is measured too, and comes first.
 
     Args:
-        models: By name.
         gallery: How many queries over how many items, in both directions.
         repeats: Rounds, each of which runs every model; times are medians over them.
     """
@@ -163,9 +163,7 @@ def cost(
     return [_summarise(name, subjects, reference, times) for name in subjects]
 
 
-def median_times(
-    tasks: Mapping[Key, Callable[[], object]], rounds: int, progress: Progress = ignore
-) -> dict[Key, Timing]:
+def median_times(tasks: Mapping[Key, Task], rounds: int, progress: Progress = ignore) -> dict[Key, Timing]:
     """The median time of each task over rounds, after one round to warm up.
 
     A round runs every task once: whatever slows the machine for a while slows all of them alike.
@@ -184,11 +182,9 @@ def median_times(
     }
 
 
-def _make_tasks(
-    subjects: Mapping[str, _Subject], gallery: tuple[int, int], seed: int
-) -> dict[tuple[str, str], Callable[[], object]]:
+def _make_tasks(subjects: Mapping[str, _Subject], gallery: tuple[int, int], seed: int) -> dict[tuple[str, str], Task]:
     queries, items = gallery
-    tasks: dict[tuple[str, str], Callable[[], object]] = {}
+    tasks: dict[tuple[str, str], Task] = {}
 
     @cache  # models of one shape share theirs
     def draw_sets(size: int, dim: int, seed: int, device: torch.device) -> Tensor:
@@ -262,23 +258,18 @@ def _summarise(
 def _parameters(model: Model | None) -> ParameterCounts | None:
     if model is None:
         return None
-
-    def count(module: torch.nn.Module) -> int:
-        return sum(parameter.numel() for parameter in module.parameters())
-
-    image, text = ((count(tower.encoder), count(tower) - count(tower.encoder)) for tower in (model.image, model.text))
+    modules = (model, model.image.encoder, model.image, model.text.encoder, model.text)
+    total, image, images, text, texts = (sum(p.numel() for p in module.parameters()) for module in modules)
     trainable = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    return ParameterCounts(count(model), trainable, *image, *text)
+    return ParameterCounts(total, trainable, image, images - image, text, texts - text)
 
 
 def find_model(name: str) -> Model:
     """The model of this name, shipped or in a folder, or an untrained one of the recipe of this name or path."""
     path = Path(name).expanduser()
     is_recipe = name in recipes.names() or path.suffix in (".yaml", ".yml")
-    if name in SHIPPED:
-        return load(name)
-    if (path / CONFIG).is_file() or (path.is_dir() and not is_recipe):
-        return load(path)
+    if name in SHIPPED or (path / CONFIG).is_file() or (path.is_dir() and not is_recipe):
+        return load(name if name in SHIPPED else path)
     if not is_recipe:
         choices = unknown("recipe", name, recipes.names())
         raise UnknownNameError(f"{name!r} is not the folder of a model, such as `polysem train` makes. {choices}")

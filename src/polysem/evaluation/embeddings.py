@@ -21,7 +21,6 @@ from polysem.models.items import collection_images, collection_texts, open_store
 from polysem.progress import Progress, ignore, section
 
 FEATURE_BATCH, SENTENCE_BATCH = 64, 128
-SIDES = ("image", "text")
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +91,7 @@ def _read(path: Path, key: dict[str, str]) -> Embeddings:
             known = file.metadata() or {}
             maker = known.get("fingerprint", "unknown")[:12]
             differences = {
-                "fingerprint": f"were made by another model (fingerprint {maker}) than this one "
-                f"({key['fingerprint'][:12]})",
+                "fingerprint": f"were made by another model ({maker}) than this one ({key['fingerprint'][:12]})",
                 "items": "are of other items or captions than these: check --data and --split",
                 "features": "were made of other pictures or features: files have changed, or other stores were given",
             }
@@ -101,8 +99,8 @@ def _read(path: Path, key: dict[str, str]) -> Embeddings:
                 if known.get(name) != key[name]:
                     remedy = "Delete the file to make them again, or give another --embeddings."
                     raise InputError(f"The embeddings in {path} {difference}. {remedy}")
-            held = set(file.keys())
-            predictions = {side: file.get_tensor(f"{side}_classes") for side in SIDES if f"{side}_classes" in held}
+            held = set(file.keys()) - {"images", "texts"}
+            predictions = {name.removesuffix("_classes"): file.get_tensor(name) for name in sorted(held)}
             return Embeddings(file.get_tensor("images"), file.get_tensor("texts"), predictions)
     except (OSError, SafetensorError) as error:
         raise InputError(f"{path} does not hold embeddings ({error}). Give another --embeddings.") from None

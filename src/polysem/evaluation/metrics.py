@@ -142,11 +142,8 @@ def graded_metrics(scores: Floats, gains: Gains, discount: Values) -> dict[str, 
 
     ndcg: the sum of gain / discount over the first k ranks, as a share of the largest possible. precision: the share
     of answers with a gain among the first k. map: the mean, over all answers with a gain, of the precision at their
-    ranks. All are 0 where no answer has a gain; map nowhere else.
-
-    Args:
-        scores, gains: (q, g).
-        discount: (k,), or (q, k) where each query has its own; k <= g.
+    ranks. All are 0 where no answer has a gain; map nowhere else. scores, gains: (q, g). discount: (k,), or (q, k) of
+    each query; k <= g.
     """
     k, size = discount.shape[-1], gains.shape[1]
     ordered = sort_gains(scores, gains)
@@ -172,11 +169,8 @@ def sort_gains(scores: Floats, gains: Gains) -> Gains:
 
 
 def micro_f1(probabilities: Any, labels: Sequence[Iterable[str]], classes: Sequence[str]) -> float:
-    """F1 of all decisions together, in per cent: 2 hits / (predicted labels + true labels).
-
-    Args:
-        probabilities: (items, classes).
-        labels: Of each item; one that is no class cannot be predicted, and counts as missed.
+    """F1 of all decisions together, in per cent: 2 hits / (predicted labels + true labels). probabilities: (items,
+    classes). labels: of each item; one that is not a class cannot be predicted, and counts as missed.
 
     Example:
         >>> micro_f1([[0.9, 0.2], [0.4, 0.8]], [["cat"], ["cat", "dog"]], ["cat", "dog"])

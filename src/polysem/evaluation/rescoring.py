@@ -42,10 +42,8 @@ class Rescoring:
         if self.method not in METHODS:
             raise unknown("re-scoring", self.method, METHODS)
         if not 0 < self.temperature < np.inf or self.neighbours < 1:
-            raise InputError(
-                f"Re-scoring needs a positive temperature and at least one neighbour, got {self.temperature} and "
-                f"{self.neighbours}."
-            )
+            given = f"{self.temperature} and {self.neighbours}"
+            raise InputError(f"Re-scoring needs a positive temperature and at least one neighbour, got {given}.")
 
     def __str__(self) -> str:
         detail = f"{self.neighbours} neighbours" if self.method == "csls" else f"temperature {self.temperature:g}"

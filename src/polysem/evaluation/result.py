@@ -140,8 +140,6 @@ def read_evaluation(path: str | Path) -> Evaluation:
             intervals={name: (float(low), float(high)) for name, (low, high) in content.get("intervals", {}).items()},
             facts=dict(content.get("facts", {})),
         )
-    except FileNotFoundError:
-        raise InputError(f"There is no file {path}.") from None
     except OSError as error:
         raise InputError(f"Cannot read {path}: {error.strerror or error}.") from None
     except (KeyError, TypeError, ValueError, AttributeError) as error:

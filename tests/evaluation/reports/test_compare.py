@@ -143,7 +143,7 @@ def test_a_file_that_holds_no_evaluation_is_refused(content: str, tmp_path: Path
     (tmp_path / "it.json").write_text(content, encoding="utf-8")
     with pytest.raises(InputError, match=r"it\.json does not hold an evaluation .*polysem eval"):
         read_evaluation(tmp_path / "it.json")
-    with pytest.raises(InputError, match="There is no file"):
+    with pytest.raises(InputError, match="No such file"):
         read_evaluation(tmp_path / "absent.json")
 
 

@@ -99,11 +99,7 @@ def per_query_metrics(
     folds: Sequence[Mapping[str, Ranking]], owners: Ints, names: Sequence[str] | None = None
 ) -> dict[str, PerQuery]:
     """The metrics of every query that has a right answer, by direction; those of several folds follow each other.
-
-    Args:
-        owners: The image of each text.
-        names: The metrics to keep; None: all.
-    """
+    owners: the image of each text. names: the metrics to keep; None: all."""
     per_query = {}
     for way in folds[0]:
         values = [metrics.query_metrics(fold[way]) for fold in folds]

@@ -158,9 +158,8 @@ def read_own_ids(collection: Collection) -> CocoIds | None:
     """By the ids of the items and of their captions, five each; None where some have none."""
     items = [item for item in collection if item.captions]
     ids = [number for item in items if (number := image_id(item)) is not None]
-    if not items or len(ids) < len(items):
-        return None
-    if any(not item.caption_ids or not all(name.isdecimal() for name in item.caption_ids) for item in items):
+    named = all(item.caption_ids and all(name.isdecimal() for name in item.caption_ids) for item in items)
+    if not items or len(ids) < len(items) or not named:
         return None
     gallery = Collection(collection.name, collection.kind, items, collection.skipped).with_captions(5, "COCO")
     captions = [int(name) for item in gallery for name in item.caption_ids]
@@ -185,9 +184,7 @@ def _id_in_file_name(item: Item) -> int | None:
 def _select_captions(item: Item, ids: Ints, who: str) -> Item:
     if not item.caption_ids:
         if len(item.captions) < len(ids):
-            raise InputError(
-                f"Protocol {who} takes {len(ids)} captions of every image; {item.id!r} has {len(item.captions)}."
-            )
+            raise InputError(f"{item.id!r} has {len(item.captions)} captions; protocol {who} takes {len(ids)} of each.")
         return replace(item, captions=item.captions[: len(ids)])
     wanted = {str(number) for number in ids.tolist()}
     kept = [pair for pair in zip(item.captions, item.caption_ids, strict=True) if pair[1] in wanted]

@@ -7,12 +7,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from polysem.data.collection import Collection
 from polysem.errors import ConfigError, InputError, unknown
-from polysem.evaluation.evaluate import evaluate
+from polysem.evaluation.evaluate import Store, evaluate
 from polysem.evaluation.reports import significance
 from polysem.evaluation.result import Evaluation, Stamp, flatten_metrics, read_evaluation
 
@@ -63,11 +62,7 @@ class Comparison:
 
 
 def evaluate_all(
-    runs: Sequence[str],
-    data: Collection | None,
-    features: Sequence[str | Path | None],
-    text_features: Sequence[str | Path | None],
-    **how: Any,
+    runs: Sequence[str], data: Collection | None, features: Sequence[Store], text_features: Sequence[Store], **how: Any
 ) -> list[Evaluation]:
     """Evaluate several runs alike, for one table; those that `polysem eval --json` wrote to files are read.
 

@@ -6,7 +6,7 @@ directions along, so that sums over directions such as RSUM come out right.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -58,11 +58,7 @@ def paired_p(a: Evaluation, b: Evaluation, metric: str = "rsum", resamples: int 
     """The p-value of a two-sided paired sign-flip test: how often chance alone would show such a difference.
 
     If they are equally good, each was better on an item with probability 1/2; so each item's difference keeps its size
-    and takes a random sign. The smallest value is 1 / (resamples + 1).
-
-    Args:
-        a, b: Evaluations of the same queries.
-        metric: "rsum", or one such as "i2t.r1".
+    and takes a random sign. The smallest value is 1 / (resamples + 1). metric: "rsum", or one such as "i2t.r1".
     """
     differ = [name for name in _SAME if getattr(a.stamp, name) != getattr(b.stamp, name)]
     if differ:
@@ -134,10 +130,9 @@ def _shares(evaluation: Evaluation, metric: str) -> Values:
     return np.asarray(shares.sum(0), dtype=np.float64)
 
 
-def _blocks(items: int, resamples: int) -> Iterator[int]:
+def _blocks(items: int, resamples: int) -> list[int]:
     """How many resamples to take at a time."""
     if resamples < 1:
         raise ConfigError(f"resamples must be at least 1, got {resamples}. The usual number is 1000 or more.")
     most = max(1, _ELEMENTS // max(1, items))
-    for first in range(0, resamples, most):
-        yield min(most, resamples - first)
+    return [min(most, resamples - first) for first in range(0, resamples, most)]

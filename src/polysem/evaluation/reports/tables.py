@@ -117,8 +117,7 @@ def as_latex(comparison: Comparison) -> str:
 
 def as_dict(comparison: Comparison) -> dict[str, Any]:
     """JSON-able."""
-    content = asdict(comparison)
-    del content["stamp"]
+    content = {name: value for name, value in asdict(comparison).items() if name != "stamp"}
     return {"protocol": comparison.stamp.as_dict(), **content}
 
 
@@ -157,8 +156,7 @@ def _short(path: str) -> str:
 
 
 def _figure(comparison: Comparison, row: ComparisonRow, path: str) -> tuple[str, str]:
-    """The value, and the mark and interval behind it. Papers have room for the interval of RSUM alone, where there is
-    RSUM."""
+    """The value, and the mark and interval behind it: of RSUM alone, where there is one, as papers lack room."""
     cell = row.cells[path]
     if cell.value is None:
         return EMPTY, ""

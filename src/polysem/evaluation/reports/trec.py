@@ -34,6 +34,8 @@ DEPTH = 100
 _LARGEST = np.float32(1e38)
 """Leaves room above for scores to be moved apart."""
 
+Ids = Sequence[str]
+
 
 def export_trec(rankings: Mapping[str, Ranking], gallery: Collection, folder: Path, tag: str = "polysem") -> list[Path]:
     """Write `<direction>.run` and `<direction>.qrels` for each direction, such as "i2t". tag: names the run."""
@@ -54,9 +56,7 @@ def caption_ids(gallery: Collection) -> list[str]:
     return caption_keys(gallery)
 
 
-def write_trec(
-    stem: Path, ranking: Ranking, queries: Sequence[str], gallery: Sequence[str], tag: str = "polysem"
-) -> tuple[Path, Path]:
+def write_trec(stem: Path, ranking: Ranking, queries: Ids, gallery: Ids, tag: str = "polysem") -> tuple[Path, Path]:
     """Write `<stem>.qrels` with lines of `query 0 answer 1`, and `<stem>.run` with lines of `query Q0 answer rank score
     tag`, ranks from 1. The ranking must have kept its highest scores. queries, gallery: the ids."""
     paths = stem.with_name(f"{stem.name}.qrels"), stem.with_name(f"{stem.name}.run")
@@ -72,7 +72,7 @@ def write_trec(
 
 
 def as_ranx(
-    ranking: Ranking, queries: Sequence[str], gallery: Sequence[str]
+    ranking: Ranking, queries: Ids, gallery: Ids
 ) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, float]]]:
     """What `ranx.Qrels` and `ranx.Run` are made from, with ids as in the files: {query: {answer: 1 or its score}}."""
     return dict(_name_positives(ranking, queries, gallery)), dict(_name_answers(ranking, queries, gallery))
@@ -85,11 +85,9 @@ def escape_id(name: str) -> str:
     return re.sub(r"[\s%]", lambda match: quote(match[0], safe=""), name)
 
 
-def _escape_ids(ranking: Ranking, queries: Sequence[str], gallery: Sequence[str]) -> tuple[list[str], list[str]]:
-    for what, ids, expected in (
-        ("queries", queries, len(ranking.relevance)),
-        ("gallery", gallery, ranking.relevance.gallery),
-    ):
+def _escape_ids(ranking: Ranking, queries: Ids, gallery: Ids) -> tuple[list[str], list[str]]:
+    sides = {"queries": (queries, len(ranking.relevance)), "gallery": (gallery, ranking.relevance.gallery)}
+    for what, (ids, expected) in sides.items():
         if len(ids) != expected:
             raise InputError(f"The ranking's {what} number {expected}, and {len(ids)} ids were given.")
         repeated = [name for name, count in Counter(ids).items() if count > 1]
@@ -98,18 +96,14 @@ def _escape_ids(ranking: Ranking, queries: Sequence[str], gallery: Sequence[str]
     return [escape_id(name) for name in queries], [escape_id(name) for name in gallery]
 
 
-def _name_positives(
-    ranking: Ranking, queries: Sequence[str], gallery: Sequence[str]
-) -> Iterator[tuple[str, dict[str, int]]]:
+def _name_positives(ranking: Ranking, queries: Ids, gallery: Ids) -> Iterator[tuple[str, dict[str, int]]]:
     """Every query that has a right answer, with these."""
     names, answer_names = _escape_ids(ranking, queries, gallery)
     for query in np.flatnonzero(ranking.relevance.counts).tolist():
         yield names[query], {answer_names[answer]: 1 for answer in ranking.relevance.of(query)}
 
 
-def _name_answers(
-    ranking: Ranking, queries: Sequence[str], gallery: Sequence[str]
-) -> Iterator[tuple[str, dict[str, float]]]:
+def _name_answers(ranking: Ranking, queries: Ids, gallery: Ids) -> Iterator[tuple[str, dict[str, float]]]:
     """Every query that has a right answer, with its answers from best to worst and their scores, all different."""
     names, answer_names = _escape_ids(ranking, queries, gallery)
     if ranking.top is None:
@@ -125,10 +119,7 @@ def _name_answers(
         true = ranking.ranks[ranking.relevance.starts[query] :][: len(here)]
         certain = np.delete(np.arange(len(answers)), here[here < true])
         if not len(certain):
-            raise InputError(
-                f"Query {queries[query]!r}: all {len(answers)} answers kept have the same score as wrong ones that "
-                "were not kept. Keep more answers per query."
-            )
+            raise InputError(f"Query {queries[query]!r} ties at all {len(answers)} answers kept. Keep more answers.")
         distinct = _make_distinct(scores[certain]).tolist()
         yield names[query], dict(zip((answer_names[answer] for answer in answers[certain]), distinct, strict=True))
 

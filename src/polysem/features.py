@@ -107,10 +107,8 @@ class LocalFeatures:
             raise InputError("Got a batch without items; give at least one.")
         empty = ~self.mask.any(1)
         if bool(empty.any()):
-            raise InputError(
-                f"Items {empty.nonzero().flatten().tolist()[:10]} consist of padding alone (no True in their mask). "
-                "An item needs at least one real token: drop these items or check how the mask was made."
-            )
+            items = empty.nonzero().flatten().tolist()[:10]
+            raise InputError(f"Items {items} consist of padding alone: drop them, or check how the mask was made.")
         # One cheap reduction settles the usual case; padding may legitimately hold NaN, so look closer only then.
         if not bool(self.values.detach().sum().isfinite()):
             bad = ~self.values.detach().isfinite().all(-1) & self.mask

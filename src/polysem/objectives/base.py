@@ -53,11 +53,7 @@ class Objective(Part):
 
     def forward(self, scores: Tensor, positives: Tensor) -> Loss:
         require_float(scores, "Scores", "(images, texts)")
-        if not isinstance(positives, Tensor) or positives.dtype != torch.bool or positives.shape != scores.shape:
-            raise InputError(
-                f"Positives must be a bool mask of the scores' shape {tuple(scores.shape)}, got {kind(positives)}. "
-                "One text per image: torch.eye(n, dtype=torch.bool)."
-            )
+        _require_positives(positives, tuple(scores.shape))
         if not bool(positives.any()):
             raise InputError("No pair of this batch is a positive; check how the mask was made.")
         if not bool(scores.detach().isfinite().all()):
@@ -93,6 +89,12 @@ class Regulariser(Part):
     @abstractmethod
     def loss(self, images: Tensor, texts: Tensor) -> Loss:
         """The loss of checked inputs."""
+
+
+def _require_positives(positives: object, shape: tuple[int, ...]) -> None:
+    if not isinstance(positives, Tensor) or positives.dtype != torch.bool or positives.shape != shape:
+        wanted = f"a bool mask of shape {shape} (images, texts), such as torch.eye(n, dtype=torch.bool)"
+        raise InputError(f"Positives must be {wanted}; got {kind(positives)}.")
 
 
 def anchors_and_matches(positives: Tensor) -> tuple[Tensor, Tensor]:
@@ -134,19 +136,11 @@ class LabelObjective(Part):
         for side, batch in (("images", images), ("texts", texts)):
             predicted = batch.residual[:, 0] if batch.logits is None else batch.logits
             if predicted.shape != batch.labels.shape:
-                raise InputError(
-                    f"The {side} predict {predicted.shape[1]} classes, and their labels have shape "
-                    f"{tuple(batch.labels.shape)}; expected {tuple(predicted.shape)} (items, classes)."
-                )
+                given, wanted = tuple(batch.labels.shape), f"{tuple(predicted.shape)} (items, classes)"
+                raise InputError(f"The {side} predict {predicted.shape[1]} classes; labels are {given}, not {wanted}.")
             if not bool(predicted.detach().isfinite().all()):
-                raise NonFiniteError(
-                    f"The class predictions of the {side} hold NaN or infinity. Lower the learning rate."
-                )
-        if positives.dtype != torch.bool or positives.shape != (len(images.labels), len(texts.labels)):
-            raise InputError(
-                f"Positives must be a bool mask of shape {(len(images.labels), len(texts.labels))} (images, texts), "
-                f"got {kind(positives)}."
-            )
+                raise NonFiniteError(f"Classes predicted of the {side} hold NaN or infinity. Lower the learning rate.")
+        _require_positives(positives, (len(images.labels), len(texts.labels)))
         return self.loss(images, texts, positives)
 
     @abstractmethod

@@ -143,7 +143,7 @@ def _check_sets(recipe: Recipe, predictors: Predictors) -> None:
     for entry in recipe.regularisers:
         part = objective_registry.find(entry.name)
         if (image, text) == (1, 1) and issubclass(part, Regulariser) and part.needs_sets:
-            raise ConfigError(f"The regulariser {entry.name} spreads the elements of a set; here every set has one.")
+            raise ConfigError(f"The regulariser {entry.name} needs several vectors; here every set has one. Remove it.")
     for (name, side), (_, cls, config) in zip(recipe.sides(), predictors, strict=True):
         encoder = encoder_registry.find(side.encoder["name"])
         if cls.adds_global(config) and side.pool is None and not encoder.makes_summary:

@@ -57,6 +57,7 @@ def test_the_surest_regions_come_first_with_their_boxes(build, family):
     assert found.boxes.max() <= 1
     assert (found.boxes[..., 2:] >= found.boxes[..., :2]).all()
     assert torch.equal(encoder(pixels(encoder)).values, found.features.values)
+    assert encoder.tokens_per_item == found.features.values.shape[1]
 
 
 @pytest.mark.parametrize("family", ["detr", "rt_detr", "d_fine"])

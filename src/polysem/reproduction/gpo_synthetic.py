@@ -28,7 +28,7 @@ from polysem.pooling import GPO
 from polysem.progress import Progress, ignore
 
 Sizes = Literal["seen", "smaller", "larger"]
-Agreement = Literal["met", "better", "worse"]
+PaperVerdict = Literal["met", "better", "worse"]
 
 SIZES: dict[Sizes, range] = {"seen": range(20, 101), "smaller": range(10, 20), "larger": range(101, 121)}
 """Sizes of the sets. Training sees the first range only."""
@@ -169,7 +169,7 @@ def paper_rmse(design: str, pattern: str, sizes: Sizes) -> float:
     return PAPER[pattern][len(SIZES) * list(DESIGNS).index(design) + list(SIZES).index(sizes)]
 
 
-def compare_with_paper(ours: float, theirs: float) -> Agreement:
+def compare_with_paper(ours: float, theirs: float) -> PaperVerdict:
     """met: within 0.004 or half of the paper's value, whichever is more. Outside that, which side it is on."""
     if abs(ours - theirs) <= max(0.004, theirs / 2):
         return "met"
@@ -186,7 +186,7 @@ class GPOCell:
     paper: float
     ours: float
     spread: float
-    verdict: Agreement
+    verdict: PaperVerdict
 
 
 @dataclass(frozen=True)

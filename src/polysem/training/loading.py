@@ -163,7 +163,7 @@ class BatchLoader:
             image_keys = [self.images.keys[place] for place in pictures.tolist()]
             text_keys = [self.texts.keys[place] for place in captions.tolist()]
             texts, masked = self.masker.mask(images, image_keys, texts, captions, text_keys, epoch)
-            masked = masked.among(image_keep, text_keep)
+            masked = masked.restrict(image_keep, text_keep)
         device, labels = self.model.device, None
         if self.labels is not None:  # a caption has those of the image it came with
             of_images = self.labels[torch.from_numpy(batch.images)].to(device)

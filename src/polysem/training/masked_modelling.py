@@ -49,7 +49,7 @@ class MaskedTokens:
     words: Tensor
     replaced: bool
 
-    def among(self, images: Tensor | None, texts: Tensor | None) -> MaskedTokens:
+    def restrict(self, images: Tensor | None, texts: Tensor | None) -> MaskedTokens:
         """Without tokens that size augmentation drops. images, texts: (B, N), which stay."""
         stay = {"images": images, "texts": texts}
         return replace(self, **{name: getattr(self, name) & mask for name, mask in stay.items() if mask is not None})

@@ -110,27 +110,27 @@ def find_leaks(train: Collection, val: Collection) -> list[TrainingFinding]:
     known = {item.id for item in train}
     shared = [item.id for item in val if item.id in known]
     if shared:
-        says = f"{len(shared):,} of {len(val):,} validation items are training items: {_examples(shared)}."
-        findings.append(_leak(says, "them"))
+        says = f"{len(shared):,} of {len(val):,} validation items are training items: {_list_examples(shared)}."
+        findings.append(_make_finding(says, "them"))
     twins = _find_twins(train, [item for item in val if item.id not in known])
     if twins:
-        pairs = _examples([f"{name} = {twin}" for name, twin in twins])
+        pairs = _list_examples([f"{name} = {twin}" for name, twin in twins])
         says = f"{len(twins):,} of {len(val):,} validation items have the very content of a training item: {pairs}."
-        findings.append(_leak(says, "them"))
+        findings.append(_make_finding(says, "them"))
     captions, known = val.captions, {normalise_caption(caption) for caption in train.captions}
     shared = [caption for caption in captions if normalise_caption(caption) in known]
     if len(shared) >= CAPTIONS_AT_LEAST and len(shared) > SHARED_CAPTIONS * len(captions):
         common = [caption for caption, _ in Counter(shared).most_common(_EXAMPLES)]
         says = (
             f"{len(shared) / len(captions):.0%} of the validation captions ({len(shared):,} of {len(captions):,}) also "
-            f"stand in the training split, e.g. {_examples([repr(caption[:60]) for caption in common])}; "
+            f"stand in the training split, e.g. {_list_examples([repr(caption[:60]) for caption in common])}; "
             "a few in a hundred are usual."
         )
-        findings.append(_leak(says, "the shared ones"))
+        findings.append(_make_finding(says, "the shared ones"))
     return findings
 
 
-def _leak(says: str, what: str) -> TrainingFinding:
+def _make_finding(says: str, what: str) -> TrainingFinding:
     advice = (
         f"Figures on this split are flattered. Take {what} out of one split (`polysem data check` lists pictures), or "
         "validate on another: --set data.val=…"
@@ -138,7 +138,7 @@ def _leak(says: str, what: str) -> TrainingFinding:
     return TrainingFinding("leaking validation set", says, advice, 0)
 
 
-def _examples(names: list[str]) -> str:
+def _list_examples(names: list[str]) -> str:
     return ", ".join(names[:_EXAMPLES]) + (" …" if len(names) > _EXAMPLES else "")
 
 

@@ -130,7 +130,7 @@ class TrainingMonitor:
         values = {"loss": facts.loss, "gradient norm": facts.grad_norm, "spread of the scores": facts.score_spread}
         values |= {f"length of {side} residuals": norm for side, norm in facts.norms.items()}
         broken = ", ".join(f"the {name} is {value}" for name, value in values.items() if not math.isfinite(value))
-        if self._newly("not finite", bool(broken)):
+        if self._begins("not finite", bool(broken)):
             advice = f"{lower} If it comes back, look for broken features: `polysem data check`."
             yield TrainingFinding("exploding norms", f"T{broken[1:]}.", advice, facts.step)
         # 0 while it is not known. The first steps count for ever: later gradients may be all but zero, and well so.
@@ -140,7 +140,7 @@ class TrainingMonitor:
             spike = usual > 0 and facts.grad_norm > EXPLODED * usual
             self._push("grad", facts.grad_norm, USUAL, first=EARLY)
             spikes = sum(self._push("spikes", float(spike), OF_LAST))
-            if self._newly("gradient", spikes >= SPIKES):
+            if self._begins("gradient", spikes >= SPIKES):
                 says = (
                     f"The gradient norm is {facts.grad_norm:.3g}, usually {usual:.3g}: more than {EXPLODED:.0f} times "
                     f"that in {spikes:.0f} of the last {OF_LAST} steps."
@@ -153,7 +153,7 @@ class TrainingMonitor:
             start, now = self._first[f"norm {side}"][0], min(self._recent[f"norm {side}"])
             # A residual that starts at nothing has no size to compare with: then 1 is its start.
             full = len(self._recent[f"norm {side}"]) == OF_LAST
-            if self._newly(f"norm {side}", full and now > EXPLODED * max(start, 1.0)):
+            if self._begins(f"norm {side}", full and now > EXPLODED * max(start, 1.0)):
                 says = f"The {side} residuals are {norm:.3g} long before normalisation; they began at {start:.3g}."
                 weights = f"{lower} Normalised vectors hide it, but weights of this size hardly turn any more."
                 yield TrainingFinding("exploding norms", says, weights, facts.step)
@@ -170,7 +170,7 @@ class TrainingMonitor:
             stuck = full and abs(fmean(off)) < NEAR and abs(fmean(off[half:]) - fmean(off[:half])) < FLAT
         else:  # a hinge on the hardest negative passes its constant on the way down, slowly at times, its scores apart
             stuck = full and -NEAR < fmean(off) < ABOVE and fmean(spread) < SPREAD
-        if self._newly("scores", (full and max(spread) < EQUAL) or (stuck and not _grows(spread))):
+        if self._begins("scores", (full and max(spread) < EQUAL) or (stuck and not _grows(spread))):
             yield _name_collapse(facts, fmean(spread))
 
     def _find_set_collapse(self, facts: StepFacts, side: str, variance: float) -> Iterator[TrainingFinding]:
@@ -178,7 +178,7 @@ class TrainingMonitor:
             return
         window = self._push(f"variance {side}", variance, PATIENCE)
         alike = len(window) == PATIENCE and fmean(window) < VARIANCE and not _grows(window)
-        if self._newly(f"variance {side}", alike):
+        if self._begins(f"variance {side}", alike):
             says = (
                 f"The elements of each {side} set are alike: circular variance {fmean(window):.2g} over the last "
                 f"{PATIENCE} steps (sets that hold several meanings have 0.1; below {VARIANCE:g} they are one vector)."
@@ -196,7 +196,7 @@ class TrainingMonitor:
             low = len(window) == PATIENCE and mean < STARVED / k
             if low:
                 starved[element + 1] = mean
-            new |= self._newly(f"supervision {side} {element}", low)
+            new |= self._begins(f"supervision {side} {element}", low)
         if new:
             which = ", ".join(f"element {element} ({share:.1%})" for element, share in starved.items())
             says = (
@@ -215,7 +215,7 @@ class TrainingMonitor:
         del recent[:-size]
         return recent
 
-    def _newly(self, key: str, holds: bool) -> bool:
+    def _begins(self, key: str, holds: bool) -> bool:
         """True when a condition begins to hold, counting short gaps as holding."""
         if holds:
             new = key not in self._gone
@@ -305,13 +305,13 @@ def collapsed_label_loss(
 ) -> float:
     """A label objective's value if every item of a side predicted the same of the classes: their average."""
 
-    def alike(side: LabelledBatch) -> LabelledBatch:
+    def average(side: LabelledBatch) -> LabelledBatch:
         logits = None if side.logits is None else _mean(side.logits)
         return replace(
             side, vectors=masked_ops.normalise(_mean(side.vectors)), residual=_mean(side.residual), logits=logits
         )
 
-    return float(objective.loss(alike(images), alike(texts), positives).total)
+    return float(objective.loss(average(images), average(texts), positives).total)
 
 
 @torch.no_grad()

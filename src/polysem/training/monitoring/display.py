@@ -45,21 +45,21 @@ class TerminalDisplay:
         if self._interactive:
             self._live.start()
         else:
-            self._line(f"{self.title}: {self.total - self._start:,} steps to go.")
+            self._print_line(f"{self.title}: {self.total - self._start:,} steps to go.")
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._interactive:
             self._live.stop()
         elif self._record:
-            self._line(self._summary())
+            self._print_line(self._summary())
 
     def resume(self, step: int, best: Mapping[str, Any] | None = None) -> None:
         """Count from this step: what was done before tells nothing about the speed. best: the run's best validation."""
         self._best = best or {}
         self._start, self._began = step, time.monotonic()
         self._bar.reset(self._task, completed=step)
-        self._line(f"Resumed at step {step:,} of {self.total:,}.")
+        self._print_line(f"Resumed at step {step:,} of {self.total:,}.")
 
     def step(self, record: Mapping[str, Any]) -> None:
         self._record = record
@@ -69,14 +69,14 @@ class TerminalDisplay:
         if self._interactive:
             self._bar.update(self._task, completed=record["step"])
         elif time.monotonic() - self._last_line >= QUIET_SECONDS:
-            self._line(self._summary())
+            self._print_line(self._summary())
 
     def validation(self, record: Mapping[str, Any]) -> None:
         self._validation = record
         if record.get("best"):
             self._best = record
         best = ", the best so far" if record.get("best") else ""
-        self._line(f"Step {record['step']:,}: {_format_recalls(record)}{best}.")
+        self._print_line(f"Step {record['step']:,}: {_format_recalls(record)}{best}.")
 
     def finding(self, finding: TrainingFinding) -> None:
         when = f"step {finding.step:,}" if finding.step else "before the first step"
@@ -84,7 +84,7 @@ class TerminalDisplay:
         # A terminal wraps at words; a log keeps the message on one line, where a search finds it whole.
         self.console.print(Text(message, style="yellow"), soft_wrap=not self._interactive)
 
-    def _line(self, text: str) -> None:
+    def _print_line(self, text: str) -> None:
         self._last_line = time.monotonic()
         self.console.print(Text(text), soft_wrap=not self._interactive)
 

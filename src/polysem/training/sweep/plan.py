@@ -133,11 +133,11 @@ def parse_axis(setting: str) -> tuple[str, tuple[Any, ...]]:
     values = tuple(read_value(piece, setting) for piece in pieces)
     known: dict[str, str] = {}
     for piece, value in zip(pieces, values, strict=True):
-        same = known.get(canonical(value))
+        same = known.get(canonical_text(value))
         if same is not None:
             twice = f"{piece} is given twice" if same == piece else f"{same} and {piece} are the same value"
             raise ConfigError(f"--set {setting}: {twice}. Give each value once; repetitions are --seeds.")
-        known[canonical(value)] = piece
+        known[canonical_text(value)] = piece
     return key, values
 
 
@@ -163,14 +163,14 @@ def _split_values(text: str, setting: str) -> Iterator[str]:
     yield piece
 
 
-def canonical(value: Any) -> str:
+def canonical_text(value: Any) -> str:
     """The same text for the same value, however it was written: 1, 1.0 and 1e0."""
     return json.dumps(_whole_as_int(value), sort_keys=True, default=str, ensure_ascii=False)
 
 
 def format_value(value: Any) -> str:
     """For people."""
-    return value if isinstance(value, str) else canonical(value)
+    return value if isinstance(value, str) else canonical_text(value)
 
 
 def format_values(values: Mapping[str, Any]) -> str:

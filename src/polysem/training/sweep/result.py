@@ -19,7 +19,7 @@ from polysem.recipes import Recipe, parse
 from polysem.training.build import learns_labels
 from polysem.training.feature_cache import cache_both_sides
 from polysem.training.run_folder import flatten_numbers, is_number, read_json
-from polysem.training.sweep.plan import canonical, format_value, format_values
+from polysem.training.sweep.plan import canonical_text, format_value, format_values
 from polysem.training.validation import NDCG_DEPTH
 
 _RECALLS = [f"{way}.r{k}" for way in ("i2t", "t2i") for k in (1, 5, 10)]
@@ -83,7 +83,7 @@ class Sweep:
     def rows(self) -> list[SweepRow]:
         by_values: dict[str, list[SweepRun]] = {}
         for run in self.runs:
-            by_values.setdefault(canonical(dict(run.values)), []).append(run)
+            by_values.setdefault(canonical_text(dict(run.values)), []).append(run)
         rows = []
         for runs in by_values.values():
             row = SweepRow(runs[0].values, tuple(runs), {}, {})
@@ -252,7 +252,7 @@ def positions(values: Sequence[Any]) -> tuple[dict[str, float], list[tuple[float
 
     Numbers stand at their own place, and so does 0 on a logarithmic axis; other values side by side.
     """
-    known = {canonical(value): value for value in values}
+    known = {canonical_text(value): value for value in values}
     numeric = all(map(is_number, known.values()))
     places = {key: float(value if numeric else number) for number, (key, value) in enumerate(known.items())}
     sizes = [abs(place) for place in places.values() if place]
@@ -270,7 +270,7 @@ def _draw(
         for metric in metrics:
             style, way = STYLES.get(metric.partition(".")[0], ("-", ""))
             drawn = sorted(
-                (places[canonical(row.values[keys[0]])], row.means[metric], row.spreads[metric] or 0.0)
+                (places[canonical_text(row.values[keys[0]])], row.means[metric], row.spreads[metric] or 0.0)
                 for row in members
                 if metric in row.means
             )

@@ -18,7 +18,7 @@ from polysem.evaluation import Protocol
 from polysem.training import run_folder, splits
 from polysem.training.build import learns_labels
 from polysem.training.loop import NullObserver, OnCollapse, TrainingObserver
-from polysem.training.sweep.plan import SweepPlan, SweepPoint, canonical, plan_sweep
+from polysem.training.sweep.plan import SweepPlan, SweepPoint, canonical_text, plan_sweep
 from polysem.training.sweep.result import (
     Sweep,
     SweepRun,
@@ -181,10 +181,10 @@ def _sort(runs: Sequence[SweepRun]) -> list[SweepRun]:
     order: dict[str, int] = {}
     for run in runs:
         for value in run.values.values():
-            order.setdefault(canonical(value), len(order))
+            order.setdefault(canonical_text(value), len(order))
 
     def key(value: Any) -> tuple[int, float]:
-        return (0, float(value)) if run_folder.is_number(value) else (1, float(order[canonical(value)]))
+        return (0, float(value)) if run_folder.is_number(value) else (1, float(order[canonical_text(value)]))
 
     return sorted(runs, key=lambda run: [*(key(value) for value in run.values.values()), (0, float(run.seed))])
 

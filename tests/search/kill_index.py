@@ -18,11 +18,11 @@ from kill_store import die_at_call, killed
 
 from polysem.search import Entry, Index, Manifest, VectorBatch
 from polysem.search.engine import SketchPlan, engine
-from polysem.search.local import segment_searcher
+from polysem.search.local import searcher
 
 K, DIM = 2, 16
 # Preparations from the first few rows on, so that kills fall into them.
-segment_searcher.MIN_SKETCHED, segment_searcher.MIN_ATTACHED = 4, 8
+searcher.MIN_SKETCHED, searcher.MIN_ATTACHED = 4, 8
 engine.MIN_ITEMS = 1
 engine.measure_plan = lambda *_: SketchPlan((8,), 0.5, (0.1,))
 

@@ -11,7 +11,7 @@ import pytest
 
 from polysem.search import Entry, Index, Manifest, SearchError, VectorBatch
 from polysem.search.engine import SketchPlan, engine
-from polysem.search.local import LocalBackend, segment_searcher
+from polysem.search.local import LocalBackend, searcher
 from polysem.search.store.segments import Segment
 from search.photos import make_photos, tiny_model
 
@@ -38,8 +38,8 @@ def batch(name: str, count: int, seed: int = 0) -> VectorBatch:
 @pytest.fixture
 def prepared(monkeypatch):
     """Segments of a few hundred rows count as large."""
-    monkeypatch.setattr(segment_searcher, "MIN_SKETCHED", 100)
-    monkeypatch.setattr(segment_searcher, "MIN_ATTACHED", 150)
+    monkeypatch.setattr(searcher, "MIN_SKETCHED", 100)
+    monkeypatch.setattr(searcher, "MIN_ATTACHED", 150)
     monkeypatch.setattr(engine, "MIN_ITEMS", 1)
     monkeypatch.setattr(engine, "_FEW", 10)
     monkeypatch.setattr(engine, "measure_plan", lambda *_: SketchPlan((8,), 0.5, (0.1,)))
@@ -70,8 +70,8 @@ def first(folder: Path) -> Path:
 def test_damaged_vectors_take_nobody_else_down(folder, prepared, monkeypatch, large, value, native):
     monkeypatch.setenv("POLYSEM_NATIVE", native)
     if not large:
-        monkeypatch.setattr(segment_searcher, "MIN_SKETCHED", 10**6)
-        monkeypatch.setattr(segment_searcher, "MIN_ATTACHED", 10**6)
+        monkeypatch.setattr(searcher, "MIN_SKETCHED", 10**6)
+        monkeypatch.setattr(searcher, "MIN_ATTACHED", 10**6)
     else:
         with LocalBackend.open(folder, write=True) as backend:
             backend.optimize()

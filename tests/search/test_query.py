@@ -10,7 +10,7 @@ import pytest
 from polysem.errors import InputError
 from polysem.search import Entry, Index, Manifest, SearchResults, VectorBatch
 from polysem.search.engine import SketchPlan, engine
-from polysem.search.local import segment_searcher
+from polysem.search.local import searcher
 from polysem.search.local.backend import LocalReader
 
 DIM, K = 16, 2
@@ -76,7 +76,7 @@ def index(tmp_path: Path, monkeypatch):
     """Two sketched segments and a small one, some items removed."""
     monkeypatch.setattr(engine, "measure_plan", lambda *_: SketchPlan((8,), 0.5, (0.1,)))
     monkeypatch.setattr(engine, "_FEW", 10)
-    monkeypatch.setattr(segment_searcher, "MIN_SKETCHED", 500)
+    monkeypatch.setattr(searcher, "MIN_SKETCHED", 500)
     with Index.create(tmp_path / "index", MANIFEST) as made:
         for number, count in enumerate((900, 600, 40)):
             made.add(VectorBatch("image", entries(count, f"part{number}"), vectors(count, number)))

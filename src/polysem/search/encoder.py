@@ -43,8 +43,7 @@ def normalise_sets(vectors: NDArray[np.float32], similarity: Mapping[str, Any]) 
         return vectors
     norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
     other = (norms > 0) & (np.abs(norms - 1) > _ROUNDING)  # what is 1 already stays bit for bit
-    units: NDArray[np.float32] = np.where(other, vectors / np.where(other, norms, 1), vectors)
-    return units
+    return np.where(other, vectors / np.where(other, norms, 1), vectors)
 
 
 class QueryEncoder:

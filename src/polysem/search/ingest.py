@@ -193,7 +193,8 @@ class CollectionEncoder:
             on_skip=skip,
         )
         readable = [entry for row, entry in enumerate(entries) if row not in unreadable]
-        sets = self._normalise(columns[0].numpy() if columns else np.empty((0, 1, 1), np.float32))
+        sets = columns[0].numpy() if columns else np.empty((0, 1, 1), np.float32)
+        sets = normalise_sets(sets, self._model.similarity.config)
         return VectorBatch("image", readable, sets, frames=columns[1] if len(columns) > 1 else [])
 
     def _items(self, items: list[Item]) -> Items[Any]:
@@ -203,16 +204,13 @@ class CollectionEncoder:
             return FeatureItems([item.media for item in items])
         return ImageItems(self._model.image.encoder, [item.media.path for item in items])
 
-    def _normalise(self, sets: NDArray[np.float32]) -> NDArray[np.float32]:
-        return normalise_sets(sets, self._model.similarity.config)
-
     def _encode_texts(self, entries: list[Entry]) -> VectorBatch:
         if self._text_store is None:
             sets = self._model.encode_texts([str(each.caption) for each in entries])
         else:
             stored = StoredItems(self._text_store, [each.id for each in entries])
             sets = embed(self._model.text, stored, 4 * _BATCH)[0]
-        return VectorBatch("text", entries, self._normalise(sets.numpy()))
+        return VectorBatch("text", entries, normalise_sets(sets.numpy(), self._model.similarity.config))
 
 
 def _make_caption(item: Item, image: Entry, number: int) -> Entry:

@@ -246,5 +246,4 @@ def group_duplicates(vectors: NDArray[Any], threshold: float = THRESHOLD) -> lis
 def compare_sets(one: NDArray[np.float32], many: NDArray[np.float32]) -> NDArray[np.float32]:
     """(K, D), (n, L, D) unit vectors -> (n,): the cosine that the worst matched vector of either set still has."""
     cosines = np.einsum("kd,nld->nkl", one, many, optimize=True)
-    worst: NDArray[np.float32] = np.minimum(cosines.max(2).min(1), cosines.max(1).min(1))
-    return worst
+    return np.asarray(np.minimum(cosines.max(2).min(1), cosines.max(1).min(1)))

@@ -19,7 +19,7 @@ from polysem.search import Entry, Index, Manifest, SearchError, VectorBatch
 from polysem.search.backend import Ranking
 from polysem.search.engine import SketchPlan, engine
 from polysem.search.filters import parse
-from polysem.search.local import LocalBackend, segment_searcher, side_searcher
+from polysem.search.local import LocalBackend, searcher
 from polysem.search.store import Snapshot
 from search.filters.random_filters import random_filter, random_item
 from waiting import LONG, finish, wait_until
@@ -64,8 +64,8 @@ def plainly(sets: np.ndarray, query: np.ndarray) -> np.ndarray:
 def small_thresholds(monkeypatch):
     """Segments count as large from a few hundred rows on, and bounds as worth their while."""
     monkeypatch.setattr(engine, "measure_plan", lambda *_: SketchPlan((8, 24), 0.5, (0.2, 0.1)))
-    monkeypatch.setattr(segment_searcher, "MIN_SKETCHED", 512)
-    monkeypatch.setattr(segment_searcher, "MIN_ATTACHED", 600)
+    monkeypatch.setattr(searcher, "MIN_SKETCHED", 512)
+    monkeypatch.setattr(searcher, "MIN_ATTACHED", 600)
 
 
 @pytest.fixture
@@ -208,9 +208,9 @@ def test_one_item_at_a_time_costs_what_it_is(tmp_path, small_thresholds, monkeyp
         each.add(batch(3000))
         each.optimize()
         built = []
-        real = segment_searcher.Engine.build
+        real = searcher.Engine.build
         monkeypatch.setattr(
-            segment_searcher.Engine,
+            searcher.Engine,
             "build",
             lambda vectors, *a, **b: built.append(len(vectors)) or real(vectors, *a, **b),
         )
@@ -284,8 +284,8 @@ def test_the_audit_is_kept_and_shown(filled):
 
 
 def test_an_audit_that_finds_less_says_so(filled, monkeypatch):
-    real = side_searcher.search_means
-    monkeypatch.setattr(side_searcher, "search_means", lambda index, query, *rest: real(index, -query, *rest))
+    real = searcher.search_means
+    monkeypatch.setattr(searcher, "search_means", lambda index, query, *rest: real(index, -query, *rest))
     with Index("here", filled) as index:
         assert index.verify(sample=10).audit["recall"]["image to image"]["recall10"] < 0.5
 
@@ -298,8 +298,8 @@ def test_masks_are_kept_for_a_few_filters(filled, monkeypatch):
     for year in range(100):
         filled.count("image", parse(f"year = {year}"))
     with filled._reading() as (_, sides, _):
-        assert len(sides["image"]._masks) <= side_searcher.KEPT_FILTERS
-        assert len(filled._filters["image"]._bits) <= side_searcher.KEPT_FILTERS
+        assert len(sides["image"]._masks) <= searcher.KEPT_FILTERS
+        assert len(filled._filters["image"]._bits) <= searcher.KEPT_FILTERS
 
 
 def asked_of_the_database(monkeypatch) -> list[set[int]]:
@@ -411,9 +411,9 @@ def test_opening_a_prepared_index_reads_no_vectors(filled, monkeypatch):
     def must_not(*_: object, **__: object) -> None:
         raise AssertionError("vectors were read")
 
-    monkeypatch.setattr(segment_searcher.Engine, "build", must_not)
-    monkeypatch.setattr(segment_searcher, "build_mean_index", must_not)
-    monkeypatch.setattr(segment_searcher, "MIN_ATTACHED", 10**9)
+    monkeypatch.setattr(searcher.Engine, "build", must_not)
+    monkeypatch.setattr(searcher, "build_mean_index", must_not)
+    monkeypatch.setattr(searcher, "MIN_ATTACHED", 10**9)
     with LocalBackend.open(folder) as again, again._reading() as (_, sides, _):
         parts = [each for each in sides["image"].segments if len(each.vectors) > 100]
         assert len(parts) == 2

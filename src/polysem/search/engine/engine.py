@@ -132,11 +132,6 @@ class Engine:
         scoring = Scoring.of(described["similarity"])
         return cls(vectors, scoring, plan, arrays["rotation"], sketches, described["uneven"])
 
-    @property
-    def max_norm(self) -> float:
-        """No item's vector is longer."""
-        return 1 + self.norm_error + 1e-6
-
     def should_prune(self, items: int, k: int) -> bool:
         """Whether to bound before scoring, for one query, this many items and results."""
         if not self.sketches or items < max(_FEW, _FEW_PER_HIT * k):

@@ -46,7 +46,8 @@ class PreparedQueries:
         self.forms = [ScanQueries(vectors)]
         if sketched and engine.sketches:
             widths = [sketch.width for sketch in engine.sketches]
-            self.forms += project_queries(vectors, engine.rotation, widths, engine.max_norm)
+            max_norm = 1 + engine.norm_error + 1e-6  # no item's vector is longer
+            self.forms += project_queries(vectors, engine.rotation, widths, max_norm)
 
     def slack(self, number: int | None, *, many: bool = False) -> float:
         """How far scores (number 0) or a sketch's bounds, counted from 1, may be off; many: of `scan.scan_batch`.
@@ -84,8 +85,7 @@ class PruningState:
 
     def may_reach(self, bounds: Float32, slack: float) -> Mask:
         """Which items may still be among the k best."""
-        reaching: Mask = bounds >= self.threshold - slack
-        return reaching
+        return np.asarray(bounds >= self.threshold - slack)
 
     def candidates(self) -> dict[int, Int64]:
         """The rows of each engine that are left to re-score exactly."""

@@ -245,5 +245,4 @@ def _lanes(x: NDArray[Any]) -> Float64:
 
 
 def _norms(x: NDArray[Any]) -> Float64:
-    norms: Float64 = np.sqrt(np.square(x, dtype=np.float64).sum(-1))
-    return norms
+    return np.asarray(np.sqrt(np.square(x, dtype=np.float64).sum(-1)))

@@ -46,8 +46,7 @@ class Scoring:
             rows = columns.swapaxes(0, 1)
             one, other = (_sum(peaks) / len(peaks) for peaks in (self._peak(rows), self._peak(columns)))
             return (one + other) / 2
-        best: Float64 = products.max((1, 2))
-        return best
+        return np.asarray(products.max((1, 2)))
 
     def slack(
         self, K: int, L: int, width: int, norm_error: float, rounding: float = FLOAT32_ROUNDING, fixed: int = 0
@@ -72,8 +71,7 @@ class Scoring:
         if math.isinf(self.declared.alpha):
             return top
         e = np.exp(np.ascontiguousarray(self.declared.alpha * (c - top)))
-        peak: Float64 = top + np.log(_sum(e)) / self.declared.alpha
-        return peak
+        return top + np.asarray(np.log(_sum(e))) / self.declared.alpha
 
 
 def _sum(x: Float64) -> Float64:
@@ -102,5 +100,4 @@ def similarity_scores(sets: NDArray[Any], query: Float32, config: Mapping[str, A
 
 def mean_vectors(sets: NDArray[Any]) -> Float32:
     """(..., K, D) -> (..., D), not normalised: a set whose vectors disagree has a short mean, and lower scores."""
-    means: Float32 = np.ascontiguousarray(np.asarray(sets).mean(-2, dtype=np.float32))
-    return means
+    return np.ascontiguousarray(np.asarray(sets).mean(-2, dtype=np.float32))

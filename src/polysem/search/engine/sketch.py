@@ -93,8 +93,7 @@ def _encode(kept: Float64, squared: Float64) -> tuple[NDArray[np.int8], Float32]
 
 
 def _squared(x: NDArray[Any]) -> Float64:
-    squared: Float64 = np.einsum("...d,...d->...", x, x, dtype=np.float64)
-    return squared
+    return np.asarray(np.einsum("...d,...d->...", x, x, dtype=np.float64))
 
 
 def _norm_above(squared: Float64) -> Float32:

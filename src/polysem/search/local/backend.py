@@ -19,8 +19,7 @@ from polysem.search.backend import CANDIDATES, IndexReader, Mode, Ranking
 from polysem.search.engine import TopHits
 from polysem.search.engine.scoring import Float64
 from polysem.search.filters import Filter
-from polysem.search.local.segment_searcher import SegmentSearcher, build_accelerators, is_attachment
-from polysem.search.local.side_searcher import FilterCache, SideSearcher
+from polysem.search.local.searcher import FilterCache, SegmentSearcher, SideSearcher, build_accelerators, is_attachment
 from polysem.search.store.entries import SIDES, IndexedItem, Manifest, Side, VectorBatch, check_units
 from polysem.search.store.errors import SearchError, explain_errors
 from polysem.search.store.segments import Damage

@@ -54,12 +54,13 @@ class SegmentView:
         """(rows, K, D), mapped and read-only."""
         return self.segment.arrays["vectors"]
 
-    def attached(self, name: str) -> Segment | None:
-        """What `Store.attach` wrote for this segment under this name; None if nothing."""
+    def open_attached(self, name: str, verify: bool = False) -> Segment | None:
+        """What `Store.attach` wrote for this segment; None if nothing, or damaged. verify: read all of it."""
         try:
-            return Segment.open(attached_path(self.segment.path, name))
-        except FileNotFoundError:
+            stored = Segment.open(attached_path(self.segment.path, name))
+        except (FileNotFoundError, SearchError):
             return None
+        return None if verify and stored.verify() else stored
 
     @property
     def live(self) -> Mask:

@@ -143,7 +143,7 @@ class Store:
             return self._writing().compact()
 
     def attach(self, number: int, name: str, about: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Store an accelerator beside a segment, until the segment is rewritten; `SegmentView.attached` reads it.
+        """Store an accelerator beside a segment, until the segment is rewritten; `SegmentView.open_attached` reads it.
 
         Not part of any transaction: it can be built again.
         """

@@ -120,14 +120,9 @@ def find_candidates(
     """Items that may be among the k best of queries first to last: their rows, where each query's start, and exact
     products (n, K, L). A query has no rows where there was no room for all.
 
-    Args:
-        library: the kernels.
-        arrays: the sketches that follow the bounds, and last the vectors.
-        bounds: (Q, N); overwritten.
-        slacks: of the bounds, of each array, and of scores from exact products.
-        ranks: k; how many are scored to set the threshold, 0 where the bounds are scores; the room for each query.
-        queries: first and last.
-        scored: (Q,), filled with how many items of each query were scored.
+    arrays: the sketches that follow the bounds (Q, N), which are overwritten, and last the vectors. slacks: of the
+    bounds, of each array, and of scores from exact products. ranks: k; how many are scored to set the threshold, 0
+    where the bounds are scores; the room for each query. scored: (Q,), filled with how many items were scored.
     """
     (first, last), task = queries, arrays[-1]._task
     room = (last - first) * ranks[2]

@@ -257,7 +257,7 @@ def test_removing_is_one_step(tmp_path, monkeypatch):
     photos, model = make_photos(tmp_path / "photos"), tiny_model(tmp_path)
     with Index.create(tmp_path / "index", model) as index:
         index.add(photos)
-        writer = index._backend._store._writer
+        writer = index._backend._store
         real = type(writer)._delete
         calls = []
 

@@ -211,8 +211,7 @@ def test_a_full_disk_while_compacting_leaves_the_old_segments(store: Store, monk
 
 
 def test_a_database_that_cannot_grow_rolls_back(store: Store) -> None:
-    assert store._writer is not None
-    connection = store._writer._db
+    connection = store._db
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     connection.execute(f"PRAGMA max_page_count = {pages}")
     many = [Entry(str(i), caption="x" * 1000) for i in range(100)]
@@ -308,10 +307,9 @@ def test_vectors_are_durable_before_the_database_speaks_of_them(store: Store, mo
     monkeypatch.setattr(os, "fsync", noted("sync", real_sync))
     monkeypatch.setattr(Path, "replace", noted("publish", real_replace))
     monkeypatch.setattr(Path, "unlink", noted("delete", real_unlink))
-    assert store._writer is not None
-    store._writer._db.set_trace_callback(lambda text: steps.append("commit") if text == "COMMIT" else None)
-    (level,) = store._writer._db.execute("PRAGMA synchronous").fetchone()
-    (mode,) = store._writer._db.execute("PRAGMA journal_mode").fetchone()
+    store._db.set_trace_callback(lambda text: steps.append("commit") if text == "COMMIT" else None)
+    (level,) = store._db.execute("PRAGMA synchronous").fetchone()
+    (mode,) = store._db.execute("PRAGMA journal_mode").fetchone()
     assert (level, mode) == (2, "wal")
     store.add(batch({"x": 1}))
     assert steps == ["sync", "publish", "sync", "commit"]
@@ -354,14 +352,13 @@ def test_a_commit_that_fails_keeps_its_files_for_the_next_opening(
         def __getattr__(self, name: str) -> Any:
             return getattr(self.real, name)
 
-    assert store._writer is not None
-    real = store._writer._db
-    monkeypatch.setattr(store._writer, "_db", Fails(real))
+    real = store._db
+    monkeypatch.setattr(store, "_db", Fails(real))
     with pytest.raises(SearchError, match="disk I/O error"):
         store.add(batch({"x": 1}))
     assert (store.folder / "segment-000004.seg").exists()
     assert contents(store) == ALL
-    monkeypatch.setattr(store._writer, "_db", real)
+    monkeypatch.setattr(store, "_db", real)
     store.add(batch({"y": 2}))  # under the same number: the old one was never spoken of
     assert contents(store) == {**ALL, "y": 2}
     assert store.snapshot().verify() == []

@@ -158,8 +158,8 @@ def _check_frames(batch: VectorBatch, manifest: Manifest) -> None:
         if given.ndim != 3 or not len(given) or given.shape[1:] != (K, D) or given.dtype.kind != "f":
             raise InputError(f"Item {entry.id!r:.80}: its frames are sets (frames, {K}, {D}), got {kind(given)}.")
         if not np.isfinite(given).all() or np.abs(given).max() > 2:
-            remedy = "nothing of the batch was added. Check its file, or leave it out"
-            raise InputError(f"Item {entry.id!r:.80}: its frames hold NaN, infinity or no unit vectors; {remedy}.")
+            problem = "its frames hold NaN, infinity or vectors that are not unit vectors"
+            raise InputError(f"Item {entry.id!r:.80}: {problem}; nothing of the batch was added. Check its file.")
 
 
 def _as_stored(vectors: NDArray[Any], entries: Sequence[Entry], manifest: Manifest) -> NDArray[Any]:

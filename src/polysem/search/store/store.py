@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
-
-from numpy.typing import NDArray
+from typing import Self
 
 from polysem.atomic_write import try_lock
 from polysem.search.store import schema
-from polysem.search.store.entries import Manifest, Side, VectorBatch
+from polysem.search.store.entries import Manifest
 from polysem.search.store.errors import IndexBusyError, SearchError, explain_errors, missing_index_error
 from polysem.search.store.segments import Segment
 from polysem.search.store.snapshot import Snapshot
-from polysem.search.store.writer import AddCounts, CompactReport, Writer
+from polysem.search.store.writer import CompactReport, StoreWriter
 
 _LOCK = "writer.lock"
 _TRIES = 20
 
 
-class Store:
+class Store(StoreWriter):
     """An index in a folder: `reading` gives a snapshot; opened with `write`, it can be changed."""
 
     def __init__(self, folder: Path, write: bool) -> None:
         self.folder, self._path = folder, folder / schema.NAME
         self._guard = threading.RLock()
         self.writable, self._lock = write, -1
-        self._writer: Writer | None = None
         self._watch: sqlite3.Connection | None = None
         self._segments: dict[int, Segment] = {}
         self._snapshot: Snapshot | None = None
@@ -45,7 +41,7 @@ class Store:
             if write:
                 self._lock = _acquire_lock(folder)
                 with explain_errors("write to", folder):
-                    self._writer = Writer(folder)
+                    self._open_writer()
             with explain_errors("open", self._path):
                 self._watch = schema.connect(self._path, "ro")
                 self.manifest: Manifest = schema.read_manifest(self._watch, folder)
@@ -115,45 +111,10 @@ class Store:
         self._segments = newest.segments
         return newest, version
 
-    def _connection(self) -> sqlite3.Connection:
-        if self._watch is None:
-            raise SearchError(f"The index {self.folder} is closed. Open it again with `Store.open`.")
-        return self._watch
-
-    def _writing(self) -> Writer:
-        self._connection()
-        if self._writer is None:
-            raise SearchError(f"The index {self.folder} is open for reading. Open it with `write=True` to change it.")
-        return self._writer
-
-    def add(self, *batches: VectorBatch) -> AddCounts:
-        """Add items, all of them or, on any error, none. An id that is there on the same side is replaced."""
-        with self._guard, explain_errors("add to", self.folder):
-            return self._writing().add(batches)
-
-    def remove(self, ids: Iterable[str], side: Side | None = None, *, texts: Iterable[str] = ()) -> int:
-        """Remove the items with these ids, on one side or both, and these texts, and say how many there were."""
-        with self._guard, explain_errors("remove from", self.folder):
-            return self._writing().remove(ids, side, texts)
-
     def compact(self) -> CompactReport:
-        """Give back the space of removed items and merge small segments. Readers go on with what they have."""
-        with self._guard, explain_errors("compact", self.folder):
+        with self._guard:
             self._snapshot, self._segments = None, {}  # files that are deleted take space while they are mapped
-            return self._writing().compact()
-
-    def attach(self, number: int, name: str, about: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Store an accelerator beside a segment, until the segment is rewritten; `SegmentView.open_attached` reads it.
-
-        Not part of any transaction: it can be built again.
-        """
-        with self._guard, explain_errors("write to", self.folder):
-            self._writing().attach(number, name, about, arrays)
-
-    def write_value(self, name: str, value: Any) -> None:
-        """Store a JSON value beside the index, e.g. a measured recall; `Snapshot.read_value` reads it."""
-        with self._guard, explain_errors("write to", self.folder):
-            self._writing().write_value(name, json.dumps(value))
+            return super().compact()
 
     def close(self) -> None:
         """Close the files. Snapshots that were handed out stay usable. Safe to call twice."""
@@ -162,10 +123,9 @@ class Store:
             if self._watch is not None:
                 self._watch.close()
                 self._watch = None
-            if self._writer is not None:
+            if hasattr(self, "_db"):
                 with suppress(sqlite3.Error):
-                    self._writer.close()
-                self._writer = None
+                    self._db.close()
             if self._lock >= 0:
                 os.close(self._lock)
                 self._lock = -1

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import sqlite3
+import threading
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,8 +21,8 @@ from numpy.typing import NDArray
 
 from polysem.errors import InputError
 from polysem.search.store import schema, segments
-from polysem.search.store.entries import SIDES, Side, VectorBatch, as_rows, validate_batches
-from polysem.search.store.errors import SearchError
+from polysem.search.store.entries import SIDES, Manifest, Side, VectorBatch, as_rows, validate_batches
+from polysem.search.store.errors import SearchError, explain_errors
 from polysem.search.store.schema import KEYS
 from polysem.search.store.segments import Column, Damage, Segment, live_rows, segment_path
 
@@ -51,24 +52,40 @@ class CompactReport(NamedTuple):
     damaged: list[Damage]
 
 
-class Writer:
-    """The one connection that changes an index: every operation happens whole or not at all, whatever stops it.
+class StoreWriter:
+    """The operations of a store that change it: every one happens whole or not at all, whatever stops it.
 
-    Its owner holds the writer's lock.
+    They use the one connection that may write, whose owner holds the writer's lock.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._db = schema.connect(folder / schema.NAME, "rw")
-        try:
-            self.manifest = schema.read_manifest(self._db, folder)
-            if schema.has_table(self._db, "words") and not schema.has_words_module(self._db):
-                remedy = "so it can be read and not changed here. Use a Python whose SQLite has FTS5."
-                raise SearchError(f"{folder} has a full-text index and this SQLite lacks FTS5, {remedy}")
-            self._remove_leftovers()
-        except BaseException:
-            self._db.close()
-            raise
+    folder: Path
+    manifest: Manifest
+    writable: bool
+    _guard: threading.RLock
+    _watch: sqlite3.Connection | None
+    _db: sqlite3.Connection
+
+    def _connection(self) -> sqlite3.Connection:
+        if self._watch is None:
+            raise SearchError(f"The index {self.folder} is closed. Open it again with `Store.open`.")
+        return self._watch
+
+    @contextmanager
+    def _writing(self, doing: str) -> Iterator[None]:
+        """For one operation: alone, on a store that is open for writing, with its errors explained."""
+        with self._guard, explain_errors(doing, self.folder):
+            self._connection()
+            if not self.writable:
+                raise SearchError(f"The index {self.folder} is open for reading. Open it with `write=True` to change.")
+            yield
+
+    def _open_writer(self) -> None:
+        self._db = schema.connect(self.folder / schema.NAME, "rw")
+        schema.read_manifest(self._db, self.folder)
+        if schema.has_table(self._db, "words") and not schema.has_words_module(self._db):
+            remedy = "so it can be read and not changed here. Use a Python whose SQLite has FTS5."
+            raise SearchError(f"{self.folder} has a full-text index and this SQLite lacks FTS5, {remedy}")
+        self._remove_leftovers()
 
     def _remove_leftovers(self) -> None:
         """Delete what a killed writer left: files that no committed operation refers to."""
@@ -97,42 +114,51 @@ class Writer:
                         path.unlink(missing_ok=True)
             raise
 
-    def add(self, batches: Sequence[VectorBatch]) -> AddCounts:
-        valid, replaced = validate_batches(batches, self.manifest), 0
-        with self._change() as made:
-            for batch in valid:
-                rows = list(as_rows(batch.entries))
-                arrays = {"vectors": batch.vectors, **batch.arrays}
-                columns = {name: Column.of(np.asarray(array)) for name, array in arrays.items()}
-                number = self._write(batch.side, len(rows), columns, made)
-                replaced += self._delete((row[0] for row in rows), batch.side)
-                now = time.time()
-                names = "segment, row, side, added, id, path, caption, metadata, labels, hash"
-                values = ((number, position, batch.side, now, *row) for position, row in enumerate(rows))
-                self._db.executemany(f"INSERT INTO items ({names}) VALUES ({', '.join('?' * 10)})", values)
-                self._add_to_tables(number, batch.frames)
-        self._merge_small()
+    def add(self, *batches: VectorBatch) -> AddCounts:
+        """Add items, all of them or, on any error, none. An id that is there on the same side is replaced."""
+        with self._writing("add to"):
+            valid, replaced = validate_batches(batches, self.manifest), 0
+            with self._change() as made:
+                for batch in valid:
+                    rows = list(as_rows(batch.entries))
+                    arrays = {"vectors": batch.vectors, **batch.arrays}
+                    columns = {name: Column.of(np.asarray(array)) for name, array in arrays.items()}
+                    number = self._write(batch.side, len(rows), columns, made)
+                    replaced += self._delete((row[0] for row in rows), batch.side)
+                    added = time.time()
+                    names = "segment, row, side, added, id, path, caption, metadata, labels, hash"
+                    values = ((number, position, batch.side, added, *row) for position, row in enumerate(rows))
+                    self._db.executemany(f"INSERT INTO items ({names}) VALUES ({', '.join('?' * 10)})", values)
+                    self._add_to_tables(number, batch.frames)
+            self._merge_small()
         return AddCounts(sum(len(batch.entries) for batch in valid) - replaced, replaced)
 
-    def remove(self, ids: Iterable[str], side: Side | None, texts: Iterable[str] = ()) -> int:
+    def remove(self, ids: Iterable[str], side: Side | None = None, *, texts: Iterable[str] = ()) -> int:
+        """Remove the items with these ids, on one side or both, and these texts, and say how many there were."""
         if isinstance(ids, str):
             raise InputError(f"Give a list of ids, got the text {ids!r}.")
-        image_ids = list(ids)
-        with self._change():
+        image_ids, text_ids = list(ids), list(texts)
+        with self._writing("remove from"), self._change():
             removed = sum(self._delete(image_ids, each) for each in SIDES if side in (None, each))
-            return removed + self._delete(texts, "text")
+            return removed + self._delete(text_ids, "text")
 
     def attach(self, number: int, name: str, about: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Store an accelerator beside a segment, until the segment is rewritten; `SegmentView.open_attached` reads it.
+
+        Not part of any transaction: it can be built again.
+        """
         if not re.fullmatch(r"[a-z0-9_-]+", name):
             raise InputError(f"Name what is attached with small letters, digits, - and _, got {name!r}.")
-        if not self._db.execute("SELECT 1 FROM segments WHERE number = ?", (number,)).fetchone():
-            raise InputError(f"There is no segment {number} to attach {name!r} to: it may have been compacted away.")
-        path = segments.attached_path(segment_path(self.folder, number), name)
-        segments.write(path, {key: Column.of(np.asarray(array)) for key, array in arrays.items()}, about)
+        with self._writing("write to"):
+            if not self._db.execute("SELECT 1 FROM segments WHERE number = ?", (number,)).fetchone():
+                raise InputError(f"Cannot attach {name!r}: no segment {number}; it may have been compacted away.")
+            path = segments.attached_path(segment_path(self.folder, number), name)
+            segments.write(path, {key: Column.of(np.asarray(array)) for key, array in arrays.items()}, about)
 
-    def write_value(self, name: str, value: str) -> None:
-        with self._change():
-            self._db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, value))
+    def write_value(self, name: str, value: Any) -> None:
+        """Store a JSON value beside the index, e.g. a measured recall; `Snapshot.read_value` reads it."""
+        with self._writing("write to"), self._change():
+            self._db.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (name, json.dumps(value)))
 
     def _write(self, side: str, rows: int, columns: dict[str, Column], made: list[Path]) -> int:
         """Write a segment and return its number. It is durable before anything refers to it."""
@@ -188,13 +214,14 @@ class Writer:
         return count
 
     def compact(self) -> CompactReport:
-        before = self._bytes()
-        done, damaged = self._rewrite(
-            number for (number,) in self._db.execute("SELECT number FROM segments").fetchall()
-        )
-        schema.shrink(self._db)
-        dropped = sum(len(one.live) - one.count for one in done)
-        return CompactReport(len(done), dropped, before - self._bytes(), damaged)
+        """Give back the space of removed items and merge small segments. Readers go on with what they have."""
+        with self._writing("compact"):
+            before = self._bytes()
+            numbers = self._db.execute("SELECT number FROM segments").fetchall()
+            done, damaged = self._rewrite(number for (number,) in numbers)
+            schema.shrink(self._db)
+            dropped = sum(len(one.live) - one.count for one in done)
+            return CompactReport(len(done), dropped, before - self._bytes(), damaged)
 
     def _merge_small(self) -> None:
         """Merge segments of one side and similar size when there are many: every reader holds each file open.
@@ -254,9 +281,6 @@ class Writer:
 
     def _bytes(self) -> int:
         return sum(path.stat().st_size for path in self.folder.glob("segment-*"))
-
-    def close(self) -> None:
-        self._db.close()
 
 
 @dataclass(frozen=True)

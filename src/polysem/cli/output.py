@@ -65,14 +65,9 @@ def escape_name(name: str) -> str:
 
 
 class ProgressBar:
-    """A `Progress` that draws a bar for each stage on stderr. They are removed when it is closed.
+    """A `Progress` that draws a bar for each stage on stderr, and a `note` behind it; removed when it is closed.
 
-    Args:
-        quiet: Draw nothing.
-        log_seconds: Where stderr is not a terminal, write a line this often instead; None: never.
-
-    Attributes:
-        note: What to write behind the bar, such as a speed.
+    quiet: draw nothing. log_seconds: where stderr is not a terminal, write a line this often instead; None: never.
     """
 
     note = ""

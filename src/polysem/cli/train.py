@@ -25,19 +25,22 @@ LOG_SECONDS = 30.0
 """Between two lines where there is no terminal to draw a bar on, such as a log file."""
 LOWER_IS_BETTER = ("median_rank", "mean_rank")
 
+
+def _check_on_collapse(value: str) -> str:
+    if value not in ("stop", "warn"):
+        raise ConfigError(f"--on-collapse takes stop or warn, got {value!r}.")
+    return value
+
+
 RecipeName = Annotated[str, Argument(help="Name of a recipe (`polysem recipes`), or the path of a YAML.")]
 TrainingData = Annotated[Path, Option(help="The collection: a folder, or the file that describes it.")]
 RunFolder = Annotated[Path, Option(help="Folder to write. What an earlier run began there is continued.")]
 ImageStore = Annotated[Path | None, option("Features of the images, made if absent.", default="in the cache")]
 TextStore = Annotated[Path | None, option("Features of the captions, made if absent.", default="in the cache")]
-OnCollapse = Annotated[str, Option(help="What to do with a run that collapses or diverges: stop or warn.")]
+OnCollapse = Annotated[
+    str, Option(help="What to do with a run that collapses or diverges: stop or warn.", callback=_check_on_collapse)
+]
 Tracker = Annotated[str, Option(help="A tracker of accelerate by name, or none.")]
-
-
-def _check_on_collapse(value: str) -> Any:
-    if value not in ("stop", "warn"):
-        raise ConfigError(f"--on-collapse takes stop or warn, got {value!r}.")
-    return value
 
 
 def train_command(
@@ -59,7 +62,6 @@ def train_command(
     OUT becomes a model folder for polysem.load(), with metrics.jsonl, report.html and the resolved recipe.yaml. Under
     `accelerate launch` or `torchrun` the processes share each batch and all its negatives.
     """
-    on_collapse = _check_on_collapse(on_collapse)
     from polysem import recipes
     from polysem.training import train
 
@@ -154,7 +156,6 @@ def sweep_command(
     more values or seeds extend the sweep. OUT/sweep.png is the curve, OUT/sweep.json every figure. A run that fails is
     reported, the others go on, and the exit code is 1.
     """
-    on_collapse = _check_on_collapse(on_collapse)
     if protocol is None and option:
         raise ConfigError(f"--option {option[0]} is for --protocol, and none was given.")
     chosen_seeds = _parse_seeds(seeds)

@@ -14,7 +14,7 @@ from polysem.data.collection import Box, Collection
 from polysem.inspection.attention import Attention
 from polysem.inspection.diagnose import diagnose_gallery
 from polysem.inspection.diagnose import pointing as game
-from polysem.inspection.diagnose.page import render_report
+from polysem.inspection.diagnose.report import render_report
 from polysem.inspection.gallery import EmbeddedGallery
 from polysem.inspection.token_boxes import locate_regions
 

@@ -17,9 +17,9 @@ from polysem.evaluation import metrics
 from polysem.evaluation.ranking import rank_bidirectional
 from polysem.evaluation.score_matrix import EmbeddingScores
 from polysem.evaluation.top_k import TopK
-from polysem.inspection.diagnose import error_analysis, geometry, page
+from polysem.inspection.diagnose import error_analysis, geometry
 from polysem.inspection.diagnose.pointing import PointingGame, play_pointing_game
-from polysem.inspection.diagnose.verdicts import HealthVerdict, make_verdicts
+from polysem.inspection.diagnose.report import HealthVerdict, make_verdicts, render_report
 from polysem.inspection.gallery import EmbeddedGallery, StorePath, open_gallery
 from polysem.inspection.output import check_output_path, replace_output
 from polysem.models import Model
@@ -113,7 +113,7 @@ class Diagnosis:
         path = check_output_path("a report", out, REPORTS)
         files = {path.with_suffix(".json"): json.dumps(self.as_dict(), indent=2, ensure_ascii=False) + "\n"}
         if path.suffix.lower() == ".html":
-            files = {path: page.render_report(self), **files}
+            files = {path: render_report(self), **files}
         for file, text in files.items():
             with replace_output("the report", file) as temporary:
                 temporary.write_text(text, encoding="utf-8")

@@ -26,7 +26,7 @@ from polysem.synthetic.scenes.catalogue import name_noun
 
 ConfusionKind = Literal["fits too", "super-class", "semantic", "unrelated"]
 KINDS: dict[ConfusionKind, str] = {
-    "fits too": "the picture shows everything that the text names: by its labels it is no mistake",
+    "fits too": "the picture shows everything that the text names: by its labels it is not a mistake",
     "super-class": "what the text names is not there, but its like of the same group: a pear for an apple",
     "semantic": "part of what the text names is there, the rest is something of another kind",
     "unrelated": "nothing that the text names is there, nor anything like it",
@@ -261,7 +261,7 @@ def _cross_fit(score: Floats, right: npt.NDArray[np.bool_], fold: npt.NDArray[np
 
 @dataclass(frozen=True)
 class LabelMetrics:
-    """present: how many labels the items here have. unknown: those of them that are no class of the model.
+    """present: how many labels the items here have. unknown: those that the model has no class for.
 
     micro_f1: by side, in per cent. silent: by side, the labels that some item here has and that are predicted of none.
     """

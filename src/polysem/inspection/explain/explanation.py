@@ -169,7 +169,7 @@ class LabelProbability:
 class Word:
     """A word as a person reads it.
 
-    tokens: the positions of its tokens. special: a token that is no word, such as the start of a sentence.
+    tokens: the positions of its tokens. special: a token that is not a word, such as the start of a sentence.
     known: False for a word outside the model's vocabulary, which it cannot tell from any other such word.
     """
 

@@ -23,7 +23,6 @@ _WORTH_TWO_THREADS = 1 << 16
 
 class Packing:
     """Where the M real words of a batch of texts stand in time order: the first words of all, the second words, ….
-
     Texts come longest first within each step, so that those still running are always the first rows.
 
     order: (B,) texts from long to short. sizes: how many texts have a word at each step. reverse: (M,) the row that

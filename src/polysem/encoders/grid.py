@@ -181,9 +181,7 @@ class Patch(ImageEncoder):
 
     `model` is the folder of a Hugging Face model or a name on the hub; of a CLIP or SigLIP pair the vision half is
     taken. `cls` keeps the class token, where there is one, before the patches: its place is the whole picture. Register
-    tokens are dropped. `dim` adds a linear projection. Another `image_size` than the trained interpolates positions.
-
-    The other knobs are those of `grid`.
+    tokens are dropped. Another `image_size` than the trained interpolates positions. The other knobs are as in `Grid`.
     """
 
     def __init__(

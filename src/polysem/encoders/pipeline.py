@@ -42,8 +42,7 @@ def encode_windows(
     Args:
         windows: the rows of the items; those of a window are loaded and grouped together.
         load: reads one item; an `InputError` leaves it out.
-        encode: takes the rows and the loaded items of one batch.
-        batch: most items of one batch.
+        encode: takes the rows and the loaded items of one batch, at most `batch`.
         group: what loaded items must have in common to be encoded together, such as their shape.
         readers: threads that load, one window ahead; None loads in the caller's own thread.
         encoders: threads that encode; None encodes in the caller's own thread.

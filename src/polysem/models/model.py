@@ -134,16 +134,13 @@ class Model(nn.Module):
         return vectors if convert_to_tensor or not convert_to_numpy else vectors.numpy()
 
     def encode_images(self, images: Any, *, batch_size: int = 32, progress: Progress | None = None) -> Tensor:
-        """Embed images. An image's set does not depend on the others.
+        """Embed images: (items, K, dim) on the CPU, in the order given. An image's set does not depend on the others.
 
         Args:
             images: paths or PIL images, where the encoder takes pixels; (tokens, dim) arrays or `LocalFeatures` where
                 it takes features. Features of the encoder's own making are accepted by both.
             batch_size: images in memory together.
             progress: called with "encoding", the images that are done, and all of them.
-
-        Returns:
-            (items, K, dim) on the CPU, in the order given.
         """
         items = image_items(self.image.encoder, images)
         return cast(Tensor, embed(self.image, items, batch_size, progress=progress)[0])

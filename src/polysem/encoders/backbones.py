@@ -66,7 +66,13 @@ def load(
             module = _read_weights(cls, config, model, folder, bare)
         else:
             module = cls._from_config(config, dtype=torch.float32, **bare)
-    return Backbone(module.eval(), _make_portable(config, keep_labels), folder)
+    # The config as JSON that does not say where it was found.
+    leave_out = _INCIDENTAL - ({"id2label", "label2id"} if keep_labels else set())
+    portable = json.loads(
+        config.to_json_string(use_diff=False),
+        object_hook=lambda entries: {key: value for key, value in entries.items() if key not in leave_out},
+    )
+    return Backbone(module.eval(), portable, folder)
 
 
 def _read_config(model: str, folder: Path) -> Any:
@@ -110,16 +116,6 @@ def _read_weights(cls: Any, config: Any, model: str, folder: Path, bare: dict[st
             # aligned: without a copy of its own, a model would not equal itself, saved and loaded, to the last bit.
             tensor.data = tensor.data.clone()
     return module
-
-
-def _make_portable(config: Any, keep_labels: bool) -> dict[str, Any]:
-    """A Hugging Face config as JSON that does not say where it was found."""
-    leave_out = _INCIDENTAL - ({"id2label", "label2id"} if keep_labels else set())
-    plain: dict[str, Any] = json.loads(
-        config.to_json_string(use_diff=False),
-        object_hook=lambda entries: {key: value for key, value in entries.items() if key not in leave_out},
-    )
-    return plain
 
 
 @contextmanager

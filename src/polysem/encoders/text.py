@@ -157,7 +157,13 @@ class Transformer(TextEncoder):
     def tokenize_words(self, texts: Sequence[str]) -> list[list[list[int]]]:
         self.tokenize(texts)  # checks them
         found = self.tokenizer(list(texts), truncation=True, max_length=self.max_length, padding=False)
-        return [_group_by_word(ids, found.word_ids(row)) for row, ids in enumerate(found["input_ids"])]
+        words = []
+        for row, ids in enumerate(found["input_ids"]):
+            # A special token, which belongs to no word, stays by itself.
+            owners = [-place - 1 if word is None else word for place, word in enumerate(found.word_ids(row))]
+            pairs = groupby(zip(owners, ids, strict=True), key=lambda pair: pair[0])
+            words.append([[token for _, token in pair] for _, pair in pairs])
+        return words
 
     def forward(self, tokens: Tokens) -> LocalFeatures:
         ids = tokens.ids.masked_fill(~tokens.mask, self.pad)
@@ -199,12 +205,6 @@ class Transformer(TextEncoder):
         state = json.loads(self.tokenizer.backend_tokenizer.to_str())
         # The last call leaves its padding and truncation here; they are not the tokenizer's own.
         yield json.dumps({**state, "padding": None, "truncation": None}, sort_keys=True).encode()
-
-
-def _group_by_word(ids: list[int], owners: list[int | None]) -> list[list[int]]:
-    """Tokens of one word together; a special token, which belongs to none, by itself."""
-    keys = [-place - 1 if owner is None else owner for place, owner in enumerate(owners)]
-    return [[token for _, token in word] for _, word in groupby(zip(keys, ids, strict=True), lambda pair: pair[0])]
 
 
 def _choose(config: Any) -> tuple[Any, Any]:

@@ -16,10 +16,9 @@ _RESTORE = ((_ARENA_MAX, 0), (_MMAP_MAX, 65536), (_MMAP_THRESHOLD, 2**25), (_TRI
 def keep_freed_memory() -> Iterator[None]:
     """Within the block glibc reuses what is freed; other C libraries are left as they are.
 
-    Otherwise it gives a thread memory in pieces of 64 MB and returns each to the system as soon as it is empty. The
-    activations of a convolutional network fill and empty them in every layer: thousands of page faults for a picture,
-    up to a quarter of the time; of a training step, a few percent. Peak memory stays the same: it is what is in use at
-    once.
+    Otherwise it returns a thread's pieces of 64 MB to the system as soon as they are empty. The activations of a
+    convolutional network fill and empty them in every layer: thousands of page faults for a picture, up to a quarter of
+    the time; of a training step, a few percent. Peak memory stays the same.
 
     This holds for the whole process. Afterwards the thresholds are those that glibc itself moves to in a process that
     frees large blocks, and what was kept is given back; that later threads share one arena may remain.

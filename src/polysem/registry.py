@@ -161,19 +161,14 @@ class Registry(Generic[PartT]):
     def register(self, name: str, stored_as: str | None = None) -> Callable[[type[P]], type[P]]:
         """Class decorator: make the part buildable as `name` and validate its knobs however it is constructed.
 
-        Args:
-            name: what recipes and `build` call it.
-            stored_as: its former name, which `build` goes on taking. Configs keep it: a model's fingerprint hashes
-                them, and must not change because a part was renamed.
+        stored_as: its former name, which `build` goes on taking. Configs keep it: a model's fingerprint hashes them, and
+        must not change because a part was renamed.
         """
 
         def decorate(cls: type[P]) -> type[P]:
-            known = self._parts.get(name)
-            if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
-                raise ConfigError(
-                    f"{cls.__module__}.{cls.__qualname__} cannot be registered as the {self.kind} {name!r}: "
-                    f"{known.__module__}.{known.__qualname__} has that name. Choose another."
-                )
+            known, own = self._parts.get(name), f"{cls.__module__}.{cls.__qualname__}"
+            if known is not None and (other := f"{known.__module__}.{known.__qualname__}") != own:
+                raise ConfigError(f"{own} cannot be the {self.kind} {name!r}: {other} has that name. Choose another.")
             _validate_knobs_on_construction(cls, name, stored_as or name)
             self._parts[name] = cls  # type: ignore[assignment]
             if stored_as is not None:
@@ -247,10 +242,8 @@ def _load_plugins() -> None:
                     loaded()
             except Exception as error:
                 package = "an unknown package" if entry.dist is None else f"the package {entry.dist.name!r}"
-                problem = (
-                    f"The parts of {package} could not be loaded: its entry point {entry.name} = {entry.value} raised "
-                    f"{type(error).__name__}: {error}. Update or uninstall it."
-                )
+                raised = f"its entry point {entry.name} = {entry.value} raised {type(error).__name__}: {error}"
+                problem = f"The parts of {package} could not be loaded: {raised}. Update or uninstall it."
                 _plugin_problems.append(problem)
                 logging.getLogger("polysem").warning(problem)
 

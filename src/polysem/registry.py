@@ -161,7 +161,7 @@ class Registry(Generic[PartT]):
     def register(self, name: str, stored_as: str | None = None) -> Callable[[type[P]], type[P]]:
         """Class decorator: make the part buildable as `name` and validate its knobs however it is constructed.
 
-        stored_as: its former name, which `build` goes on taking. Configs keep it: a model's fingerprint hashes them, and
+        stored_as: its former name, which `build` goes on taking. Configs keep it: a model's fingerprint hashes them and
         must not change because a part was renamed.
         """
 

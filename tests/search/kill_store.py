@@ -135,7 +135,7 @@ def contents(store: Store) -> State:
     assert store.snapshot().verify() == []
     found: dict[str, State] = {}
     for side in ("image", "text"):
-        items = list(snapshot.every(side))
+        items = list(snapshot.iterate_items(side))
         vectors = snapshot.vectors(side, [item.position for item in items])
         assert all((each == each.flat[0]).all() for each in vectors)
         assert snapshot.mask(side).sum() == len(items)

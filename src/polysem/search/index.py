@@ -168,7 +168,7 @@ class Index:
 
     def find_conflicts(self, *collections: Collection) -> Iterator[IdConflict]:
         """Items that would take the id of a different file, of the index or of an earlier collection."""
-        return ingest.find_conflicts(collections, lambda ids: self._backend.paths(ids, "image"))
+        return ingest.find_conflicts(collections, self._backend)
 
     clashes = renamed_attribute("clashes", "find_conflicts")
 

@@ -255,9 +255,7 @@ def _has_same_content(one: str | None, other: str | None) -> bool:
     return len(content) == _CONTENT and content == (other or "").partition(".")[0]
 
 
-def find_conflicts(
-    collections: Sequence[Collection], known: Callable[[Iterable[str]], dict[str, str | None]]
-) -> Iterator[IdConflict]:
+def find_conflicts(collections: Sequence[Collection], index: IndexReader) -> Iterator[IdConflict]:
     """Every item that would replace a different file. Features have the ids of their data set, and may."""
     taken: dict[str, str] = {}
     for collection in collections:
@@ -265,7 +263,7 @@ def find_conflicts(
         ids = [key for key in given if is_unicode(key)]
         for start in range(0, len(ids), _IDS):
             some = ids[start : start + _IDS]
-            indexed = known(some)
+            indexed = index.paths(some, "image")
             for key in some:
                 for there in (taken.get(key), indexed.get(key)):
                     if there is not None and _differ(there, given[key]):

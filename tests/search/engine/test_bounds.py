@@ -25,7 +25,7 @@ def way(request, monkeypatch):
 
 
 def truth(vectors, query, scoring):
-    return scoring.exact(scan.multiply_exactly(vectors, query))
+    return scoring.reduce_exactly(scan.multiply_exactly(vectors, query))
 
 
 def difficult(D):

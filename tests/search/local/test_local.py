@@ -121,7 +121,7 @@ def test_the_fast_mode_finds_nearly_all_and_scores_exactly(filled):
 @pytest.mark.parametrize("where", ["year = 2003", "label = 'even' and year >= 2010", "id = 'few 3'", "year = 1900"])
 def test_the_fast_mode_gives_only_what_passes_a_filter(filled, where):
     with filled._reading() as (snapshot, *_):
-        allowed = {item.id for item in snapshot.every("image", where)}
+        allowed = {item.id for item in snapshot.iterate_items("image", where)}
     for query in QUERIES[:4]:
         found = filled.search("image", query, 10, where=parse(where), mode="fast")
         assert len(found.items) == min(10, len(allowed))
@@ -382,11 +382,11 @@ def test_a_reader_sees_one_moment_within_a_call(filled):
             filled.remove(["item 1"])
             filled.add(batch(3, name="brand new"))
             assert len(snapshot.find(["item 1", "brand new 1"])) == 1
-            assert len(list(snapshot.every("image"))) == count
+            assert len(list(snapshot.iterate_items("image"))) == count
             with reader._reading() as (newer, *_):
                 assert newer is not snapshot
-                assert len(list(newer.every("image"))) == count + 2
-            assert len(list(snapshot.every("image"))) == count
+                assert len(list(newer.iterate_items("image"))) == count + 2
+            assert len(list(snapshot.iterate_items("image"))) == count
         assert reader.count("image") == count + 2
 
 

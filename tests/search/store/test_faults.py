@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.crash, pytest.mark.slow]
 def contents(store: Store) -> dict[str, float]:
     """The items that can be read, with the value their vectors tell."""
     now = store.snapshot()
-    items = [item for item in now.every("image") if item.position >= 0]
+    items = [item for item in now.iterate_items("image") if item.position >= 0]
     found = now.vectors("image", [item.position for item in items])
     return {item.id: float(each.flat[0]) - 1 for item, each in zip(items, found, strict=True)}
 
@@ -265,7 +265,7 @@ from polysem.search.store import SearchError, Store
 import numpy.ma  # numpy asks for it late, and the other user may not be allowed to read where it is installed
 os.setuid(65534)
 with Store.open({folder!r}) as store:
-    print(sorted(item.id for item in store.snapshot().every("image")))
+    print(sorted(item.id for item in store.snapshot().iterate_items("image")))
     print(store.snapshot().vectors("image", [0]).shape, store.snapshot().verify())
 for attempt in (lambda: Store.open({folder!r}, write=True), lambda: Store.create({folder!r} + "/new", manifest())):
     try:

@@ -26,7 +26,7 @@ from waiting import LONG
 def contents(store: Store, side: Side = "image") -> dict[str, float]:
     """Each item and the value its vectors tell."""
     snapshot = store.snapshot()
-    found = {item.id: snapshot.vectors(side, [item.position]) for item in snapshot.every(side)}
+    found = {item.id: snapshot.vectors(side, [item.position]) for item in snapshot.iterate_items(side)}
     assert all((vectors == vectors.flat[0]).all() for vectors in found.values())
     assert snapshot.mask(side).sum() == len(found)
     return {key: float(vectors.flat[0]) - 1 for key, vectors in found.items()}
@@ -153,7 +153,7 @@ def test_compacting_gives_back_the_space_and_changes_nothing_else(store: Store, 
         "segment-000007.seg",
         "segment-000008.seg",
     ]
-    assert {item.id for item in old.every("image")} == set(before)
+    assert {item.id for item in old.iterate_items("image")} == set(before)
     assert old.vectors("image", [1])[0, 0, 0] == 2
     assert [item.id for item in store.snapshot().search_words("50", "image")] == ["51", "53", "55", "57", "59"]
     assert store.compact()[:2] == (0, 0)
@@ -309,7 +309,7 @@ def test_filters_choose_positions(store: Store) -> None:
     assert np.flatnonzero(snapshot.mask("image", "label = 'even' and n > 1")).tolist() == [2, 4]
     assert np.flatnonzero(snapshot.mask("image", "id in ('5', '6') or n = 0")).tolist() == [0, 5]
     assert np.flatnonzero(snapshot.mask("image", "side = 'text'")).tolist() == []
-    assert [item.id for item in snapshot.every(where="n >= 7")] == ["7", "5"]
+    assert [item.id for item in snapshot.iterate_items(where="n >= 7")] == ["7", "5"]
 
 
 @pytest.mark.parametrize("full_text", [True, False])
@@ -417,7 +417,7 @@ def test_a_snapshot_does_not_change(store: Store) -> None:
     store.remove(["a"])
     store.compact()
     store.close()
-    assert {item.id for item in old.every()} == {"a", "b"}
+    assert {item.id for item in old.iterate_items()} == {"a", "b"}
     assert [item.id for item in old.items("image", [0, 1])] == ["a", "b"]
     assert old.vectors("image", [0, 1])[:, 0, 0].tolist() == [2, 3]
     assert old.mask("image", "id = 'b'").tolist() == [False, True]
@@ -457,7 +457,7 @@ print("ready", flush=True)
 while not (folder / "stop").exists():
     snapshot = store.snapshot()
     assert not snapshot.damaged, snapshot.damaged
-    items = list(snapshot.every("image"))
+    items = list(snapshot.iterate_items("image"))
     # Every state the writer commits holds ten items of one generation.
     generations = {item.metadata["generation"] for item in items}
     assert len(items) == 10 and len(generations) == 1, (len(items), generations)
@@ -512,7 +512,7 @@ def test_threads_share_a_store(store: Store) -> None:
     def read() -> None:
         for _ in range(20):
             snapshot = store.snapshot()
-            if len(list(snapshot.every("image"))) != 50 or snapshot.verify():
+            if len(list(snapshot.iterate_items("image"))) != 50 or snapshot.verify():
                 wrong.append(snapshot)
 
     threads = [threading.Thread(target=read) for _ in range(3)]

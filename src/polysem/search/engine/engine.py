@@ -209,8 +209,8 @@ def max_norm_error(vectors: NDArray[Any], what: str) -> float:
     """By how much a norm differs from 1 at most; an error where that is more than storage could explain."""
     library = native.library()
     if library is not None:
-        norms, count = [(1.0, 1.0)], vectors.size // vectors.shape[2]
-        run_in_parts(lambda *part: norms.append(native.norms(library, vectors, *part)), count, vectors.size // SHARE)
+        norms, count, parts = [(1.0, 1.0)], vectors.size // vectors.shape[2], vectors.size // SHARE
+        run_in_parts(lambda *part: norms.append(native.measure_norms(library, vectors, *part)), count, parts)
         extremes = np.array(norms)
         if (np.abs(extremes - 1) < 2 * _NORM_ERROR).all():
             return float(np.abs(np.sqrt(extremes) - 1).max())

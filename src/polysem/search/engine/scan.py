@@ -3,7 +3,7 @@
 Scans run on all of torch's threads, natively where that was built. Exact scores are the same to the last bit on every
 path: a product of two float32 is exact in float64, so an inner product depends on nothing but the order of its sums,
 and that order is fixed here: eight partial sums, each over every eighth dimension, then halves added to halves. The
-native loop follows it; what comes after the products is `Scoring.exact` for both.
+native loop follows it; what comes after the products is `Scoring.reduce_exactly` for both.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def select_largest(scores: Float32, k: int) -> Int64:
     if k >= len(scores):
         return np.arange(len(scores))
     if library is not None:
-        return native.largest(library, scores, k)
+        return native.find_largest(library, scores, k)
     return np.argpartition(scores, len(scores) - k)[len(scores) - k :].astype(np.int64)
 
 
@@ -217,7 +217,7 @@ def score_products(
     if scoring.part.normalises:
         norms = np.repeat(_norms(queries), counts, axis=0)
         products /= _norms(items.values[rows])[:, :, None] * norms[:, None]
-    return scoring.exact(products)
+    return scoring.reduce_exactly(products)
 
 
 def multiply_exactly(items: NDArray[Any], query: Float32) -> Float64:

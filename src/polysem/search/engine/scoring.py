@@ -36,10 +36,11 @@ class Scoring:
         part = similarity.build(**config)
         declared = part.inner_product_score()
         if declared is None:
-            raise ConfigError(f"Exact search needs a similarity that inner products bound, got {dict(part.config)}.")
+            needed = "a similarity that inner products bound, such as smooth_chamfer with metric 'cosine'"
+            raise ConfigError(f"Exact search needs {needed}; got {dict(part.config)}.")
         return cls(part, declared)
 
-    def exact(self, products: Float64) -> Float64:
+    def reduce_exactly(self, products: Float64) -> Float64:
         """(n, K, L) inner products in float64 -> (n,) scores. A pair's score does not depend on the others here."""
         if self.declared.both_ways:
             columns = np.ascontiguousarray(products.transpose(1, 2, 0))  # what is reduced comes first, pairs last

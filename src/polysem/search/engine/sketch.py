@@ -70,14 +70,14 @@ def build_sketches(vectors: NDArray[Any], rotation: Float64, prefixes: Sequence[
 def project_queries(queries: Float32, rotation: Float64, prefixes: Sequence[int], max_norm: float) -> list[ScanQueries]:
     """Queries (Q, L, D) rotated and cut to these prefixes; no item's vector is longer than `max_norm`."""
     x = queries.astype(np.float64)
-    squared = _squared(x)
+    squared = _square(x)
     cap = float(np.sqrt(squared.max(initial=0)) * max_norm * (1 + 1e-6))
     directions = torch.from_numpy(rotation)[:, : max(prefixes, default=0)]
     rotated = (torch.from_numpy(x) @ directions).numpy()  # on torch's threads, not on numpy's own
     forms = []
     for prefix in prefixes:
         kept = rotated[..., :prefix]
-        kept_squared = _squared(kept)
+        kept_squared = _square(kept)
         within, outside = _norm_above(kept_squared), _norm_above(squared - kept_squared)
         forms.append(ScanQueries(kept.astype(np.float32, order="C"), within, outside, cap))
     return forms
@@ -92,7 +92,7 @@ def _encode(kept: Float64, squared: Float64) -> tuple[NDArray[np.int8], Float32]
     return codes.astype(np.int8), np.stack([scale, _norm_above(lost), _norm_above(rest)])
 
 
-def _squared(x: NDArray[Any]) -> Float64:
+def _square(x: NDArray[Any]) -> Float64:
     return np.asarray(np.einsum("...d,...d->...", x, x, dtype=np.float64))
 
 

@@ -249,7 +249,7 @@ class Snapshot:
         query = f"SELECT id, {name} FROM items WHERE side = ? AND id IN {KEYS}"
         return dict(self._connection.execute(query, (side, json.dumps(list(ids)))))
 
-    def every(self, side: Side | None = None, where: Filter | str | None = None) -> Iterator[IndexedItem]:
+    def iterate_items(self, side: Side | None = None, where: Filter | str | None = None) -> Iterator[IndexedItem]:
         """All items, one at a time, in the order they lie on disk."""
         condition, parameters = ("1", ()) if where is None else to_sql(where)
         sides = ("image", "text") if side is None else (side, side)

@@ -81,7 +81,7 @@ class Store(StoreWriter):
             # One that is held keeps its commit; else `hold` itself checks whether it is still the newest.
             outdated = held is not None and held.holders and schema.data_version(watch) != self._seen
             if held is None or outdated or not held.hold():
-                held, self._seen = self._newest()
+                held, self._seen = self._take_snapshot()
                 self._snapshot = held
         try:
             yield held
@@ -91,9 +91,9 @@ class Store(StoreWriter):
     def snapshot(self) -> Snapshot:
         """A snapshot of the newest commit, held while it is referenced. Prefer `reading`: the log grows meanwhile."""
         with self._guard, explain_errors("read", self._path):
-            return self._newest()[0]
+            return self._take_snapshot()[0]
 
-    def _newest(self) -> tuple[Snapshot, int]:
+    def _take_snapshot(self) -> tuple[Snapshot, int]:
         """A new snapshot, held, and the version of the data that it is of."""
         watch = self._connection()
         for _ in range(_TRIES):

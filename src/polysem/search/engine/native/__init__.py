@@ -146,7 +146,7 @@ def sort_candidates(
     _check(library.polysem_order(queries, *map(_pointer, candidates), k, _pointer(positions), _pointer(best)))
 
 
-def norms(library: ctypes.CDLL, vectors: NDArray[Any], first: int, last: int) -> tuple[float, float]:
+def measure_norms(library: ctypes.CDLL, vectors: NDArray[Any], first: int, last: int) -> tuple[float, float]:
     """The least and the largest squared norm of vectors (..., D), counted through; NaN is below and above all."""
     extremes = np.array([np.inf, -np.inf])
     kind, numbers = ctypes.c_int32(_TYPES[vectors.dtype]), (_int(n) for n in (first, last, vectors.shape[-1]))
@@ -154,7 +154,7 @@ def norms(library: ctypes.CDLL, vectors: NDArray[Any], first: int, last: int) ->
     return float(extremes[0]), float(extremes[1])
 
 
-def largest(library: ctypes.CDLL, scores: Float32, k: int) -> Int64:
+def find_largest(library: ctypes.CDLL, scores: Float32, k: int) -> Int64:
     """The positions of the k largest scores, in no order."""
     positions = np.empty(min(k, len(scores)), np.int64)
     library.polysem_largest(_pointer(scores), _int(len(scores)), _int(len(positions)), _pointer(positions))

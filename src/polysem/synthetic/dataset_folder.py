@@ -126,9 +126,7 @@ def is_complete(out: Path, manifest: Mapping[str, Any], layout: DatasetLayout) -
         names = ", ".join(sorted(there)[:3])
         raise InputError(f"{out} is not empty and holds no {layout.title} ({names} …). Give a new or empty folder.")
     differences = [
-        f"{key} {_shorten(present.get(key))} instead of {_shorten(value)}"
-        for key, value in manifest.items()
-        if present.get(key) != value
+        f"{key} {present.get(key)} instead of {value}" for key, value in manifest.items() if present.get(key) != value
     ]
     if differences:
         why = "; ".join(differences)
@@ -198,9 +196,3 @@ def build_entries(
             pool.shutdown(cancel_futures=True)
             raise
     return entries
-
-
-def _shorten(value: object) -> str:
-    if isinstance(value, Mapping):
-        return "(" + ", ".join(f"{key} {entry}" for key, entry in value.items()) + ")"
-    return str(value)

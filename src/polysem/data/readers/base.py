@@ -103,15 +103,13 @@ def complete_entries(
     """The entries of a JSON list that have all `fields` with values of these types; the others are errors."""
     for number, entry in enumerate(entries):
         known = entry if isinstance(entry, dict) else {}
-        wrong = next(
-            (name for name, kind in fields.items() if known.get(name) is None or not isinstance(known[name], kind)),
-            None,
-        )
-        if wrong is None:
+        wrong = [name for name, kind in fields.items() if known.get(name) is None or not isinstance(known[name], kind)]
+        if not wrong:
             yield known
             continue
-        value = f"has no {wrong}" if known.get(wrong) is None else f"has the {wrong} {known[wrong]!r:.40}"
-        expected = {int: "; expected a whole number", str: "; expected a text"}.get(fields[wrong], f": {entry!r:.60}")
+        name, kind = wrong[0], fields[wrong[0]]
+        value = f"has no {name}" if known.get(name) is None else f"has the {name} {known[name]!r:.40}"
+        expected = {int: "; expected a whole number", str: "; expected a text"}.get(kind, f": {entry!r:.60}")
         called = known.get("id", f"{number} (counted from 0)")
         problems.error("malformed entry", where, f"{what} {called} {value}{expected}. Correct or remove it.")
 

@@ -93,10 +93,8 @@ def write_manifest(folder: Path, manifest: FeatureManifest) -> None:
         raise os_failure("write", folder / MANIFEST, error) from None
     differences = read_manifest(folder).differences(manifest)
     if differences:
-        raise StoreError(
-            f"{folder} holds features of another kind: {'; '.join(differences)}. "
-            "Extract into another folder, use the encoder and options of this one, or delete it."
-        )
+        remedy = "Extract into another folder, use the encoder and options of this one, or delete it."
+        raise StoreError(f"{folder} holds features of another kind: {'; '.join(differences)}. {remedy}")
 
 
 def read_manifest(folder: Path) -> FeatureManifest:
@@ -169,10 +167,8 @@ def read_journal(path: Path) -> Iterator[tuple[JournalRecord, int]]:
                 if not tab or checksum != b"%08x\n" % zlib.crc32(content):
                     # Lines are written one after the other, so only the last can be torn.
                     if file.read(1):
-                        raise StoreError(
-                            f"{path} is damaged at byte {end}, before its end: something else has written to it. "
-                            "Restore the file, or extract into another folder."
-                        )
+                        damage = f"{path} is damaged at byte {end}, before its end: something else has written to it"
+                        raise StoreError(f"{damage}. Restore the file, or extract into another folder.")
                     return
                 end += len(line)
                 values = json.loads(content)

@@ -86,10 +86,8 @@ class FeatureStore:
         for path, values in zip(store._files, store._sizes, strict=True):
             size, expected = path.stat().st_size if path.exists() else 0, values * store.manifest.stored.itemsize
             if size < expected:
-                raise layout.StoreError(
-                    f"{path} has {size:,} bytes, its journal speaks of {expected:,}: it was cut or lost after it was "
-                    "written. Copy it again from where it was made, or extract into another folder."
-                )
+                cut = f"{path} has {size:,} bytes, its journal speaks of {expected:,}: it was cut or lost"
+                raise layout.StoreError(f"{cut}. Copy it again, or extract into another folder.")
         return store
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -117,9 +115,8 @@ class FeatureStore:
         if missing:
             reasons = {skip.what: skip.why for skip in self.skipped}
             why = reasons.get(missing[0], "not extracted yet: run `polysem features` again to go on")
-            raise layout.StoreError(
-                f"{len(missing)} of {len(ids)} items have no features in {self.folder}, e.g. {missing[0]!r} ({why})."
-            )
+            what = f"{len(missing)} of {len(ids)} items have no features in {self.folder}"
+            raise layout.StoreError(f"{what}, e.g. {missing[0]!r} ({why}).")
         return np.fromiter((self._positions[key] for key in ids), np.int64, len(ids))
 
     def __getitem__(self, key: str) -> NDArray[Any]:
@@ -166,10 +163,9 @@ class FeatureStore:
                 damaged += record.ids
                 files.add(path.name)
         if damaged:
-            raise layout.StoreError(
-                f"{len(damaged)} of {len(self)} items are damaged or lie beside damage, e.g. {damaged[:3]}, in "
-                f"{', '.join(sorted(files))}. Copy these files again, or extract into another folder."
-            )
+            what = f"{len(damaged)} of {len(self)} items are damaged or lie beside damage, e.g. {damaged[:3]}, in"
+            names = ", ".join(sorted(files))
+            raise layout.StoreError(f"{what} {names}. Copy these files again, or extract into another folder.")
 
     def _read_into(self, row: int, values: NDArray[Any], summary: NDArray[Any]) -> None:
         """Copy an item's values. Read, not mapped: pages touched through a map count as this process's memory."""

@@ -159,10 +159,8 @@ def _draw_moment(kind: catalogue.ObjectKind, backdrop: catalogue.Backdrop, rng: 
 def write_moment_captions(plan: ClipPlan, colour: Colour, rng: Random) -> list[str]:
     """One for each moment, that names no other."""
     places = [rng.choice((None, _choose_place(moment, plan.backdrop, rng))) for moment in plan.moments]
-    return [
-        catalogue.to_sentence(_describe_event(moment, colour, rng, place))
-        for moment, place in zip(plan.moments, places, strict=True)
-    ]
+    pairs = zip(plan.moments, places, strict=True)
+    return [catalogue.to_sentence(_describe_event(moment, colour, rng, place)) for moment, place in pairs]
 
 
 def write_clip_captions(plan: ClipPlan, colour: Colour, rng: Random) -> list[str]:

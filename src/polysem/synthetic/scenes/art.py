@@ -46,7 +46,8 @@ class Art:
 
     def __init__(self, render: Callable[[str], Image.Image]) -> None:
         self._render = render
-        self.drawing, self.colour, self._mask = cache(self._draw), cache(self._find_colour), cache(self._find_mask)
+        self.drawing, self._mask = cache(self._draw), cache(self._find_mask)
+        self.colour = cache(lambda glyph: find_dominant_colour(self.drawing(glyph)))
 
     def _draw(self, glyph: str) -> Image.Image:
         """The drawing in full resolution, without the empty margin."""
@@ -55,9 +56,6 @@ class Art:
         if outline is None:
             raise InputError(f"The drawing of {glyph} is empty. Repair the art: {install_command('offline')}")
         return whole.crop(outline)
-
-    def _find_colour(self, glyph: str) -> str | None:
-        return find_dominant_colour(self.drawing(glyph))
 
     def _find_mask(self, glyph: str) -> tuple[NDArray[np.bool_], float]:
         """Where the drawing is, and the share of its box that it fills."""

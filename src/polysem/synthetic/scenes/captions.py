@@ -19,7 +19,6 @@ from polysem.synthetic.scenes.catalogue import (
 )
 from polysem.synthetic.scenes.scene import Scene
 
-CAPTIONS = 5
 _WORDING = load_table("wording.yaml")
 RELATIONS: dict[str, list[str]] = _WORDING["relations"]
 """Form of claim -> the words for its relation."""

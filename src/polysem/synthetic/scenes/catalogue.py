@@ -18,7 +18,7 @@ from polysem.errors import ConfigError, InputError
 Footing = Literal["air", "water", "ground", "free"]
 
 FAMILIES = 5
-"""Kinds of different families meet in train and val pictures, kinds of one family in test pictures; see `splits`."""
+"""Kinds of different families meet in train and val pictures, kinds of one family in test pictures; see `scene`."""
 
 
 def load_table(name: str) -> Any:
@@ -199,11 +199,8 @@ def indefinite_phrase(name: str, count: int = 1, colour: str | None = None) -> s
 
 def definite_phrase(name: str, count: int = 1, colour: str | None = None) -> str:
     """`the red apple`, `the two dogs`."""
-    return (
-        f"the {NUMBERS[count]} {name_noun(name, True, colour)}"
-        if count > 1
-        else f"the {name_noun(name, False, colour)}"
-    )
+    number = f"{NUMBERS[count]} " if count > 1 else ""
+    return f"the {number}{name_noun(name, count > 1, colour)}"
 
 
 def join_phrases(phrases: Sequence[str]) -> str:

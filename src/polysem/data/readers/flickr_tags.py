@@ -59,8 +59,7 @@ def read_nus_wide(folder: Path, images: Path | None = None, problems: Problems |
     The tags of a picture are one text. The authors' train and test lists are the splits.
 
     Args:
-        images: the folder of the pictures, by default Flickr/. Pictures that are not there, and there are many, are
-            left out.
+        images: the folder of the pictures, by default Flickr/; many are missing there, and left out.
     """
     problems = problems or Problems()
     root = images or folder / "Flickr"

@@ -53,7 +53,12 @@ def read_folder(
     items = []
     for name in pictures:
         row = rows[name]
-        texts = row["captions"] or _read_text_file(folder, name, problems)
+        texts, text = row["captions"], (folder / name).with_suffix(".txt")
+        if not texts and text.is_file():
+            try:
+                texts = [line for line in text.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+            except UnicodeDecodeError:
+                problems.error("caption encoding", text, "is not UTF-8 text.")
         captions = base.clean_captions(texts, name, problems, repair_bytes)
         # train/dog/1.png: the split and the labels.
         split, labels = None, Path(name).parent.parts if folder_labels else ()
@@ -63,17 +68,6 @@ def read_folder(
         split = base.normalise_split(row["split"]) or split
         items.append(Item(name, Media(folder, name), captions, labels, split, metadata=row["metadata"]))
     return Collection(folder.name, "image", items, problems.skipped)
-
-
-def _read_text_file(folder: Path, name: str, problems: Problems) -> list[str]:
-    text = (folder / name).with_suffix(".txt")
-    if not text.is_file():
-        return []
-    try:
-        return [line for line in text.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-    except UnicodeDecodeError:
-        problems.error("caption encoding", text, "is not UTF-8 text.")
-        return []
 
 
 def _read_table(path: Path | None, known: set[str], problems: Problems) -> dict[str, dict[str, Any]]:

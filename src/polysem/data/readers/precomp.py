@@ -104,22 +104,41 @@ def _read_labels(folder: Path, split: str, images: int, columns: dict[str, int])
     called by their number. `{split}_labels.txt`: a line for each image, with names separated by semicolons, bars or
     commas, or with the row of such a matrix.
     """
-    matrix, lines = folder / f"{split}_labels.npy", folder / f"{split}_labels.txt"
-    if matrix.is_file():
+    path, lines = folder / f"{split}_labels.npy", folder / f"{split}_labels.txt"
+    if path.is_file():
         try:
-            array: np.ndarray = np.load(matrix, allow_pickle=False)
+            flags: np.ndarray = np.load(path, allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
-            raise DataError(f"{matrix}: not a matrix that numpy can read ({error}).") from None
-        return _name_labels(array, matrix, images, columns)
-    if not lines.is_file():
+            raise DataError(f"{path}: not a matrix that numpy can read ({error}).") from None
+    elif lines.is_file():
+        path, rows = lines, base.read_text(lines).splitlines()
+        if len(rows) != images:
+            raise DataError(f"{path}: {len(rows)} lines for {images} images; expected one for each.")
+        parsed = _parse_matrix(rows, path)
+        if parsed is None:
+            return [base.split_labels(row) for row in rows]
+        flags = parsed
+    else:
         return []
-    rows = base.read_text(lines).splitlines()
-    if len(rows) != images:
-        raise DataError(f"{lines}: {len(rows)} lines for {images} images; expected one for each.")
-    flags = _parse_matrix(rows, lines)
-    if flags is not None:
-        return _name_labels(flags, lines, images, columns)
-    return [base.split_labels(row) for row in rows]
+    if flags.ndim != 2 or len(flags) != images:
+        remedy = "Write a row for each image, a column for each label."
+        raise DataError(f"{path}: expected the shape ({images}, labels), got {flags.shape}. {remedy}")
+    if flags.dtype.kind not in "biuf":
+        raise DataError(f"{path}: expected a matrix of 0 and 1, got {flags.dtype}. Save it as numbers: astype('int8').")
+    wrong = np.argwhere(~np.isin(flags, (0, 1)))
+    if len(wrong):
+        row, column = (int(position) for position in wrong[0])
+        raise DataError(
+            f"{path}: row {row}, column {column} (counted from 0) is {flags[row, column]:g}; expected a matrix of "
+            f"0 and 1 ({len(wrong)} entries are neither). Write 1 where the image has the label, 0 where it has not."
+        )
+    columns[path.name] = flags.shape[1]
+    names = path.with_name("label_names.txt")
+    known = base.read_text(names).split("\n") if names.is_file() else []
+    called = [name.strip() for name in known if name.strip()] or [str(number) for number in range(flags.shape[1])]
+    if len(called) != flags.shape[1] or len(set(called)) != len(called):
+        raise DataError(f"{names}: {len(set(called))} different names for the {flags.shape[1]} columns of {path.name}.")
+    return [tuple(called[column] for column in np.flatnonzero(row)) for row in flags]
 
 
 def _parse_matrix(rows: list[str], path: Path) -> np.ndarray | None:
@@ -144,26 +163,3 @@ def _parse_matrix(rows: list[str], path: Path) -> np.ndarray | None:
             "each label on every line. If they are names, put semicolons between them."
         )
     return np.array(numbers)
-
-
-def _name_labels(flags: np.ndarray, path: Path, images: int, columns: dict[str, int]) -> list[tuple[str, ...]]:
-    """The names of each image's labels, by the 0 and 1 of a matrix (images, labels) that was read from `path`."""
-    if flags.ndim != 2 or len(flags) != images:
-        remedy = "Write a row for each image, a column for each label."
-        raise DataError(f"{path}: expected the shape ({images}, labels), got {flags.shape}. {remedy}")
-    if flags.dtype.kind not in "biuf":
-        raise DataError(f"{path}: expected a matrix of 0 and 1, got {flags.dtype}. Save it as numbers: astype('int8').")
-    wrong = np.argwhere(~np.isin(flags, (0, 1)))
-    if len(wrong):
-        row, column = (int(position) for position in wrong[0])
-        raise DataError(
-            f"{path}: row {row}, column {column} (counted from 0) is {flags[row, column]:g}; expected a matrix of "
-            f"0 and 1 ({len(wrong)} entries are neither). Write 1 where the image has the label, 0 where it has not."
-        )
-    columns[path.name] = flags.shape[1]
-    names = path.with_name("label_names.txt")
-    known = base.read_text(names).split("\n") if names.is_file() else []
-    called = [name.strip() for name in known if name.strip()] or [str(number) for number in range(flags.shape[1])]
-    if len(called) != flags.shape[1] or len(set(called)) != len(called):
-        raise DataError(f"{names}: {len(set(called))} different names for the {flags.shape[1]} columns of {path.name}.")
-    return [tuple(called[column] for column in np.flatnonzero(row)) for row in flags]

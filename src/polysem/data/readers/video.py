@@ -60,7 +60,9 @@ def read_video(
             problems.skip(f"missing {what}", video, f"has no {name or 'file of this name'} in {folder}.")
             continue
         cleaned = tuple(dict.fromkeys(base.clean_captions(raw, video, problems, repair_bytes)))
-        items.append(_make_item(video, Media(folder, name), cleaned, base.normalise_split(split_of.get(video))))
+        split = base.normalise_split(split_of.get(video))
+        metadata = {} if files is None else VideoMetadata(folder / name)
+        items.append(Item(video, Media(folder, name), cleaned, (), split, metadata=metadata))
     if not items:
         raise DataError(f"{captions}: none of its {len(texts)} videos has {what} in {folder}.")
     return Collection(captions.parent.name, "video", items, problems.skipped)
@@ -79,15 +81,11 @@ def _recognise_videos(data: base.DataLocation) -> dict[str, Any] | None:
 def read_video_folder(folder: Path, problems: Problems | None = None) -> Collection:
     """Read every video below a folder, without captions; an item's id is its path from there."""
     problems = problems or Problems()
-    items = [_make_item(name, Media(folder, name)) for name in base.walk_files(folder, is_video)]
+    names = base.walk_files(folder, is_video)
+    items = [Item(name, Media(folder, name), metadata=VideoMetadata(folder / name)) for name in names]
     if not items:
         raise DataError(f"{folder}: no videos here ({', '.join(sorted(EXTENSIONS))}).")
     return Collection(folder.name, "video", items, problems.skipped)
-
-
-def _make_item(name: str, media: Media, captions: tuple[str, ...] = (), split: str | None = None) -> Item:
-    metadata = {} if media.is_features else VideoMetadata(media.path)
-    return Item(name, media, captions, (), split, metadata=metadata)
 
 
 def _find_content(captions: Path, features: Path | None, videos: Path | None) -> tuple[Path, dict[str, str] | None]:

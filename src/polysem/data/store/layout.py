@@ -41,7 +41,6 @@ class FeatureManifest:
         dim: width of a token.
         dtype: of the values on disk.
         encoder, preprocessing: their configs, to explain a fingerprint that differs.
-        version: of the layout of the store.
     """
 
     collection: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +33,7 @@ class FeatureStore:
         dim: width of a token.
         summary_dim: width of the global feature of each item, 0 if the encoder makes none.
         fingerprint: of the encoder that made the features.
+        nbytes: of all values.
 
     Example:
         >>> import numpy as np
@@ -74,10 +74,12 @@ class FeatureStore:
             mixed = f"{folder} mixes global features of widths {sorted(widths)}"
             raise layout.StoreError(f"{mixed}. Extract into another folder.")
         self.summary_dim = max(widths, default=0)
+        self._positions = {key: position for position, key in enumerate(self.ids)}
         # An item that was skipped once and extracted on a later try is no longer missing.
         self.skipped = tuple(Skipped(key, why) for key, why in skipped.items() if key not in self._positions)
         self._shard, self._start, self.lengths = np.concatenate(columns, axis=1)
         self._files, self._sizes = list(sizes), list(sizes.values())
+        self.nbytes = sum(self._sizes) * manifest.stored.itemsize
 
     @classmethod
     def open(cls, folder: str | Path) -> FeatureStore:
@@ -99,15 +101,6 @@ class FeatureStore:
 
     def __contains__(self, key: object) -> bool:
         return key in self._positions
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all values."""
-        return sum(self._sizes) * self.manifest.stored.itemsize
-
-    @cached_property
-    def _positions(self) -> dict[str, int]:
-        return {key: position for position, key in enumerate(self.ids)}
 
     def positions(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """Where these ids stand. Ids without features are an error that says how many and why."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -58,16 +59,14 @@ def make_emoji_clips(out: Path, items: int, seed: int, size: int = 192, progress
         glyphs = [moment.glyph for plan in plans for moment in plan.moments]
 
         def build_clip(plan: storyboard.ClipPlan) -> tuple[list[str], list[dict[str, Any]]]:
-            paint_rng, caption_rng, moment_rng = (
-                item_rng("emoji-clips", seed, plan.index, purpose) for purpose in ("paint", "captions", "moments")
-            )
-            write_video(videos / f"{plan.name}.mp4", paint_frames(plan, art, size, paint_rng), size, storyboard.FPS)
-            texts = storyboard.write_moment_captions(plan, art.colour, moment_rng)
+            rng = partial(item_rng, "emoji-clips", seed, plan.index)
+            write_video(videos / f"{plan.name}.mp4", paint_frames(plan, art, size, rng("paint")), size, storyboard.FPS)
+            texts = storyboard.write_moment_captions(plan, art.colour, rng("moments"))
             moments = [
                 {"start": start, "end": end, "caption": text, "object": moment.kind.name, "action": moment.action.name}
                 for moment, text, (start, end) in zip(plan.moments, texts, plan.spans(), strict=True)
             ]
-            return storyboard.write_clip_captions(plan, art.colour, caption_rng), moments
+            return storyboard.write_clip_captions(plan, art.colour, rng("captions")), moments
 
         entries = dataset_folder.build_entries(plans, build_clip, art, glyphs, "making clips", progress)
         splits = ("train", "val", "test")
@@ -77,37 +76,31 @@ def make_emoji_clips(out: Path, items: int, seed: int, size: int = 192, progress
             MOMENTS: {plan.name: moments for plan, (_, moments) in zip(plans, entries, strict=True)},
         }
 
-    def describe() -> dict[str, str]:
-        return {"codec": choose_codec()}
-
-    return dataset_folder.make_dataset(LAYOUT, out, items, seed, size, build, progress, describe)
+    return dataset_folder.make_dataset(
+        LAYOUT, out, items, seed, size, build, progress, lambda: {"codec": choose_codec()}
+    )
 
 
 def paint_frames(plan: storyboard.ClipPlan, art: Art, size: int, rng: Random) -> Iterator[Image.Image]:
     """Every frame, in order; one is held at a time."""
     backdrop = paint_backdrop(plan.backdrop.name, size, rng)
+    edge = round(size * storyboard.MARGIN)
     for moment in plan.moments:
+        share = min(moment.kind.size * _LARGER, _MOST)
+        full, _ = art.fit_size(moment.glyph, size * share)
         sprites: dict[tuple[int, int, bool], Image.Image] = {}
         for number in range(moment.frames):
             pose = moment.action.pose(number / (moment.frames - 1), moment.place)
-            x, y, width, height = _box(moment, pose, art, size)
+            width, height = art.fit_size(moment.glyph, size * share * pose.scale)
+            left = edge + pose.x * (size - 2 * edge - full) + (full - width) / 2
+            top = moment.zone.find_top(size, moment.depth, height) - size * pose.lift
             key = width, height, moment.mirrored != pose.mirrored
             if key not in sprites:
                 sprites[key] = art.scale(moment.glyph, *key)
             frame = backdrop.copy()
-            frame.paste(sprites[key], (x, y), sprites[key])
+            at = round(left), round(min(max(top, edge), size - edge - height))  # wholly inside the picture
+            frame.paste(sprites[key], at, sprites[key])
             yield frame
-
-
-def _box(moment: storyboard.ClipMoment, pose: storyboard.Pose, art: Art, size: int) -> tuple[int, int, int, int]:
-    """Left, top, width and height in pixels, wholly inside the picture."""
-    share = min(moment.kind.size * _LARGER, _MOST)
-    full = art.fit_size(moment.glyph, size * share)
-    width, height = art.fit_size(moment.glyph, size * share * pose.scale)
-    edge = round(size * storyboard.MARGIN)
-    left = edge + pose.x * (size - 2 * edge - full[0]) + (full[0] - width) / 2
-    top = moment.zone.find_top(size, moment.depth, height) - size * pose.lift
-    return round(left), round(min(max(top, edge), size - edge - height)), width, height
 
 
 def choose_codec() -> str:

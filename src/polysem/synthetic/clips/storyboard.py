@@ -30,11 +30,8 @@ MARGIN = 0.02
 
 @dataclass(frozen=True)
 class Pose:
-    """Where an object is at one instant, in shares of the picture's side.
-
-    x: from its leftmost possible place (0) to its rightmost (1). lift: how far above its place it is. scale: of its
-    size. mirrored: turned to the other side.
-    """
+    """Where an object is at one instant, in shares of the picture's side. x: from its leftmost possible place (0) to
+    its rightmost (1). lift: how far above its place it is. scale: of its size. mirrored: turned to the other side."""
 
     x: float
     lift: float = 0.0

@@ -68,8 +68,7 @@ def find_claims(scene: Scene) -> list[Claim]:
         boxes = tuple(thing.box for thing in things)
         present.append(Mention(kind, things[0].colour, things[0].zone.footing, boxes, indices))
     return [
-        *_find_lists(present),
-        *_describe_each(present, scene),
+        *_describe_kinds(present, scene),
         *_compare_sizes(present),
         *_count_groups(present),
         *_relate_pairs(present, scene),
@@ -77,15 +76,13 @@ def find_claims(scene: Scene) -> list[Claim]:
     ]
 
 
-def _find_lists(present: Sequence[Mention]) -> Iterator[Claim]:
+def _describe_kinds(present: Sequence[Mention], scene: Scene) -> Iterator[Claim]:
+    """Lists of kinds, then what is true of each."""
     for size in range(2, len(present) + 1):
         for chosen in combinations(present, size):
             yield Claim("list", "list", "two" if size == 2 else "many", chosen)
     total = sum(mention.count for mention in present)
     yield Claim("detail", "total", "total", tuple(present), {"total": NUMBERS[total]})
-
-
-def _describe_each(present: Sequence[Mention], scene: Scene) -> Iterator[Claim]:
     for mention in present:
         yield Claim("alone", "place", "where", (mention,))
         if doing := _name_activity(mention, scene.backdrop.name):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -46,13 +47,11 @@ def make_emoji_scenes(out: Path, items: int, seed: int, size: int = 224, progres
         art = model if size == UNIT else openmoji_art(round(size * _DETAIL))
 
         def build_scene(plan: ScenePlan) -> dict[str, Any]:
-            compose_rng, paint_rng, caption_rng = (
-                item_rng("emoji-scenes", seed, plan.index, purpose) for purpose in ("compose", "paint", "captions")
-            )
-            scene = compose(plan.counts, plan.backdrop, model, compose_rng)
+            rng = partial(item_rng, "emoji-scenes", seed, plan.index)
+            scene = compose(plan.counts, plan.backdrop, model, rng("compose"))
             name = f"scene_{plan.index:05d}.png"
-            paint_scene(scene, art, size, paint_rng).save(images / name, compress_level=6)
-            return _describe_scene(plan, scene, name, size, caption_rng)
+            paint_scene(scene, art, size, rng("paint")).save(images / name, compress_level=6)
+            return _describe_scene(plan, scene, name, size, rng("captions"))
 
         glyphs = [glyph for plan in plans for kind, _ in plan.counts for glyph in kind.glyphs]
         entries = dataset_folder.build_entries(plans, build_scene, model, glyphs, "making scenes", progress)

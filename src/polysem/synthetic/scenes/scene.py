@@ -54,7 +54,7 @@ def choose_split(index: int) -> Split:
 
 
 def item_rng(dataset: str, seed: int, index: int, purpose: str) -> Random:
-    """A stream of its own for every item and purpose: none depends on how much another one drew."""
+    """A stream of its own for every item and purpose, which are the seed: none depends on how much another one drew."""
     return Random(f"{dataset}/{seed}/{index}/{purpose}")
 
 

@@ -82,5 +82,5 @@ def test_mistakes(arguments, says, data):
 def test_a_folder_that_holds_no_model(data, tmp_path):
     with pytest.raises(PolysemError, match="holds no model"):
         CliRunner().invoke(app, ["eval", str(tmp_path), "--data", str(data)], catch_exceptions=False)
-    with pytest.raises(InputError, match="no file"):
+    with pytest.raises(InputError, match="Cannot read scores"):
         CliRunner().invoke(app, ["eval", str(tmp_path / "x.npy"), "--data", str(data)], catch_exceptions=False)

@@ -56,20 +56,12 @@ def eval_command(
         raise InputError(f"{len(subjects)} models were given. Add --ensemble mean to average them, or use {compared}.")
     if ensemble not in (None, "mean"):
         raise InputError(f"--ensemble takes mean, got {ensemble!r}.")
-    chosen = find_protocol(protocol, option)
+    options: dict[str, Any] = {"protocol": find_protocol(protocol, option), "split": split}
+    options["rescore"] = None if rescore is None else Rescoring(rescore, temperature)  # type: ignore[arg-type]
+    options |= {"features": features or None, "text_features": text_features or None}
     with ProgressBar(quiet=as_json) as progress:
-        result = evaluate(
-            list(subjects),
-            open_data(data, folder_labels),
-            protocol=chosen,
-            split=split,
-            rescore=None if rescore is None else Rescoring(rescore, temperature),  # type: ignore[arg-type]
-            features=features or None,
-            text_features=text_features or None,
-            embeddings=embeddings,
-            trec_folder=trec,
-            progress=progress,
-        )
+        options |= {"embeddings": embeddings, "trec_folder": trec, "progress": progress}
+        result = evaluate(list(subjects), open_data(data, folder_labels), **options)
     if as_json:
         print_json(result.as_dict())
     else:

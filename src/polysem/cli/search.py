@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -30,7 +30,8 @@ def search_command(
     k: Annotated[int, Option("--k", help="How many results.")] = 10,
     where: Annotated[str | None, option("Only these items: label = 'dog' and year > 2020.", "--filter")] = None,
     fast: Annotated[
-        bool | None, option("Score candidates, or all.", "--fast/--exact", default="fast in Milvus only")
+        bool | None,
+        option("Score candidates alone, or all.", "--fast/--exact", default="exact in a folder, fast in Milvus"),
     ] = None,
     candidates: Annotated[int, Option(help="How many items --fast scores in full.")] = 200,
     relevant: Annotated[bool, Option("--relevant", help="Leave out what the scores show to be irrelevant.")] = False,
@@ -45,24 +46,17 @@ def search_command(
 
     if find is not None and find not in SIDES:
         raise unknown("thing to find", find, ("images", "texts"))
+    if sum(given is not None for given in (query, image, item)) != 1:
+        raise InputError('Search for one thing: "a text", --image FILE or --item ID.')
     if image is not None and not image.is_file():
         raise InputError(f"{image}: no such picture.")
     if sheet is not None and (sheet.is_dir() or not sheet.parent.is_dir()):
         raise InputError(f"--sheet {sheet}: give the name of a PNG file to write, in a folder that exists.")
+    options: dict[str, Any] = {"find": None if find is None else SIDES[find], "k": k, "where": where}
+    options |= {"mode": None if fast is None else "fast" if fast else "exact", "candidates": candidates}
+    options |= {"relevant": relevant, "dedupe": dedupe, "hybrid": hybrid}
     with Index.open(path, model=model) as index:
-        results = index.search(
-            query,
-            image=image,
-            item=item,
-            find=None if find is None else SIDES[find],  # type: ignore[arg-type]
-            k=k,
-            where=where,
-            mode=None if fast is None else "fast" if fast else "exact",
-            candidates=candidates,
-            relevant=relevant,
-            dedupe=dedupe,
-            hybrid=hybrid,
-        )
+        results = index.search(query, image=image, item=item, **options)
     if as_json:
         print_json(results.as_dict())
     else:

@@ -66,17 +66,10 @@ def train_command(
     from polysem.training import train
 
     loaded = recipes.load(recipe, settings or ())
+    options: dict[str, Any] = {"features": features, "text_features": text_features, "on_collapse": on_collapse}
+    options["tracker"] = None if tracker == "none" else tracker
     with exit_on_interrupt(f"Interrupted. {out} holds a checkpoint: run the same command to go on."):
-        result = train(
-            loaded,
-            open_data(data, folder_labels),
-            out,
-            features=features,
-            text_features=text_features,
-            on_collapse=on_collapse,  # type: ignore[arg-type]
-            tracker=None if tracker == "none" else tracker,
-            show=TrainingDisplay(),
-        )
+        result = train(loaded, open_data(data, folder_labels), out, **options, show=TrainingDisplay())
     if os.environ.get("RANK", "0") != "0":  # the processes have parted by now, only their names are left
         return
     if as_json:
@@ -158,27 +151,15 @@ def sweep_command(
     """
     if protocol is None and option:
         raise ConfigError(f"--option {option[0]} is for --protocol, and none was given.")
-    chosen_seeds = _parse_seeds(seeds)
-    chosen = None if protocol is None else find_protocol(protocol, option)
+    options: dict[str, Any] = {"features": features, "text_features": text_features, "on_collapse": on_collapse}
+    options |= {"seeds": _parse_seeds(seeds), "split": split, "tracker": None if tracker == "none" else tracker}
+    options["protocol"] = None if protocol is None else find_protocol(protocol, option)
+    options["metrics"] = tuple(filter(None, (metric or "").replace(" ", "").split(",")))
     from polysem.training.sweep import sweep
 
     display: Any = _SweepDisplay()
     with exit_on_interrupt(f"Interrupted. {out} holds what is done: run the same command to go on."):
-        result = sweep(
-            recipe,
-            settings or (),
-            open_data(data, folder_labels),
-            out,
-            seeds=chosen_seeds,
-            protocol=chosen,
-            split=split,
-            metrics=tuple(filter(None, (metric or "").replace(" ", "").split(","))),
-            features=features,
-            text_features=text_features,
-            on_collapse=on_collapse,  # type: ignore[arg-type]
-            tracker=None if tracker == "none" else tracker,
-            show=display,
-        )
+        result = sweep(recipe, settings or (), open_data(data, folder_labels), out, **options, show=display)
     if as_json:
         print_json({**result.as_dict(), "out": str(out)})
     else:

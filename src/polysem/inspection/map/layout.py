@@ -188,7 +188,7 @@ def lay_out(
     if method == "pca":
         positions = principal[:, :2]
         notes.append(
-            f"The first two principal components: {share[:2].sum():.0%} of the variance. The rest is not seen."
+            f"The first two principal components: {share[:2].sum():.0%} of the variance, the rest is not seen."
         )
     else:
         positions = run_tsne(principal, start=principal[:, :2], progress=progress)
@@ -243,7 +243,6 @@ def _describe_items(sides: Sequence[MapPoints]) -> tuple[list[str], list[MapItem
     """The labels with a colour, and the items."""
     counts = Counter(label for side in sides for own in side.labels for label in dict.fromkeys(own))
     common = [label for label, _ in counts.most_common(MOST_LABELS)]
-
     items = []
     for side in sides:
         labels: list[str | None] = [None] * len(side)

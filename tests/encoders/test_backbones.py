@@ -226,7 +226,7 @@ class Trap:
 )
 def test_weights_that_do_not_fit_or_carry_code_are_an_error(site, state):
     lite0_package(site, state)
-    with pytest.raises(PolysemError, match="do not fit this network or are damaged"):
+    with pytest.raises(PolysemError, match="does not fit or is damaged"):
         encoders.build("grid")
 
 

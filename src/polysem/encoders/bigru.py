@@ -70,10 +70,7 @@ class BiGRU(TextEncoder):
 
     def encode_texts(self, texts: list[str]) -> Tokens:
         if self.vocabulary is None:
-            raise ConfigError(
-                "This bigru has no vocabulary to tokenise with. Set encoder.vocabulary = polysem.data.Vocabulary(...), "
-                f"of up to {self.vocab_size} words, the one it was trained with."
-            )
+            raise ConfigError("This bigru has no vocabulary. Set encoder.vocabulary to the one it was trained with.")
         return Tokens.from_lists([self.vocabulary.encode(text)[: self.max_length] for text in texts])
 
     def forward(self, tokens: Tokens) -> LocalFeatures:

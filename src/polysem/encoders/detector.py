@@ -138,7 +138,6 @@ def _choose(config: Any) -> tuple[Any, Any]:
         raise ConfigError(f"detector cannot read a {name!r} model. Give DETR, RT-DETR, D-FINE, OWL-ViT or OWLv2.")
     if getattr(getattr(config, "backbone_config", None), "model_type", None) == "timm_backbone":
         raise ConfigError(
-            f"This {name!r} model needs the package timm, which polysem does without. Take a copy of it with a "
-            "transformers backbone, such as facebook/detr-resnet-50@no_timm."
+            f"This {name!r} model needs timm. Take a copy without, as facebook/detr-resnet-50@no_timm is."
         )
     return mapping[type(config)], config

@@ -134,7 +134,6 @@ def load(model: str, pretrained: bool) -> Backbone:
     except Exception as error:  # a damaged pickle raises anything
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise SourceError(
-            f"The weights {weights} do not fit this network or are damaged: {reason}. Reinstall their package; "
-            "`polysem doctor` names the command."
+            f"{weights} does not fit or is damaged ({reason}). `polysem doctor` names the remedy."
         ) from None
     return Backbone(network, config)

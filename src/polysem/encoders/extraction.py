@@ -216,10 +216,8 @@ def _check(
     encoder: Encoder, takes: str, what: str, rank: int, world_size: int, batch: int | None, workers: int | None = None
 ) -> None:
     if encoder.takes != takes:
-        raise InputError(
-            f"{encoder.config['name']!r} takes {encoder.takes}, so it cannot encode {what}. "
-            "`polysem parts encoders` lists the encoders and what they take."
-        )
+        name = encoder.config["name"]
+        raise InputError(f"{name!r} takes {encoder.takes}, so it cannot encode {what}. See `polysem parts encoders`.")
     if not 0 <= rank < world_size:
         raise ConfigError(f"rank must be from 0 to world_size - 1, got rank {rank} of {world_size}.")
     for name, value in (("batch_size", batch), ("workers", workers)):

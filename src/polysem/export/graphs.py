@@ -143,9 +143,9 @@ def build_graphs(model: Model) -> dict[str, Graph]:
     for side, tower in (("image", model.image), ("text", model.text)):
         encoder = tower.encoder
         if not isinstance(encoder, (ImageEncoder, VideoFrames, TextEncoder)) and encoder.takes != "features":
+            name = encoder.config["name"]
             raise ConfigError(
-                f"The {side} encoder {encoder.config['name']!r} cannot be exported: no graph has been written for the "
-                f"{encoder.takes} it takes."
+                f"The {side} encoder {name!r} cannot be exported: no graph takes {encoder.takes} as it does."
             )
         if tower.reads_padding and encoder.takes != "pixels":
             raise ConfigError(

@@ -302,9 +302,7 @@ def _save_tokenizer(encoder: Transformer, path: Path) -> None:
 
     backend = getattr(encoder.tokenizer, "backend_tokenizer", None)
     if backend is None:
-        raise ExportError(
-            f"The tokenizer {type(encoder.tokenizer).__name__} has no fast form, so there is no {TOKENIZER} to write."
-        )
+        raise ExportError(f"{type(encoder.tokenizer).__name__} has no fast form: there is no {TOKENIZER} to write.")
     # A copy: the original's padding and truncation are those of its last call.
     own = Tokenizer.from_str(backend.to_str())
     own.no_padding()

@@ -38,10 +38,8 @@ def embed_both(tower: Tower, inputs: Inputs) -> tuple[Tensor, ...]:
     """(B, K, D) and (B, C), in one pass."""
     prediction = tower(inputs)
     if prediction.logits is None:
-        raise InputError(
-            f"This model knows no classes: its sets are made by {tower.sets.config['name']!r}. Train one that does, "
-            "e.g. `polysem train small-semantic-sharing`."
-        )
+        name = tower.sets.config["name"]
+        raise InputError(f"{name!r} knows no classes. Train a model that does: `polysem train small-semantic-sharing`.")
     return prediction.vectors, tower.sets.probabilities(prediction.logits)
 
 

@@ -54,7 +54,7 @@ def import_checkpoint(
     if vocabulary is not None:
         if not isinstance(encoder, BiGRU):
             raise ImportedCheckpointError(
-                f"{checkpoint.file}: this text tower is BERT, which has no vocabulary. Give --tokenizer FOLDER."
+                f"{checkpoint.file}: this text tower is BERT. Give --tokenizer, no --vocabulary."
             )
         encoder.vocabulary = _read_vocabulary(vocabulary, encoder.vocab_size)
     recorded = dict(checkpoint.recorded)

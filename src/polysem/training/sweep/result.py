@@ -204,9 +204,6 @@ def measure_run(
     return {name: value for name, value in kept["metrics"].items() if is_number(value)}, kept["protocol"]["stamp"]
 
 
-# ------------------------------------------------------------------------------------------------------------- plot
-
-
 def save_plot(result: Sweep, path: Path) -> None:
     """How metrics go with the values of a key, as figure 3 of label-wise semantic sharing's supplement.
 

@@ -125,7 +125,9 @@ def _named(caption: str, names: set[str]) -> list[str]:
     """Those of the names that the caption says; the longest first, so that a fir tree is no tree."""
     found, rest = [], caption.lower()
     for name in sorted(names, key=lambda each: (-len(each), each)):
-        words = "|".join(re.escape(form) for form in (catalogue.plural(name), catalogue.singular(name), name))
+        words = "|".join(
+            re.escape(form) for form in (catalogue.name_noun(name, several=True), catalogue.name_noun(name), name)
+        )
         rest, times = re.subn(rf"\b(?:{words})\b", "#", rest)
         found += [name] if times else []
     return found

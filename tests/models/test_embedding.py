@@ -11,7 +11,7 @@ from encoders import tiny_models
 from polysem.data import Vocabulary
 from polysem.errors import InputError
 from polysem.models import build
-from polysem.models.items import ImageItems
+from polysem.models.embedding import ImageItems
 
 DIM = 8
 TEXTS = ["a dog", "the cat and the dog", "a cat"]

@@ -13,7 +13,7 @@ from polysem import recipes
 from polysem.data import open_collection
 from polysem.encoders import Tokens
 from polysem.features import LocalFeatures
-from polysem.models.items import FeatureItems, ImageItems, SentenceItems
+from polysem.models.embedding import FeatureItems, ImageItems, SentenceItems
 from polysem.training import train
 from polysem.training.loading import TrainingBatch
 from polysem.training.splits import split

@@ -227,15 +227,15 @@ def test_the_test_split_is_never_opened(data, tmp_path, monkeypatch):
     for name in ("ims.npy", "caps.txt", "ids.txt"):
         shutil.copy(copy / f"dev_{name}", copy / f"test_{name}")
     (copy / "test_ids.txt").write_text("\n".join(f"test{i}" for i in range(8)) + "\n")
-    from polysem.models import items
+    from polysem.models import embedding
 
-    real = items.load_features
+    real = embedding.load_features
 
     def guarded(media):
         assert not media.name.startswith("test")
         return real(media)
 
-    monkeypatch.setattr(items, "load_features", guarded)
+    monkeypatch.setattr(embedding, "load_features", guarded)
     assert run(tiny("vse-infty"), copy, tmp_path / "run").status == "finished"
 
 

@@ -17,7 +17,7 @@ from polysem.data.collection import Collection
 from polysem.data.store import FeatureStore
 from polysem.errors import InputError
 from polysem.models import Model, embedding
-from polysem.models.items import collection_images, collection_texts, open_store
+from polysem.models.embedding import collection_images, collection_texts, open_store
 from polysem.progress import Progress, ignore, section
 
 FEATURE_BATCH, SENTENCE_BATCH = 64, 128

@@ -15,7 +15,7 @@ from polysem.encoders.base import eval_mode
 from polysem.errors import InputError
 from polysem.features import LocalFeatures
 from polysem.models import Model, Tower
-from polysem.models.items import Items, image_items, text_items
+from polysem.models.embedding import Items, image_items, text_items
 from polysem.models.tower import Inputs
 from polysem.pooling.base import coefficient_shares
 from polysem.progress import Progress

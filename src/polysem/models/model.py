@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from polysem.encoders.base import Encoder, hash_state
 from polysem.errors import InputError, kind
 from polysem.models import folder
-from polysem.models.embedding import embed, embed_probabilities
-from polysem.models.items import image_items, text_items
+from polysem.models.embedding import embed, embed_probabilities, image_items, text_items
 from polysem.models.tower import Inputs, TokenMask, Tower
 from polysem.progress import Progress
 from polysem.registry import Part

@@ -27,8 +27,7 @@ from polysem.data.video import VideoMetadata, is_video
 from polysem.errors import InputError, PolysemError
 from polysem.malloc_tuning import keep_freed_memory
 from polysem.models import Model
-from polysem.models.embedding import embed, embed_vectors
-from polysem.models.items import FeatureItems, ImageItems, Items, StoredItems, open_store
+from polysem.models.embedding import FeatureItems, ImageItems, Items, StoredItems, embed, embed_vectors, open_store
 from polysem.models.tower import Inputs, Tower
 from polysem.models.video import embed_with_frames, has_frames
 from polysem.search.backend import IndexReader

@@ -21,7 +21,7 @@ from polysem.data.collection import Collection
 from polysem.encoders import Tokens, caption_keys
 from polysem.errors import ConfigError
 from polysem.models import Model
-from polysem.models.items import ImageItems, Items, SentenceItems, collection_images, collection_texts
+from polysem.models.embedding import ImageItems, Items, SentenceItems, collection_images, collection_texts
 from polysem.models.tower import Inputs
 from polysem.recipes import Recipe, Side
 from polysem.training.distillation import TeacherScores

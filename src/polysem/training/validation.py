@@ -15,8 +15,7 @@ from polysem.evaluation.protocols import ModelScores
 from polysem.evaluation.protocols.labels import LabelsProtocol
 from polysem.evaluation.score_matrix import ScoreMatrix
 from polysem.models import Model
-from polysem.models.embedding import embed, embed_both, embed_vectors
-from polysem.models.items import Items
+from polysem.models.embedding import Items, embed, embed_both, embed_vectors
 from polysem.training.monitoring.diagnosis import circular_variance
 
 BATCH = 128

@@ -33,8 +33,7 @@ from polysem.inspection.explain.explanation import (
 from polysem.inspection.output import PICTURES, check_output_path
 from polysem.inspection.token_boxes import TokenBoxes, locate_regions, locate_tokens
 from polysem.models import Model, load
-from polysem.models.embedding import embed_batch, embed_probabilities
-from polysem.models.items import image_items
+from polysem.models.embedding import embed_batch, embed_probabilities, image_items
 from polysem.models.tower import Inputs, Tower
 from polysem.models.video import Moment, embed_with_frames, find_moment, format_time, has_frames
 from polysem.progress import Progress, ignore

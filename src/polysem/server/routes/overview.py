@@ -210,7 +210,7 @@ async def _describe_index(state: State) -> tuple[dict[str, Any], IndexStats]:
 
 
 def strip_paths(value: Any) -> Any:
-    """The same with every absolute path cut to its last part: whoever reads about a model need not know the disk."""
+    """The same with every absolute path cut to its last part: readers of a model page need not know the disk."""
     if isinstance(value, dict):
         return {key: strip_paths(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

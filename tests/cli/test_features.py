@@ -110,7 +110,7 @@ def test_each_process_of_a_launcher_takes_its_share(folder: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        (("--set", "dim"), ConfigError, "KNOB=VALUE"),
+        (("--set", "dim"), ConfigError, "KEY=VALUE"),
         (("--set", "dim=[1, 2"), ConfigError, "not readable YAML"),
         (("--dtype", "int8"), ConfigError, "float16 or float32"),
         (("--device", "abacus"), ConfigError, "Cannot use the device 'abacus'"),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from polysem.cli.options import AsJson, Splits, open_data, option
+from polysem.cli.options import AsJson, Splits, open_data, option, parse_pairs
 from polysem.cli.output import ProgressBar, escape_name, new_console, new_table, print_facts, print_first, print_json
 from polysem.errors import ConfigError
 
@@ -150,7 +150,7 @@ def features_command(
     dtype: Annotated[str, Option(help="float16, or float32 for twice the space.")] = "float16",
     batch_size: Annotated[int | None, option("Inputs at a time.", default="by device")] = None,
     split: Splits = None,
-    knob: Annotated[list[str] | None, option("Change a knob; repeatable.", "--set", metavar="KNOB=VALUE")] = None,
+    knob: Annotated[list[str] | None, option("Change a knob; repeatable.", "--set", metavar="KEY=VALUE")] = None,
     workers: Annotated[int | None, option("Threads.", default="one per core")] = None,
     device: Annotated[str, Option(help="auto, cpu, cuda, cuda:1, mps …")] = "auto",
     retry_skipped: Annotated[bool, Option("--retry-skipped", help="Try again what was skipped before.")] = False,
@@ -162,10 +162,12 @@ def features_command(
     """
     from polysem.encoders import build
     from polysem.encoders.extraction import extract, extract_texts
+    from polysem.recipes.loading import read_value
 
     rank, world_size = _read_variable("RANK", 0), _read_variable("WORLD_SIZE", 1)
     collection = open_data(data, splits=split)
-    built: Any = build(encoder, **({} if model is None else {"model": model}), **_parse_knobs(knob or ()))
+    knobs = {name: read_value(value, f"{name}={value}") for name, value in parse_pairs("--set", knob).items()}
+    built: Any = build(encoder, **({} if model is None else {"model": model}), **knobs)
     _move_encoder(built, device)
     options: dict[str, Any] = {"batch_size": batch_size, "dtype": dtype, "retry_skipped": retry_skipped}
     options |= {"rank": rank, "world_size": world_size}
@@ -214,18 +216,6 @@ def _read_variable(name: str, default: int) -> int:
     if not value.isdecimal():
         raise ConfigError(f"The environment variable {name} must be a whole number, got {value!r}. Unset it.")
     return int(value)
-
-
-def _parse_knobs(texts: Any) -> dict[str, Any]:
-    from polysem.recipes.loading import read_value
-
-    knobs = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise ConfigError(f"--set takes KNOB=VALUE, got {text!r}. Example: --set image_size=256.")
-        knobs[name] = read_value(value, text)
-    return knobs
 
 
 def _move_encoder(encoder: Encoder, device: str) -> None:

@@ -83,7 +83,8 @@ def _show_metrics(result: Evaluation) -> None:
         table = new_table(result.model, "", *(WAYS[way] for way in ways), align="l" + "r" * len(ways))
         table.title_style = "bold"
         for key in rows:
-            name = key.replace("_", " ") if key.endswith("_rank") else metric_name(key).replace("P@", "precision@")
+            name = key.replace("_", " ") if key.endswith("_rank") else metric_name(key)
+            name = name.replace("P@", "precision@") if key.startswith("precision") else name
             table.add_row(name, *(_format(result, metrics[way].get(key), f"{way}.{key}") for way in ways))
         console.print(table)
     for way in ways:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from polysem.errors import InputError
+from polysem.errors import ConfigError
 
 if TYPE_CHECKING:
     from polysem.data.collection import Collection
@@ -46,13 +46,15 @@ def find_protocol(name: str, options: list[str] | None) -> Protocol:
     """options: KEY=VALUE."""
     from polysem.evaluation import protocols
 
-    values = {}
-    for each in options or []:
-        key, equals, value = each.partition("=")
-        if not equals:
-            raise InputError(f"--option takes KEY=VALUE, got {each!r}.")
-        values[key] = value
-    return protocols.find(name).with_options(**values)
+    return protocols.find(name).with_options(**parse_pairs("--option", options))
+
+
+def parse_pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:
+    """The KEY=VALUE texts that an option was given."""
+    for text in texts or ():
+        if "=" not in text:
+            raise ConfigError(f"{option} takes KEY=VALUE, got {text!r}.")
+    return dict(text.split("=", 1) for text in texts or ())
 
 
 class _QuickHelp:

@@ -142,13 +142,8 @@ def _detach(x: Tensor) -> Tensor:
 
 
 def occlusion_weights(tower: Tower, batch: Inputs, row: int, vectors: Tensor) -> Tensor:
-    """Importance of each token by occlusion: 1 - cosine of each vector to what it is without the token.
-
-    Args:
-        batch: the inputs that item number `row`, whose set is `vectors` (K, D), was part of.
-
-    Returns:
-        (K, N), each row scaled to sum to 1.
+    """(K, N) importance of each token by occlusion: 1 - cosine of each vector to what it is without the token, scaled
+    to sum to 1. batch: the inputs that item number `row`, whose set is `vectors` (K, D), was part of.
     """
     # Where there are tokens to leave out for the first time: before a GRU has read them all.
     features: Tokens | LocalFeatures

@@ -88,13 +88,9 @@ def label_groups(items: Collection) -> dict[str, str]:
 
 
 def count_confusions(ranking: Ranking, items: Collection, groups: Mapping[str, str], from_text: bool) -> Confusions:
-    """The kinds of wrong first answers.
+    """The kinds of wrong first answers. A text stands for the labels it names, if any, else for all of its item's.
 
-    A text stands for the labels it names, or for all of its item's if it names none.
-
-    Args:
-        groups: the super-class of labels, where known; a label that is a super-class itself is left out.
-        from_text: the queries are texts.
+    groups: the super-class of labels, where known; a label that is a super-class itself is left out.
     """
     supers = set(groups.values()) - set(groups)
     labels = [frozenset(item.labels) - supers for item in items]
@@ -164,10 +160,7 @@ def find_failures(
     """The queries whose right answer ranks lowest, the worst first.
 
     One failure of each item at most: several captions of a difficult picture fail for the same reason.
-
-    Args:
-        scores: (queries, gallery).
-        query_items, answer_items: the item of each query and of each answer.
+    scores: (queries, gallery). query_items, answer_items: the item of each query and of each answer.
     """
     if ranking.top is None:
         return []
@@ -222,8 +215,7 @@ class Calibration:
 def measure_calibration(ranking: Ranking, clusters: npt.NDArray[np.integer]) -> Calibration | None:
     """None where all first answers are right, or all are wrong, or there are too few to say.
 
-    Args:
-        clusters: (Q,) the item of each query: the curve is fitted without the item it is tested on.
+    clusters: (Q,) the item of each query: the curve is fitted without the item it is tested on.
     """
     from sklearn.metrics import roc_auc_score
 

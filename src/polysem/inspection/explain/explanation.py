@@ -98,11 +98,7 @@ class WinningDimensions:
 def find_winning_dimensions(
     similarity: Similarity, image: Attention, text: Attention, names: Sequence[str] | None = None
 ) -> WinningDimensions | None:
-    """None unless both vectors are sums over tokens and their closeness is a sum over dimensions.
-
-    Args:
-        names: what the dimensions stand for, if that is known.
-    """
+    """None unless both vectors are sums over tokens and their closeness is a sum over dimensions (called `names`)."""
     if image.terms is None or text.terms is None:
         return None
     x, y = (similarity.prepare(side.vectors.double())[0] for side in (image, text))

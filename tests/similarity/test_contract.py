@@ -269,7 +269,7 @@ def test_exact_search_computes_what_the_similarity_does_or_says_that_it_cannot(s
     if scoring is not None:
         a, b = unit(4, size, 8).double(), unit(4, size, 8, seed=1).double()
         products = (a @ b.transpose(1, 2)).numpy()
-        torch.testing.assert_close(torch.from_numpy(scoring.exact(products)), part.scores(a, b).diagonal())
+        torch.testing.assert_close(torch.from_numpy(scoring.reduce_exactly(products)), part.scores(a, b).diagonal())
 
 
 def test_a_formula_that_exact_search_does_not_know_is_refused_when_the_class_is_defined():

@@ -16,6 +16,7 @@ def run(*arguments: object):
     return CliRunner().invoke(app, ["reproduce", "gpo-synthetic", *map(str, arguments)], env={"COLUMNS": "120"})
 
 
+@pytest.mark.slow
 def test_the_table_stands_beside_the_papers(tmp_path):
     found = run("--design", "interp", "--pattern", "A", "--pattern", "M-1", "--out", tmp_path / "gpo", *QUICK)
     assert found.exit_code == 0, found.output

@@ -45,6 +45,7 @@ def test_pictures_that_do_not_divide_into_patches_are_refused(build):
         build("vit", image_size=36)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", tiny_models.DETECTORS)
 def test_the_surest_regions_come_first_with_their_boxes(build, family):
     encoder = build(family)

@@ -204,6 +204,7 @@ def test_a_model_of_it_wires_saves_and_loads(model, tmp_path):
     assert torch.equal(loaded.encode_texts(["a dog"]), model.encode_texts(["a dog"]))
 
 
+@pytest.mark.slow
 def test_a_model_of_it_is_exported(model, tmp_path):
     pytest.importorskip("onnxruntime")
     exported = export_onnx(model, tmp_path / "out")

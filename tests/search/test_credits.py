@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
+
 from polysem.data import open_collection
 from polysem.search import Index
 from search.photos import make_photos, tiny_model
 
 
+@pytest.mark.slow
 def test_a_credit_goes_with_the_pictures_into_the_index(tmp_path):
     photos = make_photos(tmp_path / "photos")
     entries = [{"filename": name, "split": "train", "sentences": []} for name in ("red.png", "blue.png")]

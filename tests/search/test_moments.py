@@ -329,6 +329,7 @@ def test_damaged_frames_are_named_and_cost_the_moment_alone(tmp_path: Path, feat
     assert "'video0'" in damage.why
 
 
+@pytest.mark.slow
 def test_in_milvus_videos_are_found_without_their_moment_and_that_is_said(tmp_path: Path, features: Path) -> None:
     pytest.importorskip("pymilvus")
     pytest.importorskip("milvus_lite")

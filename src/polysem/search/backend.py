@@ -32,7 +32,7 @@ CANDIDATES = 200
 
 
 @dataclass(frozen=True)
-class Ranking:
+class RankedItems:
     """A backend's answer: items best first with their scores in float64 and their sets (n, K, D).
 
     scored: how many items were scored exactly. unreadable: how many could not be, because their segment is damaged.
@@ -91,10 +91,12 @@ class IndexReader(Protocol):
         where: Filter | None = None,
         mode: Mode | None = None,
         candidates: int = CANDIDATES,
-    ) -> Ranking:
+    ) -> RankedItems:
         """The k best items of a side for a query set (L, D). candidates: re-scored exactly by the fast mode."""
 
-    def search_batch(self, side: Side, queries: NDArray[Any], k: int, *, where: Filter | None = None) -> list[Ranking]:
+    def search_batch(
+        self, side: Side, queries: NDArray[Any], k: int, *, where: Filter | None = None
+    ) -> list[RankedItems]:
         """`search` in exact mode for query sets (Q, L, D): the same items and scores, bit for bit."""
 
     def search_words(self, side: Side, text: str, k: int, *, where: Filter | None = None) -> list[IndexedItem]:

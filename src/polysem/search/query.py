@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from polysem.errors import InputError, NonFiniteError, kind, unknown
 from polysem.models.video import find_moment
-from polysem.search.backend import CANDIDATES, IndexReader, Mode, Ranking
+from polysem.search.backend import CANDIDATES, IndexReader, Mode, RankedItems
 from polysem.search.engine.scoring import similarity_scores
 from polysem.search.filters import Filter, matches
 from polysem.search.relevance import Cut, find_cut
@@ -89,7 +89,7 @@ def _first_depth(options: QueryOptions, total: int, inside: int = 0) -> int:
 
 
 def search(
-    reader: IndexReader, query: NDArray[Any], options: QueryOptions, first: Ranking | None = None
+    reader: IndexReader, query: NDArray[Any], options: QueryOptions, first: RankedItems | None = None
 ) -> SearchResults:
     """Search one snapshot for a query set (L, D) of unit vectors; every step reads it, so they agree.
 
@@ -102,7 +102,7 @@ def search(
         for item in reader.find([options.item[1]], side):
             inside += where is None or matches(where, {**item._asdict(), "label": list(item.labels)})
 
-    def rank(depth: int) -> Ranking:
+    def rank(depth: int) -> RankedItems:
         if options.words is not None:
             return _rank_hybrid(reader, side, query, depth, options)
         return reader.search(side, query, depth, where=where, mode=options.mode, candidates=options.candidates)
@@ -135,7 +135,7 @@ def search(
     )
 
 
-def _make_results(ranked: Ranking, item: tuple[Side, str] | None) -> tuple[list[SearchResult], NDArray[Any]]:
+def _make_results(ranked: RankedItems, item: tuple[Side, str] | None) -> tuple[list[SearchResult], NDArray[Any]]:
     """The ranking as results without ranks, but for one item; and their sets."""
     others = [number for number, each in enumerate(ranked.items) if (each.side, each.id) != item]
     results = []
@@ -146,8 +146,13 @@ def _make_results(ranked: Ranking, item: tuple[Side, str] | None) -> tuple[list[
 
 
 def _rank_distinct(
-    rank: Callable[[int], Ranking], ranked: Ranking, options: QueryOptions, threshold: float, total: int, inside: int
-) -> tuple[list[SearchResult], Ranking, int | None]:
+    rank: Callable[[int], RankedItems],
+    ranked: RankedItems,
+    options: QueryOptions,
+    threshold: float,
+    total: int,
+    inside: int,
+) -> tuple[list[SearchResult], RankedItems, int | None]:
     """The best of each group of near-duplicates, the ranking they come from and, if it ended before k, how deep it was.
 
     The ranking is made twice as deep until k different results are left, or `MOST` items were looked at.
@@ -168,7 +173,9 @@ def _rank_distinct(
         ranked = rank(min(wanted, max(total, 1)))
 
 
-def _rank_hybrid(reader: IndexReader, side: Side, query: NDArray[Any], count: int, options: QueryOptions) -> Ranking:
+def _rank_hybrid(
+    reader: IndexReader, side: Side, query: NDArray[Any], count: int, options: QueryOptions
+) -> RankedItems:
     """Reciprocal-rank fusion of the vector ranking and the word ranking: score = sum of 1 / (60 + rank).
 
     Each ranking contributes its best `FUSION_DEPTH` items (or `count`); an item that only one of them holds has the
@@ -188,7 +195,7 @@ def _rank_hybrid(reader: IndexReader, side: Side, query: NDArray[Any], count: in
     sets |= dict(zip(others, reader.vectors(side, others), strict=True)) if others else {}
     arrays = np.stack([sets[key] for key in best]) if best else ranked.sets[:0]
     scores = np.array([fused[key] for key in best], np.float64)
-    return Ranking([items[key] for key in best], scores, arrays, ranked.scored, ranked.unreadable)
+    return RankedItems([items[key] for key in best], scores, arrays, ranked.scored, ranked.unreadable)
 
 
 def _add_moments(

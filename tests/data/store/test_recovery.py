@@ -38,6 +38,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_journal_cut_at_any_byte_reads_as_its_last_commit_and_is_completed_to_the_same_bytes(
     whole: Path, tmp_path: Path
 ) -> None:

@@ -91,6 +91,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["map", *arguments], env={"COLUMNS": "200"})
 
 
+@pytest.mark.slow
 def test_the_command_maps_a_model(tmp_path: Path) -> None:
     folder = small_models.make_model("slots", "slots").save(tmp_path / "model")
     data = make_data(tmp_path / "data", train=4, val=6, captions=2)

@@ -57,6 +57,7 @@ def test_attraction_is_the_sum_over_symmetric_neighbours() -> None:
     torch.testing.assert_close(_attraction(layout, places, weights), exact, atol=1e-6, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_neighbours_stay_neighbours() -> None:
     from sklearn.manifold import trustworthiness
 

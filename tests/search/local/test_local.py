@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from polysem.search import Entry, Index, Manifest, SearchError, VectorBatch
-from polysem.search.backend import Ranking
+from polysem.search.backend import RankedItems
 from polysem.search.engine import SketchPlan, engine
 from polysem.search.filters import parse
 from polysem.search.local import LocalBackend, searcher
@@ -83,7 +83,7 @@ IDS = [f"item {i}" for i in range(3000)] + [f"later {i}" for i in range(700)] + 
 QUERIES = unit(made(12, 7) + 0.3 * made(12, 8))
 
 
-def assert_best(found: Ranking, query: np.ndarray, k: int, allowed: np.ndarray | None = None) -> None:
+def assert_best(found: RankedItems, query: np.ndarray, k: int, allowed: np.ndarray | None = None) -> None:
     scores = plainly(EVERY, query)
     if allowed is not None:
         scores = np.where(allowed, scores, -np.inf)

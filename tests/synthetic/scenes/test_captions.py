@@ -7,6 +7,8 @@ from polysem.synthetic.scenes.scene import Scene, compose, plan_scenes
 from synthetic.caption_truth import named, relations, untruths
 from synthetic.fake_art import disc, fake_art, fake_kinds, make_fake_scenes
 
+pytestmark = pytest.mark.slow
+
 ITEMS = 150
 NAMES = [kind.name for kind in fake_kinds()]
 
@@ -26,7 +28,6 @@ def entries(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     return make_fake_scenes(tmp_path_factory.mktemp("made") / "scenes", ITEMS, seed=8, size=224)
 
 
-@pytest.mark.slow
 def test_no_caption_is_false_of_its_picture(entries):
     assert [fault for entry in entries for fault in untruths(entry, NAMES)] == []
 

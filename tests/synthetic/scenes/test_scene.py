@@ -9,6 +9,8 @@ from polysem.synthetic.scenes.painting import paint_scene, pixel_box
 from polysem.synthetic.scenes.scene import UNIT, Scene, compose, plan_scenes
 from synthetic.fake_art import fake_art, fake_kinds
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def scenes() -> list[Scene]:
@@ -32,7 +34,6 @@ def hidden_shares(scene: Scene) -> list[float]:
     return [float((mask & cover).sum() / mask.sum()) for mask, cover in zip(masks, covers, strict=True)]
 
 
-@pytest.mark.slow
 def test_two_to_five_objects_of_at_least_two_kinds(scenes):
     assert {len(scene.objects) for scene in scenes} == {2, 3, 4, 5}
     assert all(len({thing.kind for thing in scene.objects}) >= 2 for scene in scenes)

@@ -88,6 +88,7 @@ def test_supervision_is_each_elements_share_of_the_gradient():
 # ------------------------------------------------------------------------------------------------ runs that go wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "name", "within"),
     [

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from polysem.errors import InputError
 from polysem.progress import Progress
-from polysem.search.backend import CANDIDATES, IndexReader, Mode, Ranking
+from polysem.search.backend import CANDIDATES, IndexReader, Mode, RankedItems
 from polysem.search.engine import TopHits
 from polysem.search.engine.scoring import Float64
 from polysem.search.filters import Filter
@@ -93,14 +93,16 @@ class LocalReader:
         where: Filter | None = None,
         mode: Mode | None = None,
         candidates: int = CANDIDATES,
-    ) -> Ranking:
+    ) -> RankedItems:
         with self._side(side) as (state, searcher):
             search = partial(searcher.search, query, k, where)
             if mode == "fast":
                 search = partial(searcher.search_fast, query, k, where, candidates)
             return _rank(state, side, k, where, lambda: [search()])[0]
 
-    def search_batch(self, side: Side, queries: NDArray[Any], k: int, *, where: Filter | None = None) -> list[Ranking]:
+    def search_batch(
+        self, side: Side, queries: NDArray[Any], k: int, *, where: Filter | None = None
+    ) -> list[RankedItems]:
         with self._side(side) as (state, searcher):
             return _rank(state, side, k, where, lambda: searcher.search_batch(queries, k, where))
 
@@ -140,7 +142,7 @@ class LocalReader:
 
 def _rank(
     state: ReadState, side: Side, k: int, where: Filter | None, search: Callable[[], list[TopHits]]
-) -> list[Ranking]:
+) -> list[RankedItems]:
     """The items and sets of what a search finds; after a check of all segments where a result shows damage."""
     snapshot, searcher = state.snapshot, state.sides[side]
     hits = search()
@@ -154,7 +156,7 @@ def _rank(
         sets = [snapshot.vectors(side, each.positions) for each in hits]
     unreadable = state.unreadable + searcher.unreadable
     return [
-        Ranking(snapshot.items(side, each.positions), each.scores, own, each.scored, unreadable)
+        RankedItems(snapshot.items(side, each.positions), each.scores, own, each.scored, unreadable)
         for each, own in zip(hits, sets, strict=True)
     ]
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from polysem.errors import InputError, unknown
 from polysem.progress import Progress
-from polysem.search.backend import CANDIDATES, Mode, Ranking
+from polysem.search.backend import CANDIDATES, Mode, RankedItems
 from polysem.search.engine.engine import validate_k, validate_queries
 from polysem.search.engine.scan import ScanItems, score_exactly
 from polysem.search.engine.scoring import find_scoring, mean_vectors, similarity_scores
@@ -283,7 +283,7 @@ class MilvusBackend:
         where: Filter | None = None,
         mode: Mode | None = None,
         candidates: int = CANDIDATES,
-    ) -> Ranking:
+    ) -> RankedItems:
         if mode not in (None, *self.modes):
             raise unknown("mode of search", str(mode), self.modes)
         self._check_side(side)
@@ -293,9 +293,13 @@ class MilvusBackend:
             for page in self._pages(side, where, self._all_fields):
                 self._score(side, best, page)
         items, scores = [hit[3] for hit in best.hits], np.array([-hit[0] for hit in best.hits], np.float64)
-        return Ranking(items, scores, self._stack(side, [hit[4] for hit in best.hits]), best.scored, best.unreadable)
+        return RankedItems(
+            items, scores, self._stack(side, [hit[4] for hit in best.hits]), best.scored, best.unreadable
+        )
 
-    def search_batch(self, side: Side, queries: NDArray[Any], k: int, *, where: Filter | None = None) -> list[Ranking]:
+    def search_batch(
+        self, side: Side, queries: NDArray[Any], k: int, *, where: Filter | None = None
+    ) -> list[RankedItems]:
         return [self.search(side, query, k, where=where, mode="exact") for query in queries]
 
     def search_words(self, side: Side, text: str, k: int, *, where: Filter | None = None) -> list[IndexedItem]:

@@ -17,13 +17,13 @@ from polysem.search.store.entries import Manifest
 from polysem.search.store.errors import IndexBusyError, SearchError, explain_errors, missing_index_error
 from polysem.search.store.segments import Segment
 from polysem.search.store.snapshot import Snapshot
-from polysem.search.store.writer import CompactReport, StoreWriter
+from polysem.search.store.writer import CompactReport, IndexStoreWriter
 
 _LOCK = "writer.lock"
 _TRIES = 20
 
 
-class Store(StoreWriter):
+class Store(IndexStoreWriter):
     """An index in a folder: `reading` gives a snapshot; opened with `write`, it can be changed."""
 
     def __init__(self, folder: Path, write: bool) -> None:

@@ -52,7 +52,7 @@ class CompactReport(NamedTuple):
     damaged: list[Damage]
 
 
-class StoreWriter:
+class IndexStoreWriter:
     """The operations of a store that change it: every one happens whole or not at all, whatever stops it.
 
     They use the one connection that may write, whose owner holds the writer's lock.

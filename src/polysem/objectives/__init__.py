@@ -9,10 +9,12 @@ Example:
     {'i2t': 0.1, 't2i': 0.3}
 """
 
+from polysem.objectives.adopt import AdOpt
 from polysem.objectives.base import LabelledBatch, LabelObjective, Loss, Objective, Regulariser, registry
-from polysem.objectives.contrastive import AdOpt, InfoNCE, Triplet
+from polysem.objectives.infonce import InfoNCE
 from polysem.objectives.label_objectives import DSCMR, SemanticSharingLoss
 from polysem.objectives.regularisers import MMD, Diversity
+from polysem.objectives.triplet import Triplet
 
 registry.import_folder(__name__, __path__)
 

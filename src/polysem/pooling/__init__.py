@@ -11,11 +11,12 @@ Example:
     2
 """
 
+from polysem.pooling.adpool import AdPool
 from polysem.pooling.base import Pooling, registry
 from polysem.pooling.contextual import GCN, SelfAttention, Seq2Seq
 from polysem.pooling.gpo import GPO, FSPool
 from polysem.pooling.mean_max import KMax, Max, Mean
-from polysem.pooling.softmax_pooling import LIP, AdaPool, AdPool, SoftPool
+from polysem.pooling.softmax_pooling import LIP, AdaPool, SoftPool
 
 registry.import_folder(__name__, __path__)
 

@@ -9,7 +9,8 @@ Example:
 """
 
 from polysem.similarity.base import InnerProductScore, Similarity, registry
-from polysem.similarity.inner_product import MIL, Chamfer, Cosine, SmoothChamfer
+from polysem.similarity.chamfer import Chamfer, SmoothChamfer
+from polysem.similarity.cosine import MIL, Cosine
 from polysem.similarity.match_probability import MatchProbability
 
 registry.import_folder(__name__, __path__)

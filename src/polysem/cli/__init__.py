@@ -80,8 +80,7 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def polysem(
     version: Annotated[
-        bool,
-        Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+        bool, Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Image-text search that keeps every meaning of an image."""

@@ -111,13 +111,7 @@ class GCN(Pooling):
 class SelfAttention(Pooling):
     """One transformer encoder layer over the tokens, then their mean."""
 
-    def __init__(
-        self,
-        dim: PositiveInt,
-        heads: PositiveInt = 4,
-        ff_mult: PositiveInt = 2,
-        dropout: Rate = 0.0,
-    ) -> None:
+    def __init__(self, dim: PositiveInt, heads: PositiveInt = 4, ff_mult: PositiveInt = 2, dropout: Rate = 0.0) -> None:
         super().__init__(dim)
         if dim % heads:
             self.reject_knobs(f"dim={dim} does not divide into heads={heads}.")

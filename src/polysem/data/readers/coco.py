@@ -27,10 +27,7 @@ def _recognise(data: base.DataLocation) -> dict[str, Any] | None:
 
 @base.register_reader(_recognise, priority=30)
 def read_coco(
-    files: Sequence[Path],
-    images: Path | None = None,
-    repair_bytes: bool = False,
-    problems: Problems | None = None,
+    files: Sequence[Path], images: Path | None = None, repair_bytes: bool = False, problems: Problems | None = None
 ) -> Collection:
     """Read COCO's JSON files.
 

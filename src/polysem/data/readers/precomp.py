@@ -19,10 +19,7 @@ def _recognise(data: base.DataLocation) -> dict[str, Any] | None:
 
 @base.register_reader(_recognise, priority=20)
 def read_precomp(
-    folder: Path,
-    splits: Sequence[str] | None = None,
-    repair_bytes: bool = False,
-    problems: Problems | None = None,
+    folder: Path, splits: Sequence[str] | None = None, repair_bytes: bool = False, problems: Problems | None = None
 ) -> Collection:
     """Read SCAN's precomputed regions, which stay on disk, memory-mapped.
 

@@ -10,6 +10,7 @@ import pytest
 
 from polysem._deprecated import NAMES, REMOVED_IN
 from polysem.data import Collection, Item, Media
+from polysem.errors import InputError
 
 
 @pytest.mark.parametrize("old", NAMES)
@@ -32,6 +33,26 @@ def test_a_former_attribute_gives_what_the_new_one_does():
     collection = Collection("toy", "image", [Item("a", Media(Path("x"), "a.png"))])
     with pytest.warns(DeprecationWarning, match=f"Collection.held_out is now hold_out.*polysem {REMOVED_IN}"):
         assert [len(part) for part in collection.held_out()] == [len(part) for part in collection.hold_out()]
+    from polysem.search.filters import Field
+
+    with pytest.warns(DeprecationWarning, match=f"Field.named is now from_keys.*polysem {REMOVED_IN}"):
+        assert Field.named(("metadata", "year")) == Field(("year",))
+
+
+def test_a_former_argument_does_what_the_new_one_does(tmp_path):
+    from polysem.search import Index, Manifest
+
+    with Index.create(tmp_path / "index", Manifest("mine", {"image": 1}, 2, {"name": "cosine"})) as index:
+        empty = Collection("toy", "image", [])
+        for former in (True, False):
+            with (
+                pytest.warns(DeprecationWarning, match=rf"replacing=….* is now replace.*polysem {REMOVED_IN}") as told,
+                pytest.raises(InputError, match="model"),
+            ):
+                index.add(empty, replacing=former)
+            assert told[0].filename == __file__
+        with pytest.warns(DeprecationWarning, match="Index.pictures is now collect_files"):
+            assert list(index.pictures([])) == []
 
 
 def test_what_never_was_is_still_an_error():

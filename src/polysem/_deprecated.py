@@ -30,22 +30,26 @@ def find_deprecated(module: str) -> Callable[[str], Any]:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         target, _, attribute = new.partition(":")
         present = f"{target}.{attribute}" if attribute else target
-        message = f"{module}.{name} is now {present}; the old name goes in polysem {REMOVED_IN}."
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        warn_renamed(f"{module}.{name}", present)
         return getattr(import_module(target), attribute) if attribute else import_module(target)
 
     return __getattr__
 
 
-def renamed_attribute(old: str, new: str) -> property:
-    """A property for the former name of an attribute or method of a class."""
+class renamed_attribute:  # noqa: N801
+    """A descriptor for the former name of an attribute or method of a class, also of a class method."""
 
-    def read(self: object) -> Any:
-        text = f"{type(self).__name__}.{old} is now {new}; the old name goes in polysem {REMOVED_IN}."
-        warnings.warn(text, DeprecationWarning, stacklevel=2)
-        return getattr(self, new)
+    def __init__(self, old: str, new: str) -> None:
+        self.old, self.new = old, new
 
-    return property(read)
+    def __get__(self, instance: object, owner: type) -> Any:
+        warn_renamed(f"{owner.__name__}.{self.old}", self.new)
+        return getattr(owner if instance is None else instance, self.new)
+
+
+def warn_renamed(old: str, new: str) -> None:
+    """Of a former name that the caller's caller has used."""
+    warnings.warn(f"{old} is now {new}; the old name goes in polysem {REMOVED_IN}.", DeprecationWarning, stacklevel=3)
 
 
 class _DeprecatedFinder(MetaPathFinder, Loader):

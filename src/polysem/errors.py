@@ -54,7 +54,7 @@ def kind(value: object) -> str:
 
 def os_error_remedy(error: OSError) -> str:
     """What a user can do about something that the operating system refused: half a sentence, without a full stop."""
-    return _REMEDIES.get(error.errno or 0, "Repair the cause")
+    return _REMEDIES.get(error.errno or 0, "Fix the problem")
 
 
 def no_index_message(folder: object) -> str:

@@ -233,7 +233,7 @@ def test_replacing_another_picture_is_told(index, twins):
     with Index.open(index, write=True) as opened:
         assert [conflict.id for conflict in opened.add(first).conflicts] == ["one.png"]
         with pytest.raises(InputError, match="Nothing was added"):
-            opened.add(second, replacing=False)
+            opened.add(second, replace=False)
 
 
 def test_files_that_have_moved_or_are_the_same_are_no_clash(index, twins, tmp_path):
@@ -250,7 +250,7 @@ def test_files_that_have_moved_or_are_the_same_are_no_clash(index, twins, tmp_pa
 
 def test_a_prefix_and_stores_of_features_do_not_go_together(index, photos, tmp_path):
     refused = call("add", index, photos, "--prefix", "x/", "--features", tmp_path)
-    with pytest.raises(InputError, match="leave out --prefix x/"):
+    with pytest.raises(InputError, match="leave out the prefix 'x/'"):
         raise refused.exception
 
 

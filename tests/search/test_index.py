@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -284,7 +285,7 @@ def test_unreadable_pictures_are_named_and_the_rest_is_indexed(tmp_path, model):
 
 def test_pictures_are_known_by_their_path(index, photos, tmp_path):
     save(tmp_path / "new.png", (1, 2, 3), np.random.default_rng(0))
-    given = index.pictures([photos / "red.png", tmp_path / "new.png"])
+    given = index.collect_files([photos / "red.png", tmp_path / "new.png"])
     assert [item.id for item in given] == ["red.png", (tmp_path / "new.png").as_posix()]
     report = index.add(given)
     assert (report.new, report.replaced, report.unchanged) == (1, 0, 3)
@@ -297,7 +298,7 @@ def test_a_picture_keeps_what_the_index_knows_of_it(tmp_path, model):
         index.add(photos)
         (before,), texts = index.items(["red.png"]), index.captions("red.png")
         save(photos / "red.png", (10, 10, 10), np.random.default_rng(1))
-        report = index.add(index.pictures([photos / "red.png"]))
+        report = index.add(index.collect_files([photos / "red.png"]))
         assert (report.new, report.replaced, report.removed) == (0, 1, 0)
         (after,) = index.items(["red.png"])
         assert after.hash != before.hash
@@ -315,7 +316,7 @@ def test_more_than_ten_captions_keep_their_order(tmp_path, model):
     (photos / "captions.jsonl").write_text("\n".join(map(json.dumps, rows)))
     with Index.create(tmp_path / "index", model) as index:
         index.add(photos)
-        (item,) = index.pictures([photos / "red.png"])
+        (item,) = index.collect_files([photos / "red.png"])
         assert list(item.captions) == [row["caption"] for row in rows]
 
 
@@ -332,16 +333,16 @@ def test_a_new_picture_does_not_take_the_name_of_another(index, tmp_path, monkey
     (tmp_path / "elsewhere").mkdir()
     save(tmp_path / "elsewhere" / "red.png", (1, 2, 3), np.random.default_rng(0))
     monkeypatch.chdir(tmp_path / "elsewhere")
-    (given,) = index.pictures(["red.png"])
+    (given,) = index.collect_files(["red.png"])
     assert given.id == (tmp_path / "elsewhere" / "red.png").as_posix()
-    assert index.add(index.pictures(["red.png"])).new == 1
+    assert index.add(index.collect_files(["red.png"])).new == 1
 
 
 def test_a_file_that_is_given_twice_is_taken_once(index, photos, monkeypatch):
     monkeypatch.chdir(photos)
-    given = index.pictures(["red.png", photos / "red.png", f"../{photos.name}/red.png", "blue.png"])
+    given = index.collect_files(["red.png", photos / "red.png", f"../{photos.name}/red.png", "blue.png"])
     assert [item.id for item in given] == ["red.png", "blue.png"]
-    assert [item.id for item in index.pictures([f"../{photos.name}/red.png"])] == ["red.png"]
+    assert [item.id for item in index.collect_files([f"../{photos.name}/red.png"])] == ["red.png"]
 
 
 @pytest.mark.parametrize("side", ["image", "text"])
@@ -451,7 +452,7 @@ def test_a_file_whose_name_is_no_unicode_is_left_out_and_named(tmp_path, model):
     odd = Path(os.fsdecode(os.fsencode(photos) + b"/caf\xe9.png"))
     odd.write_bytes((photos / "red.png").read_bytes())
     with Index.create(tmp_path / "index", model) as index:
-        for source in (photos, index.pictures([odd])):
+        for source in (photos, index.collect_files([odd])):
             report = index.add(source)
             assert ["Unicode" in each.why for each in report.skipped] == [True]
         assert index.stats().items == 12
@@ -484,6 +485,26 @@ def test_features_made_earlier_are_searched_as_pictures_are(tmp_path, model, pho
             ours, theirs = (each.search("something white", find=side, k=20) for each in (other, index))
             assert ours.ids == theirs.ids
             assert [r.score for r in ours] == pytest.approx([r.score for r in theirs], abs=1e-5)
+
+
+def test_other_features_of_captions_replace_their_vectors(tmp_path, model, photos, index):
+    from polysem.data import open_collection
+    from polysem.encoders.extraction import extract_texts
+
+    collection = open_collection(photos)
+    mirrored = [replace(item, captions=tuple(text[::-1] for text in item.captions)) for item in collection]
+    extract_texts(collection, model.text.encoder, tmp_path / "texts", dtype="float32")
+    extract_texts(replace(collection, items=mirrored), model.text.encoder, tmp_path / "other", dtype="float32")
+    texts = [item.id for item in index.sample("text", 100)]
+    before = index.vectors("text", texts)
+    assert index.add(photos, text_features=tmp_path / "texts").replaced == len(texts)
+    assert index.add(photos, text_features=tmp_path / "texts").unchanged == len(collection) + len(texts)
+    np.testing.assert_allclose(index.vectors("text", texts), before, atol=1e-5)
+    done = index.add(photos, text_features=tmp_path / "other")
+    assert (done.replaced, done.reused, done.unchanged) == (len(texts), 0, len(collection))
+    assert not np.allclose(index.vectors("text", texts), before, atol=1e-3)
+    assert index.add(photos).replaced == len(texts)
+    np.testing.assert_array_equal(index.vectors("text", texts), before)
 
 
 def test_half_precision_takes_half_the_space(tmp_path, model, photos, index):

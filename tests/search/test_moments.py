@@ -208,8 +208,8 @@ def test_a_single_video_is_added_by_its_path(tmp_path: Path, videos: Path) -> No
     path = write_video(tmp_path / "new.mp4", [(9, 9, 9), (200, 200, 200)])
     with Index.create(tmp_path / "index", raw_model(tmp_path)) as index:
         index.add(videos)
-        assert index.add(index.pictures([path])).new == 1
-        assert index.add(index.pictures([path])).unchanged == 1
+        assert index.add(index.collect_files([path])).new == 1
+        assert index.add(index.collect_files([path])).unchanged == 1
         (item,) = index.items([path.as_posix()])
         assert item.metadata["duration"] == pytest.approx(2, abs=0.2)
 
@@ -217,7 +217,7 @@ def test_a_single_video_is_added_by_its_path(tmp_path: Path, videos: Path) -> No
 def test_a_picture_among_videos_has_no_moment(tmp_path: Path, videos: Path) -> None:
     photos = make_photos(tmp_path / "photos")
     with Index.create(tmp_path / "index", raw_model(tmp_path)) as index:
-        index.add(index.pictures([videos / "videos" / "video0.mp4", photos / "red.png", photos / "blue.png"]))
+        index.add(index.collect_files([videos / "videos" / "video0.mp4", photos / "red.png", photos / "blue.png"]))
         moments = [each.moment for each in index.search("something red")]
         assert sorted(len(each.curve) for each in moments if each) == [FRAMES]
         assert len(moments) == 3
@@ -226,7 +226,7 @@ def test_a_picture_among_videos_has_no_moment(tmp_path: Path, videos: Path) -> N
 def test_a_video_that_cannot_be_read_is_left_out_and_named(tmp_path: Path, videos: Path) -> None:
     (tmp_path / "broken.mp4").write_bytes(b"no video")
     with Index.create(tmp_path / "index", raw_model(tmp_path)) as index:
-        report = index.add(index.pictures([tmp_path / "broken.mp4", videos / "videos" / "video0.mp4"]))
+        report = index.add(index.collect_files([tmp_path / "broken.mp4", videos / "videos" / "video0.mp4"]))
         assert report.new == 1
         assert "broken.mp4" in report.skipped[0].what
 

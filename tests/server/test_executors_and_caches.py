@@ -146,12 +146,12 @@ def test_queries_go_through_the_encoder_together_and_once(reader):
 
 
 def test_an_embedding_does_not_depend_on_its_batch(model):
-    from polysem.server.state import QueryEncoding
+    from polysem.server.state import BatchedQueryEncoder
 
     async def together():
-        encoding = QueryEncoding(model, Limits(), Metrics())
+        encoding = BatchedQueryEncoder(model, Limits(), Metrics())
         texts = [f"a {'very ' * n}red picture" for n in range(12)]
-        found = await asyncio.gather(*(encoding.text(text) for text in texts))
+        found = await asyncio.gather(*(encoding.encode_text(text) for text in texts))
         encoding.close()
         return texts, found
 

@@ -69,7 +69,7 @@ def test_a_thumbnail_of_a_large_photo_is_quick_and_upright(own_place, model, tmp
     exif[0x0112] = 6  # to be turned a quarter to the right
     turned.save(tmp_path / "large.jpg", exif=exif)
     with Index.open(own_place, write=True, model=model) as index:
-        index.add(index.pictures([tmp_path / "large.jpg"]))
+        index.add(index.collect_files([tmp_path / "large.jpg"]))
         (item,) = [each for each in index.sample("image", 9) if each.id.endswith("large.jpg")]
     with client(own_place, model) as made:
         address = f"/api/v1/items/{quote(item.id, safe='')}/image?size=160"

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from polysem.search import Index
+from polysem.errors import InputError
+from polysem.search import Entry, Index, Manifest, VectorBatch
+from polysem.server.routes.schemas import SearchRequest
+from polysem.server.routes.search import run_search
 from search.photos import COLOURS, tiny_model
 from server.running import client, error, make_index, picture
 from waiting import wait_until
@@ -37,6 +42,28 @@ def test_an_item_finds_what_is_like_it_and_not_itself(reader, index):
     from_text = reader.post("/api/v1/search", json={"item": "blue.png#1", "side": "text", "find": "text"}).json()
     assert [each["id"] for each in from_text["results"]] == index.search(item="blue.png#1", find="text", k=24).ids
     error(reader.post("/api/v1/search", json={"item": "blue.png", "side": "text"}), 404, "not_found")
+
+
+def test_an_id_on_both_sides_finds_what_it_finds_on_one(tmp_path):
+    """The item is no duplicate, and its perfect score is no part of the relevance cut."""
+    vectors = np.random.default_rng(0).normal(size=(60, 1, 32)).astype(np.float32)
+    vectors[1:4] = vectors[0] + 0.05 * vectors[1:4]  # near-duplicates of the item, and of each other
+    vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)
+    texts = VectorBatch("text", [Entry(f"{i}") for i in range(60)], vectors)
+    asked = SearchRequest(item="0", side="text", find="text", k=20, dedupe=True, relevant=True)
+    with Index.create(tmp_path / "index", Manifest("mine", {"image": 1, "text": 1}, 32, {"name": "cosine"})) as index:
+        index.add(texts)
+        expected = run_search(index, asked, None)
+        assert sorted([expected[0].id, *expected[0].duplicates]) == ["1", "2", "3"]
+        index.add(VectorBatch("image", [Entry("0")], -vectors[:1]))
+        found = run_search(index, asked, None)
+        assert replace(found, seconds=0) == replace(expected, seconds=0)
+        assert found.ids == index.search(item="0", item_side="text", find="text", k=20, dedupe=True).ids
+        assert index.search(item="0", find="text", k=1).ids != found.ids[:1]  # by default the image
+        with pytest.raises(InputError, match="no image '1'"):
+            index.search(item="1", item_side="image")
+        with pytest.raises(InputError, match="give an item"):
+            index.search(vectors=vectors[0], item_side="image")
 
 
 def test_an_uploaded_picture_finds_its_twin(reader, photos):

@@ -51,15 +51,15 @@ def index_command(
 
     items = open_data(collection, folder_labels, split)
     start = time.perf_counter()
-    begun = _open_begun(out, model or PHOTO_SMALL, store, dtype)
+    begun = _find_resumable_model(out, model or PHOTO_SMALL, store, dtype)
     if begun is not None:
         opened = Index.open(out, write=True, model=begun)
-        typer.echo(f"Goes on with the index in {out}.", err=True)
+        typer.echo(f"Resuming the index in {out}.", err=True)
     else:
         opened = Index.create(out, model or PHOTO_SMALL, store=store, dtype=dtype)  # type: ignore[arg-type]
     options: dict[str, Any] = {"features": features, "text_features": text_features, "prefix": prefix}
     with opened as index, ProgressBar(as_json) as progress:
-        report = index.add(items, captions=captions, replacing=replace, **options, progress=progress)
+        report = index.add(items, captions=captions, replace=replace, **options, progress=progress)
         if not report.new + report.replaced + report.unchanged:
             skipped = report.skipped
             why = f"{len(skipped):,} items could not be read, e.g. {skipped[0].why}" if skipped else "it is empty"
@@ -91,9 +91,6 @@ def add_command(
     from polysem.search import Index
     from polysem.search.ingest import add_prefix, refuse_conflicts
 
-    if prefix and (features or text_features):
-        raise InputError(f"Stores of features know items by their own ids: leave out --prefix {prefix}.")
-
     start = time.perf_counter()
     once = dict.fromkeys(sources)
     pictures = [each for each in once if Path(each).is_file() and (is_image(Path(each)) or is_video(Path(each)))]
@@ -101,16 +98,16 @@ def add_command(
     options: dict[str, Any] = {"features": features, "text_features": text_features}
     with Index.open(path, write=True, model=model) as index, ProgressBar(as_json) as progress:
         if prefix:
-            collections = [add_prefix(each, prefix) for each in collections]
+            collections = [add_prefix(each, prefix, features, text_features) for each in collections]
         if pictures:
-            collections.append(index.pictures(pictures))
+            collections.append(index.collect_files(pictures))
         if not replace:
             refuse_conflicts(index.find_conflicts(*collections))  # before anything is added
         reports = [index.add(each, captions=captions, **options, progress=progress) for each in collections]
         _show_added(index, reports, path, time.perf_counter() - start, as_json)
 
 
-def _open_begun(out: str, model: str, store: str | None, dtype: str) -> Model | None:
+def _find_resumable_model(out: str, model: str, store: str | None, dtype: str) -> Model | None:
     """The model, if the same command has begun an index of its vectors, kept in the same place and the same way."""
     from polysem.search import Index
     from polysem.search.backend import points_to
@@ -231,11 +228,7 @@ def verify_command(
         report = index.verify(sample=sample, progress=progress)
     if as_json:
         damage = [
-            {
-                "file": each.segment,
-                "rows": None if each.rows is None else [each.rows.start, each.rows.stop],
-                "why": each.why,
-            }
+            {"file": each.segment, "rows": [each.rows.start, each.rows.stop] if each.rows else None, "why": each.why}
             for each in report.damage
         ]
         summary = {"damage": damage, "lost": report.lost, "repaired": report.repaired, "audit": report.audit}

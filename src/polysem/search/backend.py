@@ -56,7 +56,7 @@ class IndexReader(Protocol):
     """The search modes it offers, the default first."""
 
     def hashes(self, ids: Iterable[str], side: Side) -> dict[str, str | None]:
-        """The content hash of each of these ids that is indexed."""
+        """The item hash (see `ingest.hash_entry`) of each of these ids that is indexed."""
 
     def paths(self, ids: Iterable[str], side: Side) -> dict[str, str | None]:
         """The path of each of these ids that is indexed."""

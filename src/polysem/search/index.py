@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from polysem._deprecated import renamed_attribute
+from polysem._deprecated import renamed_attribute, warn_renamed
 from polysem.data.collection import Collection
 from polysem.data.readers import open_collection
 from polysem.errors import InputError, kind
@@ -111,8 +111,9 @@ class Index:
         features: PathName | None = None,
         text_features: PathName | None = None,
         prefix: str = "",
-        replacing: bool = True,
+        replace: bool = True,
         progress: Progress | None = None,
+        replacing: bool | None = None,
     ) -> AddReport:
         """Add a collection, or what `polysem data check` can read, or a `VectorBatch` of vectors made elsewhere.
 
@@ -124,8 +125,8 @@ class Index:
         Args:
             features, text_features: stores of features of images and of captions made earlier, instead of encoding.
             prefix: put before the ids of the items.
-            replacing: whether an item may take the id of a different file that still exists, as 1.jpg of another
-                folder (the report names it); if not, nothing is added and an error says so.
+            replace (formerly `replacing`): whether an item may take the id of a different file that still exists, as
+                1.jpg of another folder (the report names it); if not, nothing is added and an error says so.
             progress: called with the stage, how many are done, and of how many.
 
         Example:
@@ -136,17 +137,18 @@ class Index:
             (1, 1)
         """
         backend = self._backend
+        if replacing is not None:
+            warn_renamed("Index.add(replacing=…)", "replace")
+            replace = replacing
         if isinstance(source, VectorBatch):
             added = backend.add(source)
             backend.optimize(progress)
             return AddReport(added.new, added.replaced, 0, 0)
         collection = source if isinstance(source, Collection) else open_collection(source)
         if prefix:
-            if features is not None or text_features is not None:
-                raise InputError(f"Stores of features know items by their own ids: leave out the prefix {prefix!r}.")
-            collection = ingest.add_prefix(collection, prefix)
+            collection = ingest.add_prefix(collection, prefix, features, text_features)
         conflicts = list(self.find_conflicts(collection))
-        if not replacing:
+        if not replace:
             ingest.refuse_conflicts(conflicts)
         encoder = ingest.CollectionEncoder(self.model, features, text_features, frames=backend.keeps_frames)
         counts: Counter[str] = Counter()
@@ -198,6 +200,7 @@ class Index:
         *,
         image: PathName | Image.Image | None = None,
         item: str | None = None,
+        item_side: Side | None = None,
         vectors: NDArray[Any] | None = None,
         find: Side | None = None,
         k: int = 10,
@@ -215,6 +218,7 @@ class Index:
 
         Args:
             query, image, item, vectors: what to search for, one of them; an item is left out of the results.
+            item_side: the side of the item; by default the image, where both sides hold its id.
             find: "image" or "text"; by default images, where there are any.
             k: how many results.
             where: a filter, e.g. "label = 'dog' and year > 2020".
@@ -238,6 +242,8 @@ class Index:
         given = [value for value in (query, image, item, vectors) if value is not None]
         if len(given) != 1:
             raise InputError(f"Search for one thing: a text, an image, an item or vectors; got {len(given)} of these.")
+        if item_side is not None and item is None:
+            raise InputError("item_side is the side of an item: give an item as the query, or leave out item_side.")
         if hybrid and query is None:
             raise InputError("Hybrid search compares words: give a text as the query, or leave out hybrid.")
         given_options = {"k": k, "find": find, "mode": mode, "candidates": candidates, "relevant": relevant}
@@ -248,10 +254,11 @@ class Index:
             encoded = np.asarray(vectors) if image is None else self._encoder.encode_image(image)
         with self._backend.snapshot() as reader:
             if item is not None:
-                known = reader.find([item]) if not isinstance(item, str) or is_unicode(item) else []
+                known = reader.find([item], item_side) if not isinstance(item, str) or is_unicode(item) else []
                 if not known:
-                    raise InputError(f"The index holds no item {item!r}. Ids are the ones it was added with.")
-                side = known[0].side  # the image where both sides hold it
+                    what = f"{item_side or 'item'} {item!r}"
+                    raise InputError(f"The index holds no {what}. Ids are the ones it was added with.")
+                side = known[0].side
                 options, encoded = replace(options, item=(side, item)), reader.vectors(side, [item])[0]
             return query_steps.search(reader, encoded, options)
 
@@ -282,8 +289,7 @@ class Index:
         """
         if isinstance(queries, str):
             raise InputError(f"search_many() takes a list of texts or an array (Q, L, D), got the text {queries!r}.")
-        given_options = {"k": k, "find": find, "mode": mode, "candidates": candidates, "relevant": relevant}
-        options = self._options(where, dedupe, **given_options)
+        options = self._options(where, dedupe, k=k, find=find, mode=mode, candidates=candidates, relevant=relevant)
         encoded = queries if isinstance(queries, np.ndarray) else self._encoder.encode_texts(queries)
         if not len(encoded):
             return []
@@ -297,13 +303,15 @@ class Index:
         checked.check(tuple(self._backend.modes))
         return checked
 
-    def pictures(self, paths: Iterable[PathName]) -> Collection:
+    def collect_files(self, paths: Iterable[PathName]) -> Collection:
         """These files as a collection, each once.
 
         A file that is indexed has the id, captions, labels and metadata it has there; a new one is called by its path
         as given, or by its absolute path where that is the id of another file.
         """
         return ingest.collect_files(self._backend, paths)
+
+    pictures = renamed_attribute("pictures", "collect_files")
 
     def items(self, ids: Iterable[str], side: Side | None = None) -> list[IndexedItem]:
         """The items with these ids; unknown ids are left out."""

@@ -115,7 +115,7 @@ class CollectionEncoder:
         for image in images:
             item = by_id[image.id]
             if item.captions and captions and item.id not in unreadable:
-                own = [_make_caption(item, image, number) for number in range(len(item.captions))]
+                own = [self._make_caption(item, image, number) for number in range(len(item.captions))]
                 chunk.captions[item.id] = {each.id for each in own}
                 texts += _keep_valid(((each, _find_problem(each)) for each in own), chunk.skipped)
         self._add_batch(chunk, "text", texts, index, self._encode_texts)
@@ -169,11 +169,19 @@ class CollectionEncoder:
             if self._store is not None:
                 return hashlib.sha256(self._store[item.id].tobytes()).digest()
             if item.media.is_features:
-                return hashlib.sha256(np.ascontiguousarray(load_features(item.media)).tobytes()).digest()
+                return hashlib.sha256(load_features(item.media).tobytes()).digest()
             with item.media.path.open("rb") as file:  # a video may be larger than the memory
                 return hashlib.file_digest(file, "sha256").digest()
         except (OSError, PolysemError):  # reading it to encode it says what is wrong
             return b""
+
+    def _make_caption(self, item: Item, image: Entry, number: int) -> Entry:
+        """A caption as an item, called id#number, as in stores of caption features."""
+        text, metadata = item.captions[number], {**image.metadata, "item": item.id}
+        entry = Entry(caption_id(item.id, number), image.path, text, metadata, item.labels)
+        stored = self._text_store[entry.id] if self._text_store is not None and entry.id in self._text_store else None
+        content = text.encode(errors="surrogatepass") if stored is None else stored.tobytes()
+        return replace(entry, hash=hash_entry(entry, hashlib.sha256(content).digest()))
 
     def _encode_images(self, entries: list[Entry], given: list[Item], skipped: list[Skipped]) -> VectorBatch:
         unreadable: set[int] = set()
@@ -182,15 +190,9 @@ class CollectionEncoder:
             unreadable.add(row)
             skipped.append(Skipped(entries[row].id, str(error)))
 
-        items = self._items(given)
-        columns = embed(
-            self._model.image,
-            items,
-            max(_BATCH, 2 * items.images_per_item),
-            _embed_with_frames if self._frames else embed_vectors,
-            block=None if self._frames else _BLOCK,
-            on_skip=skip,
-        )
+        items, make = self._items(given), _embed_with_frames if self._frames else embed_vectors
+        batch, block = max(_BATCH, 2 * items.images_per_item), None if self._frames else _BLOCK
+        columns = embed(self._model.image, items, batch, make, block=block, on_skip=skip)
         readable = [entry for row, entry in enumerate(entries) if row not in unreadable]
         sets = columns[0].numpy() if columns else np.empty((0, 1, 1), np.float32)
         sets = normalise_sets(sets, self._model.similarity.config)
@@ -210,13 +212,6 @@ class CollectionEncoder:
             stored = StoredItems(self._text_store, [each.id for each in entries])
             sets = embed(self._model.text, stored, 4 * _BATCH)[0]
         return VectorBatch("text", entries, normalise_sets(sets.numpy(), self._model.similarity.config))
-
-
-def _make_caption(item: Item, image: Entry, number: int) -> Entry:
-    """A caption as an item, called id#number, as in stores of caption features."""
-    text, metadata = item.captions[number], {**image.metadata, "item": item.id}
-    entry = Entry(caption_id(item.id, number), image.path, text, metadata, item.labels)
-    return replace(entry, hash=hash_entry(entry, hashlib.sha256(text.encode(errors="surrogatepass")).digest()))
 
 
 def _find_problem(entry: Entry) -> InputError | None:
@@ -283,8 +278,10 @@ def refuse_conflicts(found: Iterable[IdConflict]) -> None:
         )
 
 
-def add_prefix(collection: Collection, prefix: str) -> Collection:
-    """The collection with something before each id."""
+def add_prefix(collection: Collection, prefix: str, *stores: str | Path | None) -> Collection:
+    """The collection with something before each id. Stores of features are refused: they have the ids without."""
+    if any(store is not None for store in stores):
+        raise InputError(f"Stores of features know items by their own ids: leave out the prefix {prefix!r}.")
     return replace(collection, items=[replace(item, id=prefix + item.id) for item in collection])
 
 
@@ -298,7 +295,7 @@ def _differ(there: str, given: str) -> bool:
 
 
 def collect_files(index: IndexReader, paths: Iterable[str | Path]) -> Collection:
-    """Single files under the ids they are indexed with: see `Index.pictures`."""
+    """Single files under the ids they are indexed with: see `Index.collect_files`."""
     once: dict[str, Path] = {}
     for path in paths:
         once.setdefault(os.path.abspath(path), Path(path))

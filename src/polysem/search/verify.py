@@ -49,11 +49,11 @@ def measure_recall(backend: Backend, sample: int, progress: Progress | None = No
     counts = {side: backend.count(side) for side in SIDES if side in backend.manifest.sets}
     sides = [side for side, count in counts.items() if count]
     recall: dict[str, Any] = {}
-    pairs = [(given, wanted) for given in sides for wanted in sides]
-    for number, (given, wanted) in enumerate(pairs):
-        ids = backend.sample(given, sample, seed=1)
-        recalls, seconds = [], {"exact": 0.0, "fast": 0.0}
-        for done, (key, query) in enumerate(zip(ids, backend.vectors(given, ids), strict=True), start=1):
+    samples = {side: backend.sample(side, sample, seed=1) for side in sides}
+    done, total = 0, len(sides) * sum(map(len, samples.values()))
+    for given, wanted in [(one, other) for one in sides for other in sides]:
+        ids, recalls, seconds = samples[given], [], {"exact": 0.0, "fast": 0.0}
+        for key, query in zip(ids, backend.vectors(given, ids), strict=True):
             rankings = []
             for mode in MODES:
                 start = time.perf_counter()
@@ -63,8 +63,9 @@ def measure_recall(backend: Backend, sample: int, progress: Progress | None = No
             exact, fast = rankings
             if exact:
                 recalls.append(len(set(exact) & set(fast)) / len(exact))
+            done += 1
             if progress is not None:
-                progress("verifying", number * len(ids) + done, len(pairs) * len(ids))
+                progress("verifying", done, total)
         if recalls:
             recall[f"{given} to {wanted}"] = {
                 "recall10": float(np.mean(recalls)),

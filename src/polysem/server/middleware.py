@@ -173,12 +173,12 @@ class Deadline(Middleware):
     """Ends a request that takes too long: to send its body, to be answered, or to read the answer."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        tracked, has_body = _TrackedSend(send), scope["method"] in ("GET", "HEAD")
+        tracked, body_received = _TrackedSend(send), scope["method"] in ("GET", "HEAD")
 
         async def track_receive() -> Message:
-            nonlocal has_body
+            nonlocal body_received
             message = await receive()
-            has_body = has_body or not message.get("more_body", False)
+            body_received = body_received or not message.get("more_body", False)
             return message
 
         try:
@@ -188,7 +188,7 @@ class Deadline(Middleware):
             self.metrics.refused.labels("timeout").inc()
             if tracked.status:  # the client reads too slowly: all that is left is to disconnect
                 raise ConnectionAbortedError("The client did not read the answer in time.") from None
-            if has_body:
+            if body_received:
                 raise ApiError(504, "This took too long and was given up; a change may yet be made.") from None
             raise ApiError(408, "The body came in too slowly.", headers=_CLOSE) from None
 

@@ -38,8 +38,8 @@ class Upload(NamedTuple):
     thumbnail: bytes
 
 
-class QueryEncoding:
-    """The encoders of one model: `await text("a dog")` gives (L, D), `await image(picture)` (K, D).
+class BatchedQueryEncoder:
+    """The encoders of one model: `await encode_text("a dog")` gives (L, D), `await encode_image(picture)` (K, D).
 
     Attributes:
         model_thread: one thread for what else needs the model (explaining, adding), one piece of work after the other.
@@ -57,23 +57,20 @@ class QueryEncoding:
         self.texts: MicroBatcher[str, Set] = MicroBatcher(
             lambda batch: self._normalise(model.encode_texts(list(batch))), texts, limits.work, single_threaded_pool(1)
         )
-        few = limits.work // 4 or 1
+        few, size = limits.work // 4 or 1, max(1, images // 4)
         self.images: MicroBatcher[Image, Set] = MicroBatcher(
-            lambda batch: self._normalise(model.encode_images(list(batch))),
-            max(1, images // 4),
-            few,
-            single_threaded_pool(1),
+            lambda batch: self._normalise(model.encode_images(list(batch))), size, few, single_threaded_pool(1)
         )
         self.model_thread = WorkerPool(single_threaded_pool(1), few)
 
-    async def text(self, text: str) -> Set:
+    async def encode_text(self, text: str) -> Set:
         vectors = self.cache.get(text)
         (self._metrics.cache_misses if vectors is None else self._metrics.cache_hits).inc()
         if vectors is None:
             self.cache[text] = vectors = await self.texts(text)
         return vectors
 
-    async def image(self, image: Image) -> Set:
+    async def encode_image(self, image: Image) -> Set:
         if self.model.image.encoder.takes == "features":
             raise ApiError(400, "This index's model reads precomputed features, not pictures. Search from an item.")
         return await self.images(image)
@@ -110,7 +107,7 @@ class State:
         self.phase: Phase = "starting"
         self.failed: Exception | None = None
         self._index: Index | None = None
-        self.loaded: QueryEncoding | None = None
+        self.loaded: BatchedQueryEncoder | None = None
         limits = settings.limits
         self.workers = WorkerPool(ThreadPoolExecutor(limits.threads, thread_name_prefix="search"), limits.work)
         self.uploads: TTLCache[str, Upload] = TTLCache(limits.uploads, limits.upload_seconds)
@@ -121,7 +118,7 @@ class State:
         self.computing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._loading: asyncio.Task[None] | None = None
 
-    def _require_loaded(self) -> tuple[Index, QueryEncoding]:
+    def _require_loaded(self) -> tuple[Index, BatchedQueryEncoder]:
         if self._index is None or self.loaded is None:
             raise OverloadError("The model is still loading.", "starting")
         return self._index, self.loaded
@@ -131,7 +128,7 @@ class State:
         return self._require_loaded()[0]
 
     @property
-    def encoding(self) -> QueryEncoding:
+    def encoding(self) -> BatchedQueryEncoder:
         return self._require_loaded()[1]
 
     @property
@@ -145,7 +142,7 @@ class State:
             try:
                 self._index = await asyncio.to_thread(self._open)
                 await asyncio.to_thread(self._warm_up, self._index)
-                self.loaded = QueryEncoding(self._index.model, self.settings.limits, self.metrics)
+                self.loaded = BatchedQueryEncoder(self._index.model, self.settings.limits, self.metrics)
                 if self.phase == "starting":
                     self.phase = "ready"
             except Exception as error:

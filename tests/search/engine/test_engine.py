@@ -138,8 +138,21 @@ def test_cosine_of_single_vectors(way):
     vectors, query = sets(300, 1, dtype=np.float16), sets(1, 1, seed=1)[0]
     hits = Engine.build(vectors, config, plan=SketchPlan((8,))).search(query, 10)
     assert_is_the_truth(hits, query, vectors, config, 10)
-    with pytest.raises(InputError, match="single vectors"):
+    with pytest.raises(InputError, match="cosine compares single vectors, got sets of"):
         Engine.build(sets(5), config)
+
+
+def test_a_similarity_that_normalises_may_compare_sets(monkeypatch):
+    from polysem.similarity import MIL, Cosine
+
+    monkeypatch.setattr(MIL, "normalises", True)
+    assert len(Engine.build(sets(5), {"name": "mil"}).search(sets(1, seed=1)[0], 3).positions) == 3
+    monkeypatch.setattr(MIL, "single_vectors", True)
+    with pytest.raises(InputError, match="mil compares single vectors"):
+        Engine.build(sets(5), {"name": "mil"})
+    monkeypatch.setattr(Cosine, "normalises", False)
+    with pytest.raises(InputError, match="cosine compares single vectors"):
+        Engine.build(sets(5), {"name": "cosine"})
 
 
 @pytest.mark.parametrize("share", [0.0, 0.004, 0.5, 1.0])

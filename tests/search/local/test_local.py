@@ -283,6 +283,16 @@ def test_the_audit_is_kept_and_shown(filled):
         assert index.stats().changed_since_audit
 
 
+def test_the_progress_of_an_audit_is_of_both_sides(tmp_path):
+    with Index.create(tmp_path / "index", manifest()) as index:
+        index.add(batch(30))
+        few = VectorBatch("text", [Entry(f"text {i}") for i in range(4)], made(4))
+        index.add(few)
+        told = []
+        index.verify(sample=10, progress=lambda stage, *counts: told.append(counts) if stage == "verifying" else None)
+    assert told == [(done, 28) for done in range(1, 29)]
+
+
 def test_an_audit_that_finds_less_says_so(filled, monkeypatch):
     real = searcher.search_means
     monkeypatch.setattr(searcher, "search_means", lambda index, query, *rest: real(index, -query, *rest))
@@ -324,6 +334,21 @@ def test_after_a_change_a_filter_reads_what_is_new_and_nothing_else(filled, monk
     filled.add(VectorBatch("image", [Entry("late 24", metadata={"year": 1990})], made(1)))
     assert filled.count("image", where) == before - 1
     assert all(len(each) == 1 for each in asked[1:])
+
+
+def test_a_snapshot_that_is_held_filters_what_was_removed_since(filled):
+    where = parse("year = 2003")
+    with filled.snapshot() as older:
+        gone = filled.matching_ids("image", where)[:5]
+        assert filled.remove(gone) == 5
+        newer = filled.count("image", where)
+        assert older.count("image", where) == newer + 5
+        assert set(gone) <= set(older.sample("image", 10_000, where=where))
+        assert filled.count("image", where) == newer
+        with filled.snapshot() as latest:
+            assert filled.remove(filled.matching_ids("image", where)) == newer
+            assert (older.count("image", where), latest.count("image", where)) == (newer + 5, newer)
+            assert filled.count("image", where) == 0
 
 
 def test_filters_that_are_carried_on_are_those_asked_anew(tmp_path, monkeypatch):

@@ -172,7 +172,8 @@ def fail_at(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, code: int, c
 
 @pytest.mark.parametrize("name", ["write", "fsync", "open"])
 @pytest.mark.parametrize(
-    ("code", "remedy"), [(errno.ENOSPC, "free some space"), (errno.EACCES, "permissions"), (errno.EIO, "Repair")]
+    ("code", "remedy"),
+    [(errno.ENOSPC, "free some space"), (errno.EACCES, "permissions"), (errno.EIO, "Fix the problem")],
 )
 def test_a_refusal_anywhere_rolls_back(
     store: Store, monkeypatch: pytest.MonkeyPatch, name: str, code: int, remedy: str
@@ -185,7 +186,7 @@ def test_a_refusal_anywhere_rolls_back(
                 store.add(batch({"a0": 50, "new": 51}), batch({"new": 1}, "text"))
             except SearchError as error:
                 assert remedy in str(error)  # noqa: PT017
-                assert "nothing of this operation was kept" in str(error)  # noqa: PT017
+                assert "made in full or not at all; run the command again" in str(error)  # noqa: PT017
                 assert str(store.folder) in str(error)  # noqa: PT017
             else:
                 assert calls[0] < call
@@ -195,6 +196,15 @@ def test_a_refusal_anywhere_rolls_back(
         assert store.snapshot().verify() == []
     assert call > 2
     assert contents(store) == {**ALL, "a0": 50, "new": 51}
+
+
+def test_a_refusal_to_read_says_nothing_of_changes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("polysem.search.store.schema.connect", refuse)
+    with pytest.raises(SearchError, match=r"Cannot read .*: Input/output error\. Fix the problem\.$"):
+        store.snapshot()
 
 
 def test_a_full_disk_while_compacting_leaves_the_old_segments(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +260,7 @@ def test_a_real_limit_of_the_system_is_met_with_a_message(store: Store, limit: i
     script = LIMITED.format(tests=str(HERE), folder=str(store.folder), limit=limit)
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert "Cannot" in run.stdout, run.stderr
-    assert "nothing of this operation was kept" in run.stdout
+    assert "made in full or not at all" in run.stdout
     added = int(run.stdout.split()[0])
     with Store.open(store.folder, write=True) as opened:
         assert contents(opened) == {**ALL, **{f"n{i}x{j}": j for i in range(added) for j in range(20)}}

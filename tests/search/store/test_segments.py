@@ -124,7 +124,7 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
         raise OSError(28, "No space left on device")
 
     with pytest.raises(
-        SearchError, match=r"Cannot write .*a\.seg: No space left.*free some space.*run the same command"
+        SearchError, match=r"Cannot write .*a\.seg: No space left.*free some space.*run the command again"
     ):
         segments.write(tmp_path / "a.seg", {"vectors": Column(np.dtype("f4"), (4, 8), stops())})
     assert os.listdir(tmp_path) == []

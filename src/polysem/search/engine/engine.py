@@ -73,8 +73,9 @@ class Engine:
         vectors = np.ascontiguousarray(vectors)
         norm_error = max_norm_error(vectors, "item")
         scoring = Scoring.of(similarity)
-        if scoring.part.normalises and vectors.shape[1] != 1:
-            raise InputError(f"cosine compares single vectors, got sets of {vectors.shape[1]}. Choose smooth_chamfer.")
+        if scoring.part.single_vectors and vectors.shape[1] != 1:
+            name = scoring.part.config["name"]
+            raise InputError(f"{name} compares single vectors, got sets of {vectors.shape[1]}. Choose smooth_chamfer.")
         if like is not None:
             if like.vectors.shape[1:] != vectors.shape[1:]:
                 raise InputError(f"Sets of {vectors.shape[1:]} cannot be sketched like {like.vectors.shape[1:]}.")

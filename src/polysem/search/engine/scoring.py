@@ -29,20 +29,20 @@ class Scoring:
     """A similarity as the engine uses it, and what it declares for exact search."""
 
     part: Similarity
-    declared: InnerProductScore
+    formula: InnerProductScore
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Self:
         part = similarity.build(**config)
-        declared = part.inner_product_score()
-        if declared is None:
+        formula = part.inner_product_score()
+        if formula is None:
             needed = "a similarity that inner products bound, such as smooth_chamfer with metric 'cosine'"
             raise ConfigError(f"Exact search needs {needed}; got {dict(part.config)}.")
-        return cls(part, declared)
+        return cls(part, formula)
 
     def reduce_exactly(self, products: Float64) -> Float64:
         """(n, K, L) inner products in float64 -> (n,) scores. A pair's score does not depend on the others here."""
-        if self.declared.both_ways:
+        if self.formula.both_ways:
             columns = np.ascontiguousarray(products.transpose(1, 2, 0))  # what is reduced comes first, pairs last
             rows = columns.swapaxes(0, 1)
             one, other = (_sum(peaks) / len(peaks) for peaks in (self._peak(rows), self._peak(columns)))
@@ -63,16 +63,16 @@ class Scoring:
         size = max(K, L)
         changed, max_norm = 0.51 * math.sqrt(width) / FIXED_ONE, 1.02 + 0.004 * math.sqrt(width)
         products = 1.05 * (width + 16) * rounding + fixed * changed * max_norm
-        steps = (4e-6 + 4 * size * FLOAT32_ROUNDING) * (1 + (1 + math.log(size)) / self.declared.alpha)
+        steps = (4e-6 + 4 * size * FLOAT32_ROUNDING) * (1 + (1 + math.log(size)) / self.formula.alpha)
         return products + steps + (2.2 * norm_error if self.part.normalises else 0.0)
 
     def _peak(self, c: Float64) -> Float64:
         """The largest along the first axis, hard or soft."""
         top: Float64 = c.max(0)
-        if math.isinf(self.declared.alpha):
+        if math.isinf(self.formula.alpha):
             return top
-        e = np.exp(np.ascontiguousarray(self.declared.alpha * (c - top)))
-        return top + np.asarray(np.log(_sum(e))) / self.declared.alpha
+        e = np.exp(np.ascontiguousarray(self.formula.alpha * (c - top)))
+        return top + np.asarray(np.log(_sum(e))) / self.formula.alpha
 
 
 def _sum(x: Float64) -> Float64:

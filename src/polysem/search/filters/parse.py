@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias, TypeVar, cast
 
+from polysem._deprecated import renamed_attribute
 from polysem.errors import InputError
 
 MAX_LENGTH = 100_000
@@ -49,11 +50,13 @@ class Field:
     built_in: bool = False
 
     @classmethod
-    def named(cls, keys: tuple[str, ...]) -> Field:
+    def from_keys(cls, keys: tuple[str, ...]) -> Field:
         """The field that these keys mean in a filter."""
         if len(keys) == 1 and keys[0] in BUILT_IN:
             return cls(keys, built_in=True)
         return cls(keys[1:] if keys[0] == "metadata" and len(keys) > 1 else keys)
+
+    named = renamed_attribute("named", "from_keys")
 
 
 @dataclass(frozen=True)
@@ -175,7 +178,7 @@ class _Parser:
             return self.tokens[self.next - 1].text
         return None
 
-    def demand(self, text: str) -> None:
+    def expect(self, text: str) -> None:
         if not self.accept(text):
             raise self.expected_error(f"{text!r}")
 
@@ -201,7 +204,7 @@ class _Parser:
             found: Filter = Not(self.parse_not())
         elif self.accept("("):
             found = self.parse_or()
-            self.demand(")")
+            self.expect(")")
         else:
             found = self.parse_test()
         self.depth -= 1
@@ -214,7 +217,7 @@ class _Parser:
         field = self.parse_field()
         if self.accept("is"):
             negated = self.accept("not") is not None
-            self.demand("null")
+            self.expect("null")
             return Not(IsNull(field)) if negated else IsNull(field)
         if self.accept("not"):
             return Not(self.parse_words(field, "'in', 'like' or 'contains'"))
@@ -231,9 +234,9 @@ class _Parser:
 
     def parse_words(self, field: Field, expected: str) -> Filter:
         if self.accept("in"):
-            self.demand("(")
+            self.expect("(")
             values = self.parse_separated(",", lambda: self.parse_value(_VALUE))
-            self.demand(")")
+            self.expect(")")
             return In(field, values)
         if self.accept("like"):
             return Compare(field, "like", self.parse_pattern())
@@ -255,7 +258,7 @@ class _Parser:
         keys = [self.parse_key("a name such as label or year")]
         while self.accept("."):
             keys.append(self.parse_key("a name after '.'"))
-        return Field.named(tuple(keys))
+        return Field.from_keys(tuple(keys))
 
     def parse_key(self, expected: str) -> str:
         token = self.token

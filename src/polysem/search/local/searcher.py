@@ -201,24 +201,27 @@ def _similar_engine(snapshot: Snapshot, new: SegmentView) -> Engine | None:
 class FilterCache:
     """Which rows of each segment pass a filter, as packed bits, kept from one snapshot of a side to the next.
 
-    Rows are immutable and deletes are tombstones, so after a commit only new segments have to be filtered.
+    Rows are immutable and deletes are tombstones, so after a commit only new segments have to be filtered. A snapshot
+    that is older than the bits may hold rows deleted since: bits are used where no more rows are dead than now.
     """
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._bits: LRUCache[str, dict[int, NDArray[np.uint8]]] = LRUCache(KEPT_FILTERS)
+        self._bits: LRUCache[str, dict[int, tuple[int, NDArray[np.uint8]]]] = LRUCache(KEPT_FILTERS)
 
     def mask(self, snapshot: Snapshot, side: Side, where: Filter) -> Mask:
         """(rows,) of a snapshot that is held: whether each passes. Rows with a tombstone may do so too."""
         views, key = snapshot.views(side), repr(where)  # 1 and true are equal, and mean different things
+        dead = {view.number: int.from_bytes(view.dead or b"").bit_count() for view in views}
         with self._guard:
-            known = dict(self._bits.get(key, {}))
-        new = {view.number for view in views} - known.keys()
-        if new:
-            known |= {number: np.packbits(rows) for number, rows in snapshot.filter_rows(side, where, new).items()}
+            kept = self._bits.get(key, {}).items()
+            known = {number: each for number, each in kept if each[0] <= dead.get(number, -1)}
+        if new := dead.keys() - known.keys():
+            found = snapshot.filter_rows(side, where, new)
+            known |= {number: (dead[number], np.packbits(rows)) for number, rows in found.items()}
         with self._guard:
-            self._bits[key] = {view.number: known[view.number] for view in views}
-        masks = (np.unpackbits(known[view.number], count=view.rows).view(np.bool_) for view in views)
+            self._bits[key] = known
+        masks = (np.unpackbits(known[view.number][1], count=view.rows).view(np.bool_) for view in views)
         return np.concatenate([np.empty(0, np.bool_), *masks])
 
 

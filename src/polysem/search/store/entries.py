@@ -95,8 +95,8 @@ class IndexedItem(NamedTuple):
 class Entry:
     """An item to add.
 
-    id: the user's own, unique on its side. metadata: JSON values to filter by. hash: of the content, so that an
-    unchanged item need not be encoded again.
+    id: the user's own, unique on its side. metadata: JSON values to filter by. hash: of all that is known of
+    the item, so that an unchanged one need not be added again.
     """
 
     id: str

@@ -34,8 +34,8 @@ _BY_SQLITE = {
 
 
 @contextmanager
-def explain_errors(doing: str, path: Path) -> Iterator[None]:
-    """Turn what the system or the database refuses into a `SearchError` with what to do about it."""
+def explain_errors(doing: str, path: Path, *, changes: bool = False) -> Iterator[None]:
+    """Turn what the system or the database refuses into a `SearchError`. changes: whether it changes the index."""
     try:
         yield
     except (OSError, sqlite3.Error) as error:
@@ -44,10 +44,11 @@ def explain_errors(doing: str, path: Path) -> Iterator[None]:
             why, remedy = error.strerror or why, os_error_remedy(error)
         else:
             code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-            remedy = _BY_SQLITE.get(code, "Repair the cause")
+            remedy = _BY_SQLITE.get(code, "Fix the problem")
             kind = IndexBusyError if code == sqlite3.SQLITE_BUSY else SearchError
-        safe = "nothing of this operation was kept, and what was done before is safe."
-        raise kind(f"Cannot {doing} {path}: {why}. {remedy} and run the same command again; {safe}") from None
+        # When COMMIT itself fails, a crash may yet complete it.
+        again = " This change was made in full or not at all; run the command again." if changes else ""
+        raise kind(f"Cannot {doing} {path}: {why}. {remedy}.{again}") from None
 
 
 def missing_index_error(folder: str | Path) -> SearchError:

@@ -90,7 +90,7 @@ class Damage(NamedTuple):
 def write(path: Path, columns: Mapping[str, Column], about: Mapping[str, Any] | None = None) -> int:
     """Write a segment whole or not at all, and return its bytes. It is durable when this returns."""
     partial = path.with_name(path.name + _PARTIAL)
-    with explain_errors("write", path):
+    with explain_errors("write", path, changes=True):
         try:
             descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o666)
             try:

@@ -149,14 +149,13 @@ class Snapshot:
 
     def mask(self, side: Side, where: Filter | str | None = None) -> Mask:
         """(rows,) whether the item at each position is live and, with `where`, passes the filter."""
-        views = self._views[side]
-        masks = [view.live for view in views] if where is None else list(self.filter_rows(side, where).values())
+        masks = [view.live for view in self._views[side]] if where is None else self.filter_rows(side, where).values()
         return np.concatenate([np.empty(0, np.bool_), *masks])
 
     def filter_rows(self, side: Side, where: Filter | str, among: Container[int] | None = None) -> dict[int, Mask]:
         """By number of segment, (rows,) whether the item of each row passes. among: numbers, if not all segments.
 
-        Rows are immutable and deletes are tombstones: the answer stays true in later snapshots.
+        Rows are immutable and deletes are tombstones: the answer stays true in later snapshots, for rows that are live.
         """
         views = [view for view in self._views[side] if among is None or view.number in among]
         passing = {view.number: np.zeros(view.rows, np.bool_) for view in views}
@@ -238,7 +237,7 @@ class Snapshot:
         return [text for key in ids for (text,) in self._connection.execute(query, (f"{key}#", f"{key}$", key))]
 
     def hashes(self, ids: Iterable[str], side: Side) -> dict[str, str | None]:
-        """The content hash of each of these ids that is indexed: what has the same hash need not be encoded again."""
+        """The item hash of each of these ids that is indexed: what has the same hash need not be added again."""
         return self._read_column("hash", ids, side)
 
     def paths(self, ids: Iterable[str], side: Side) -> dict[str, str | None]:

@@ -73,7 +73,7 @@ class IndexStoreWriter:
     @contextmanager
     def _writing(self, doing: str) -> Iterator[None]:
         """For one operation: alone, on a store that is open for writing, with its errors explained."""
-        with self._guard, explain_errors(doing, self.folder):
+        with self._guard, explain_errors(doing, self.folder, changes=True):
             self._connection()
             if not self.writable:
                 raise SearchError(f"The index {self.folder} is open for reading. Open it with `write=True` to change.")

@@ -1,10 +1,9 @@
 """Items of the index: metadata, image, video; adding and removing.
 
-When an item is added, its picture is on disk before the index refers to it, and a change is atomic. The writer is
-opened for each change alone, so that `polysem add` and other writers get their turn; while one of them has it, clients
-get a 503. Pictures that came through the API lie in the index's own folder, named by the hash of their content:
-sending one again changes nothing. A crash between the two steps leaves a file that no item refers to, which is used if
-the picture is sent again.
+When an item is added, its picture is on disk before the index refers to it. Each commit is atomic; after a crash
+between the commits, send the same request again: a file that no item refers to yet is used then. The writer is opened
+for each change alone, so that `polysem add` and other writers get their turn; while one of them has it, clients get a
+503. Pictures that came through the API lie in the index's own folder, named by the hash of their content.
 """
 
 from __future__ import annotations
@@ -213,7 +212,7 @@ def _delete_unreferenced(index: Index, paths: Sequence[str | None]) -> None:
     folder = Path(index.place).absolute() / PICTURES
     for path in (Path(each) for each in paths if each is not None):
         if path.parent == folder:
-            (item,) = index.pictures([path])
-            if item.id == path.as_posix():  # the id that `pictures` gives a file the index does not know
+            (item,) = index.collect_files([path])
+            if item.id == path.as_posix():  # the id that `collect_files` gives a file the index does not know
                 with suppress(OSError):
                     path.unlink()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response, UploadFile
@@ -50,7 +50,7 @@ async def _answer(state: State, request: SearchRequest) -> SearchAnswer:
     start = time.perf_counter()
     vectors = None
     if request.text is not None:
-        vectors = await state.encoding.text(request.text)
+        vectors = await state.encoding.encode_text(request.text)
     elif request.image is not None:
         vectors = _find_upload(state, request.image).embedding
     encoded = time.perf_counter()
@@ -91,18 +91,12 @@ def run_search(index: Index, request: SearchRequest, vectors: NDArray[np.float32
     items = index.items([request.item], request.side)
     if not items:
         raise ApiError(404, "The index holds no such item.")
-    side, key = items[0].side, request.item
+    side = items[0].side
     try:
-        vectors = index.vectors(side, [key])[0]
+        index.vectors(side, [request.item])
     except InputError:
         raise ApiError(409, "The file that holds this item's vectors is damaged.") from None
-    if len(index.items([key])) == 1:
-        return index.search(item=key, **options)
-    # The same id on both sides: `item=` would take the image. The item itself is left out.
-    results = index.search(vectors=vectors, **{**options, "k": options["k"] + 1})
-    others = [result for result in results if (result.side, result.id) != (side, key)][: options["k"]]
-    ranked = [replace(result, rank=rank) for rank, result in enumerate(others, start=1)]
-    return replace(results, items=ranked, of=results.of - int(request.find == side))
+    return index.search(item=request.item, item_side=side, **options)
 
 
 @router.post("/uploads", response_model=schemas.UploadAnswer)
@@ -112,7 +106,7 @@ async def upload(state: ServerState, file: UploadFile) -> schemas.UploadAnswer:
     async with state.decoding.admit():
         image = await state.workers.run(decode_upload, await file.read(), state.settings.limits.pixels)
         small = await state.workers.run(encode_thumbnail, image, SIZES[1])
-        embedding = await encoding.image(image)
+        embedding = await encoding.encode_image(image)
     token = secrets.token_urlsafe(18)
     state.uploads[token] = Upload(embedding, small)
     return schemas.UploadAnswer(image=token, expires=state.settings.limits.upload_seconds)

@@ -81,11 +81,11 @@ class Native:
             norms = np.ascontiguousarray(norms.reshape(count, 2, -1, _FOURS).swapaxes(1, 2))
         self._library = library
         self._held = (items, query, norms)  # the pointers below do not keep their arrays alive
-        soft, both_ways = math.isfinite(scoring.declared.alpha), scoring.declared.both_ways
+        soft, both_ways = math.isfinite(scoring.formula.alpha), scoring.formula.both_ways
         self._task = _Task(
             (_SOFT_BOTH_WAYS if soft else _BOTH_WAYS) if both_ways else _LARGEST,
             _TYPES[items.values.dtype],
-            scoring.declared.alpha,
+            scoring.formula.alpha,
             min(queries.cap, 1e30),
             *(items.values.shape[1], L, D, padded),
             *(*items.addresses, address(query), address(norms)),

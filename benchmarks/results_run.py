@@ -21,7 +21,7 @@ from polysem.data.collection import Collection
 from polysem.data.store.layout import read_manifest
 from polysem.errors import InputError
 from polysem.evaluation import Evaluation, evaluate
-from polysem.evaluation.embeddings import embed
+from polysem.evaluation.embeddings import embed_collection
 from polysem.evaluation.score_matrix import EmbeddingScores, Scores
 from polysem.models import Model, load
 from polysem.recipes import Recipe
@@ -171,7 +171,7 @@ def put(model: Model, weights: Mapping[str, Any]) -> None:
 
 def _scores(bench: Bench, row: Row, model: Model) -> EmbeddingScores:
     part = bench.data.split(SPLIT)
-    found = embed(model, part, features=bench.features[row.store - 1], text_features=bench.text_features)
+    found = embed_collection(model, part, features=bench.features[row.store - 1], text_features=bench.text_features)
     return EmbeddingScores(found.images, found.texts, model.similarity)
 
 

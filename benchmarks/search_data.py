@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polysem.data.readers import open_collection
-from polysem.evaluation.embeddings import embed
+from polysem.evaluation.embeddings import embed_collection
 from polysem.models import load
 
 K, TOPICS = 4, 200
@@ -45,7 +45,9 @@ def synthetic(items: int, queries: int, width: int, spectrum: str, dtype: Any = 
 
 def real(model: Path, data: Path, features: Path | None, text_features: Path | None, cache: Path | None) -> Any:
     """The sets of every image and every caption, by a trained model."""
-    found = embed(load(model), open_collection(data), features=features, text_features=text_features, cache=cache)
+    found = embed_collection(
+        load(model), open_collection(data), features=features, text_features=text_features, cache=cache
+    )
     return found.images.numpy(), found.texts.numpy()
 
 

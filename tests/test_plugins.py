@@ -25,6 +25,28 @@ parts = ["image.sets.pooling=logmeanexp", "text.sets.pooling=logmeanexp"]
 train(recipes.load("vse-infty", [*tiny, *parts]), make_data(folder / "data"), folder / "run", tracker=None)
 print(load(folder / "run").image.sets.pooling.config["name"])
 """
+READER_AND_PROTOCOL = """
+from dataclasses import dataclass
+
+from polysem.data.collection import Collection, Item, Media
+from polysem.data.readers import register_reader
+from polysem.evaluation.protocols import Protocol, register
+
+
+@register_reader(lambda data: {"path": data.path} if data.path.suffix == ".list" else None, 5, layout="a .list")
+def read_list(path, problems=None):
+    return Collection("list", "image", [Item(n, Media(path.parent, n), (n,)) for n in path.read_text().split()])
+
+
+@register
+@dataclass(frozen=True)
+class Nothing(Protocol):
+    name: str = "nothing"
+    about: str = "measures nothing"
+
+    def compute(self, task):
+        raise NotImplementedError
+"""
 
 
 def install(site: Path, package: str, entry: str) -> None:
@@ -81,6 +103,31 @@ def test_an_entry_point_may_be_a_function(site: Path) -> None:
     install(site, "averages", "any = averages:add")
     result = python(site, "import polysem; print(type(polysem.pooling.build('average')).__name__)")
     assert result.stdout.strip() == "Average", result.stderr
+
+
+@pytest.fixture
+def listed(site: Path) -> Path:
+    """The same with a package of a reader and a protocol."""
+    (site / "lists.py").write_text(READER_AND_PROTOCOL, encoding="utf-8")
+    install(site, "lists", "any = lists")
+    return site
+
+
+def test_a_reader_of_an_installed_package_is_asked_before_any_part_was_looked_up(listed: Path, tmp_path: Path) -> None:
+    data = tmp_path / "my.list"
+    data.write_text("a.png b.png", encoding="utf-8")
+    code = "import sys; from polysem.data import open_collection; print(open_collection(sys.argv[1]).captions)"
+    result = python(listed, code, data)
+    assert result.stdout.strip() == "['a.png', 'b.png']", result.stderr
+    result = python(listed, code, EXAMPLE)
+    assert "Known layouts: a .list, Karpathy's dataset_*.json," in result.stderr.splitlines()[-1]
+
+
+def test_a_protocol_of_an_installed_package_is_found_before_any_part_was_looked_up(listed: Path) -> None:
+    found = "from polysem.evaluation import protocols; print(protocols.find('nothing').about)"
+    assert python(listed, found).stdout.strip() == "measures nothing"
+    names = "from polysem.evaluation import protocols; print('nothing' in protocols.names())"
+    assert python(listed, names).stdout.strip() == "True"
 
 
 def test_a_broken_package_is_named_and_the_others_work(site: Path) -> None:

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import inspect
 import keyword
-import logging
-import threading
 from abc import ABC
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, wraps
 from importlib import import_module
-from importlib.metadata import entry_points
 from pkgutil import iter_modules
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Generic, Literal, NoReturn, Self, TypeVar, Union, get_args, get_origin
@@ -26,13 +23,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic_core import PydanticSerializationError
 from torch import Tensor, nn
 
-from polysem.errors import ConfigError, InputError, UnknownNameError, unknown
+from polysem.errors import ConfigError, InputError, unknown
+from polysem.plugins import load_plugins, require_free_name, unknown_part
 
 PartT = TypeVar("PartT", bound="Part")
 P = TypeVar("P", bound="Part")
-
-ENTRY_POINTS = "polysem.parts"
-"""Group of entry points that register other packages' parts: each names a module, or a function without arguments."""
 
 
 def _raise_frozen(*_: object, **__: object) -> NoReturn:
@@ -166,9 +161,7 @@ class Registry(Generic[PartT]):
         """
 
         def decorate(cls: type[P]) -> type[P]:
-            known, own = self._parts.get(name), f"{cls.__module__}.{cls.__qualname__}"
-            if known is not None and (other := f"{known.__module__}.{known.__qualname__}") != own:
-                raise ConfigError(f"{own} cannot be the {self.kind} {name!r}: {other} has that name. Choose another.")
+            require_free_name(self.kind, name, cls, self._parts.get(name, cls))
             _validate_knobs_on_construction(cls, name, stored_as or name)
             self._parts[name] = cls  # type: ignore[assignment]
             if stored_as is not None:
@@ -195,7 +188,7 @@ class Registry(Generic[PartT]):
 
     def names(self) -> tuple[str, ...]:
         """Every name that `build` knows, in alphabetical order, without former names."""
-        _load_plugins()
+        load_plugins()
         return tuple(sorted(self._parts))
 
     def describe(self, name: str) -> PartInfo:
@@ -211,41 +204,14 @@ class Registry(Generic[PartT]):
         """The class behind a name, be it a former one."""
         current = self.current_name(name)
         if current not in self._parts:
-            _load_plugins()
+            load_plugins()
         if current not in self._parts:
-            broken = "".join(f" {problem}" for problem in _plugin_problems)
-            raise UnknownNameError(f"{unknown(self.kind, str(name), self._parts)}{broken}")
+            raise unknown_part(self.kind, str(name), self._parts)
         return self._parts[current]
 
     def current_name(self, name: str) -> str:
         """The present name of a part, given a former one; any other name unchanged."""
         return self._aliases.get(name, name)
-
-
-_plugin_lock = threading.RLock()
-_plugin_problems: list[str] = []
-_plugins_loaded = False
-
-
-def _load_plugins() -> None:
-    """Import the entry points of installed packages, once in a process. What cannot be imported is named and left out:
-    a broken package must not take the others with it."""
-    global _plugins_loaded
-    with _plugin_lock:
-        if _plugins_loaded:
-            return
-        _plugins_loaded = True  # before loading: a plugin may itself look up parts
-        for entry in entry_points(group=ENTRY_POINTS):
-            try:
-                loaded = entry.load()
-                if callable(loaded) and not isinstance(loaded, type):
-                    loaded()
-            except Exception as error:
-                package = "an unknown package" if entry.dist is None else f"the package {entry.dist.name!r}"
-                raised = f"its entry point {entry.name} = {entry.value} raised {type(error).__name__}: {error}"
-                problem = f"The parts of {package} could not be loaded: {raised}. Update or uninstall it."
-                _plugin_problems.append(problem)
-                logging.getLogger("polysem").warning(problem)
 
 
 def type_name(hint: Any) -> str:

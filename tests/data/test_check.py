@@ -18,7 +18,7 @@ def test_a_sound_collection_has_nothing_to_report(tmp_path):
     karpathy(tmp_path, [{"filename": f"{i}.png", "captions": [f"caption {i}"]} for i in range(70)])
     seen = []
     report = check_collection(tmp_path, progress=lambda _, done, total: seen.append((done, total)))
-    assert report.sound
+    assert report.has_no_errors
     assert report.problems == ()
     assert seen == [(i, 70) for i in range(1, 71)]
 
@@ -58,7 +58,7 @@ def test_every_trouble_is_found_in_one_go(tmp_path):
     original.save(images / "leak.png", optimize=True)  # other bytes, the same picture
     original.save(images / "twin.png", compress_level=0)
     report = check_collection(tmp_path)
-    assert not report.sound
+    assert not report.has_no_errors
     assert kinds(report) == {
         ("error", "bytes caption"): 2,
         ("error", "two splits"): 1,
@@ -117,7 +117,7 @@ def test_raw_videos_are_decoded_and_compared(tmp_path):
     (tmp_path / "captions.json").write_text(json.dumps(captions))
     (tmp_path / "splits.json").write_text(json.dumps({"train": ["a", "b", "twin", "zero", "cut"], "test": ["leak"]}))
     report = check_collection(tmp_path)
-    assert not report.sound
+    assert not report.has_no_errors
     assert kinds(report) == {
         ("skip", "missing videos"): 1,
         ("skip", "unreadable video"): 2,

@@ -66,14 +66,14 @@ def test_slivers_are_pictures_too(size):
     for resize in ("stretch", "crop"):
         pixels = preprocessing(resize=resize)
         assert pixels.pixels(Image.new("RGB", size)).isfinite().all()
-        assert pixels.augmented(Image.new("RGB", size), torch.Generator().manual_seed(0)).shape == (3, 8, 8)
+        assert pixels.augment(Image.new("RGB", size), torch.Generator().manual_seed(0)).shape == (3, 8, 8)
 
 
 def test_augmentation_depends_on_its_generator_alone():
     image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (31, 47, 3), dtype=np.uint8))
 
     def draw(seed):
-        return preprocessing().augmented(image, torch.Generator().manual_seed(seed))
+        return preprocessing().augment(image, torch.Generator().manual_seed(seed))
 
     torch.manual_seed(1)
     first = draw(7)
@@ -87,7 +87,7 @@ def test_augmentation_crops_between_sixty_percent_and_all_and_mirrors_half_the_t
     ramp = Image.fromarray(np.tile(np.linspace(0, 255, 400, dtype=np.uint8), (300, 1)))
     seen = preprocessing(size=100, mean=(0.0,) * 3, std=(1.0,) * 3)
     generator = torch.Generator().manual_seed(0)
-    rows = torch.stack([seen.augmented(ramp, generator)[0, 50] for _ in range(300)])
+    rows = torch.stack([seen.augment(ramp, generator)[0, 50] for _ in range(300)])
     spans = (rows[:, -1] - rows[:, 0]).abs()
     assert spans.min() > 0.57
     assert spans.max() > 0.95

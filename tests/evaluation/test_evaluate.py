@@ -14,7 +14,7 @@ from polysem.data import train_overlap
 from polysem.data.collection import Collection, Item, Media
 from polysem.errors import InputError, PolysemError
 from polysem.evaluation import evaluate, protocols
-from polysem.evaluation.embeddings import embed
+from polysem.evaluation.embeddings import embed_collection
 from polysem.evaluation.protocols.pairs import PairsProtocol
 from polysem.evaluation.score_matrix import EmbeddingScores, EnsembleScores, ScoreMatrix
 
@@ -188,7 +188,7 @@ def test_embeddings_are_kept_with_their_model(collection, model, tmp_path, monke
         next(model.image.sets.parameters()).sub_(1.0)
     (tmp_path / "broken").write_bytes(b"nothing")
     with pytest.raises(InputError, match="does not hold embeddings"):
-        embed(toy_model(), collection, cache=tmp_path / "broken")
+        embed_collection(toy_model(), collection, cache=tmp_path / "broken")
 
 
 def test_embeddings_of_other_items_are_refused(collection, model, tmp_path):
@@ -201,7 +201,7 @@ def test_embeddings_of_other_items_are_refused(collection, model, tmp_path):
 def test_sets_are_scored_in_tiles_as_in_one(tmp_path, monkeypatch):
     collection, model = toy(tmp_path), toy_model(k=3)
     _speak(model, monkeypatch)
-    found = embed(model, collection)
+    found = embed_collection(model, collection)
     whole = model.similarity.scores(found.images, found.texts)
     source = EmbeddingScores(found.images, found.texts, model.similarity)
     torch.testing.assert_close(torch.from_numpy(source.tile(slice(2, 7), np.array([5, 1, 20]))), whole[2:7, [5, 1, 20]])

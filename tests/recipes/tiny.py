@@ -13,7 +13,7 @@ from encoders.tiny_models import TINY_RESNET, TINY_TEXT, TINY_VIT
 from polysem import LocalFeatures, models
 from polysem.encoders import Tokens
 from polysem.models import Model
-from polysem.recipes import Recipe, Side
+from polysem.recipes import Recipe, TowerRecipe
 
 DIM, REGION, PIXELS, WORDS = 8, 10, 16, 19
 RESNET = {"model_type": "resnet", **TINY_RESNET}
@@ -63,7 +63,7 @@ def _labelled(config: dict[str, Any], learns: bool) -> dict[str, Any]:
     return {**config, "sets": "shared" if sets["name"] == "shared" else sets}
 
 
-def _side(side: Side, learns: bool) -> dict[str, Any]:
+def _side(side: TowerRecipe, learns: bool) -> dict[str, Any]:
     config: dict[str, Any] = {
         "encoder": {**side.encoder, **ENCODERS[side.encoder["name"]]},
         "project": side.project,

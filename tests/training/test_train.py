@@ -19,7 +19,9 @@ from polysem.data import open_collection
 from polysem.data.collection import Collection
 from polysem.errors import ConfigError, InputError
 from polysem.training import StoppedError, train
+from polysem.training.backward import run_batch
 from polysem.training.loop import TrainingLoop
+from polysem.training.monitoring.diagnosis import TrainingMonitor
 from polysem.training.splits import split
 from training.killed_runs import killed_after
 from training.small import TINY, make_data, tiny, weights
@@ -349,6 +351,33 @@ def test_accumulation_and_rest_resume_to_the_same_bits(data, tmp_path, monkeypat
         run(chosen, data, tmp_path / "cut")
     run(chosen, data, tmp_path / "cut")
     assert same_run(tmp_path / "straight", tmp_path / "cut")
+
+
+def test_the_log_holds_the_mean_of_accumulated_batches(data, tmp_path, monkeypatch):
+    seen, observed = [], []
+
+    def noted(*given):
+        seen.append(run_batch(*given))
+        return seen[-1]
+
+    monkeypatch.setattr("polysem.training.loop.run_batch", noted)
+    monkeypatch.setattr(TrainingMonitor, "observe", lambda _, facts: observed.append(facts) or [])
+    chosen = tiny("dive-mp", *SLOTS, "training.accumulate=2", "training.epochs=1")
+    lines = (run(chosen, data, tmp_path / "run").run / "metrics.jsonl").read_text().splitlines()
+    steps = [record for record in map(json.loads, lines) if record["kind"] == "step"]
+    assert len(seen) == 2 * len(steps) == 2 * len(observed)
+    for number, (record, facts) in enumerate(zip(steps, observed, strict=True)):
+        (loss_a, a), (loss_b, b) = seen[2 * number : 2 * number + 2]
+        assert record["loss"] == pytest.approx(float(loss_a.total + loss_b.total) / 2)
+        assert record["parts"].keys() == loss_a.parts.keys()
+        for name, part in record["parts"].items():
+            assert part == pytest.approx(float(loss_a.parts[name] + loss_b.parts[name]) / 2)
+        assert (facts.loss, facts.score_spread) == ((a.loss + b.loss) / 2, (a.score_spread + b.score_spread) / 2)
+        assert facts.collapse == a.collapse
+        for side in ("image", "text"):
+            assert record["variance"][side] == facts.variance[side] == (a.variance[side] + b.variance[side]) / 2
+            shares = zip(a.gradient_shares[side], b.gradient_shares[side], strict=True)
+            assert facts.gradient_shares[side] == tuple(sum(pair) / 2 for pair in shares)
 
 
 def test_a_side_that_rests_whole_trains_later(data, tmp_path):

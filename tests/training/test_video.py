@@ -18,7 +18,7 @@ from polysem import recipes
 from polysem.cli import app
 from polysem.data import open_collection
 from polysem.errors import InputError, UnknownNameError
-from polysem.evaluation.embeddings import embed
+from polysem.evaluation.embeddings import embed_collection
 from polysem.training import train
 from training.killed_runs import killed_after
 from training.test_train import same_run
@@ -105,8 +105,8 @@ def test_a_video_from_a_store_embeds_as_from_its_file(clips, resnet, tmp_path):
     assert (summary["what"], summary["items"], summary["tokens"]) == ("videos", 12, 48)
     assert [skip["item"] for skip in summary["skipped"]] == ["bad"]
     model, test = polysem.load(tmp_path / "run"), open_collection(clips).split("test")
-    stored = embed(model, test, features=tmp_path / "store")
-    torch.testing.assert_close(stored.images, embed(model, test).images, atol=1e-5, rtol=1e-5)
+    stored = embed_collection(model, test, features=tmp_path / "store")
+    torch.testing.assert_close(stored.images, embed_collection(model, test).images, atol=1e-5, rtol=1e-5)
     evaluated = runner.invoke(
         app, ["eval", str(tmp_path / "run"), "--data", str(clips), "--split", "test", "--protocol", "video", "--json"]
     )

@@ -44,7 +44,7 @@ def check_command(path: DataPath, images: Images = None, repair_bytes: Repair = 
     collection = report.collection
     if as_json:
         items = None if collection is None else len(collection)
-        print_json({"sound": report.sound, "items": items, "problems": list(map(asdict, report.problems))})
+        print_json({"sound": report.has_no_errors, "items": items, "problems": list(map(asdict, report.problems))})
     else:
         from rich.text import Text
 
@@ -60,9 +60,9 @@ def check_command(path: DataPath, images: Images = None, repair_bytes: Repair = 
         if collection is not None:
             splits = ", ".join(f"{split} {count}" for split, count in collection.splits.items())
             console.print(f"{len(collection)} items, {len(collection.captions)} captions ({splits}).")
-        verdict = ("Sound.", "green") if report.sound else ("Not sound: correct what is marked as an error.", "red")
-        console.print(verdict[0], style=verdict[1])
-    if not report.sound:
+        verdict = "Sound." if report.has_no_errors else "Not sound: correct what is marked as an error."
+        console.print(verdict, style="green" if report.has_no_errors else "red")
+    if not report.has_no_errors:
         raise typer.Exit(1)
 
 
@@ -170,10 +170,9 @@ def features_command(
     built: Any = build(encoder, **({} if model is None else {"model": model}), **knobs)
     _move_encoder(built, device)
     options: dict[str, Any] = {"batch_size": batch_size, "dtype": dtype, "retry_skipped": retry_skipped}
-    options |= {"rank": rank, "world_size": world_size}
     what = "captions" if built.takes == "tokens" else f"{built.kind}s"
     with _ExtractionBar(f"{collection.name}: {encoder}", what, quiet=rank > 0) as bar:
-        options |= {"progress": bar, "on_skip": bar.skip}
+        options |= {"rank": rank, "world_size": world_size, "progress": bar, "on_skip": bar.skip}
         if built.takes == "tokens":
             store = extract_texts(collection, built, out, **options)
         else:

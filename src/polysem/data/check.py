@@ -33,7 +33,7 @@ class CheckReport:
     problems: tuple[Problem, ...]
 
     @property
-    def sound(self) -> bool:
+    def has_no_errors(self) -> bool:
         """True unless something is an error."""
         return all(problem.severity != "error" for problem in self.problems)
 

@@ -18,6 +18,7 @@ from polysem.errors import InputError, unknown
 HELD_OUT = 0.1
 HELD_OUT_NAME = f"{HELD_OUT:.0%} held out by id"
 """What the stamp calls them."""
+Side = Literal["image", "text"]
 Content = Literal["pictures", "videos", "features"]
 Severity = Literal["error", "skip", "note"]
 _NOTHING: Mapping[str, Any] = {}

@@ -112,18 +112,16 @@ class Vocabulary:
         return cls(sorted(ids, key=ids.__getitem__))
 
 
-def load_glove(vocabulary: Vocabulary, path: Path | None = None) -> tuple[np.ndarray, np.ndarray]:
+WordVectors = tuple[np.ndarray, np.ndarray]
+"""(words, dim) float32 with zeros where a word is unknown, and which words are known, (words,) bool."""
+
+
+def load_glove(vocabulary: Vocabulary, path: Path | None = None) -> WordVectors:
     """Load a vector for each word that GloVe knows.
 
     A word that is missing is tried again without - . ' and without what follows a /, as DivE's code does.
 
-    Args:
-        vocabulary: the words.
-        path: a text file of "word v1 v2 …" lines (glove.6B.300d.txt); the installed package's 50 dimensions if not
-            given.
-
-    Returns:
-        The vectors, (words, dim) float32 with zeros where a word is unknown, and which words are known, (words,) bool.
+    path: a text file of "word v1 v2 …" lines (glove.6B.300d.txt); the installed package's 50 dimensions if not given.
     """
     wanted: dict[str, list[int]] = {}
     for row, word in enumerate(vocabulary.entries):

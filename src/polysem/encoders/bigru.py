@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from polysem import dropout as dropped
-from polysem.data.vocabulary import Vocabulary
+from polysem.data.vocabulary import Vocabulary, WordVectors
 from polysem.encoders import fast_gru
 from polysem.encoders.base import registry
 from polysem.encoders.text import TextEncoder, Tokens
@@ -30,8 +30,8 @@ class BiGRU(TextEncoder):
     The averaged final state is the features' `summary`. local "states" gives the GRU's states, (B, N, dim); "words"
     gives the word embeddings, (B, N, word_dim), as DivE's set predictor reads them.
 
-    Word ids come from `encoder.vocabulary`, to be attached after building. The row of `<pad>` is an ordinary vector
-    that nobody reads, unless by variant "official": DivE's released code leaves it where a word is missing, and its set
+    Word ids come from the vocabulary, set after building. The row of `<pad>` is an ordinary vector that nobody reads,
+    unless by variant "official": DivE's released code leaves it where a word is missing, and its set
     predictor takes it in. `dropout` acts on words, states and summary (DivE: 0.1).
     """
 
@@ -68,9 +68,18 @@ class BiGRU(TextEncoder):
         self.dropout = dropped.Dropout(dropout)
         self.set_trainable(trainable)
 
+    def set_vocabulary(self, vocabulary: Vocabulary, vectors: WordVectors | None = None) -> None:
+        self.vocabulary = vocabulary
+        if vectors is not None:  # words that are not known keep their random start
+            rows, known = map(torch.from_numpy, vectors)
+            dim, width = rows.shape[1], self.embedding.embedding_dim
+            if dim != width:
+                self.reject_knobs(f"word_dim={width}, but the word vectors have {dim} dimensions. Set word_dim={dim}.")
+            self.embedding.weight.data[known] = rows[known]
+
     def encode_texts(self, texts: list[str]) -> Tokens:
         if self.vocabulary is None:
-            raise ConfigError("This bigru has no vocabulary. Set encoder.vocabulary to the one it was trained with.")
+            raise ConfigError("This bigru has no vocabulary. Give set_vocabulary() the one it was trained with.")
         return Tokens.from_lists([self.vocabulary.encode(text)[: self.max_length] for text in texts])
 
     def forward(self, tokens: Tokens) -> LocalFeatures:
@@ -101,9 +110,8 @@ class BiGRU(TextEncoder):
 
     @property
     def mask_id(self) -> int:
-        if self.vocabulary is None or self.vocabulary.mask_id is None:
-            return super().mask_id
-        return self.vocabulary.mask_id
+        known = None if self.vocabulary is None else self.vocabulary.mask_id
+        return super().mask_id if known is None else known
 
     def save_preprocessing(self, folder: Path) -> None:
         if self.vocabulary is not None:

@@ -27,6 +27,8 @@ class PixelEncoder(Encoder):
     """Base of encoders of pixels: `read` makes the input of a file, `preprocess` that of a picture."""
 
     takes: ClassVar[Takes] = "pixels"
+    image_size: int
+    preprocessing: Preprocessing
     pictures_per_item: int = 1
     """How many pictures an input holds: a bound on items in memory is divided by this."""
 
@@ -82,7 +84,7 @@ class ImageEncoder(PixelEncoder):
 
     def augment(self, image: Image.Image, generator: torch.Generator) -> Tensor:
         """Like `preprocess`, but a random part of the picture, at times mirrored: for training."""
-        return self.preprocessing.augmented(image, generator)
+        return self.preprocessing.augment(image, generator)
 
     def forward(self, pixels: Tensor) -> LocalFeatures:
         self.check(pixels)

@@ -15,6 +15,7 @@ from PIL import Image
 from pydantic import Field
 from torch import Tensor
 
+from polysem._deprecated import renamed_attribute
 from polysem.errors import InputError, kind
 
 Resize = Literal["stretch", "crop"]
@@ -45,7 +46,7 @@ class Preprocessing:
         rgb = to_rgb(image)
         return self._normalise(rgb, _window(self.resize, *rgb.size))
 
-    def augmented(self, image: Image.Image, generator: torch.Generator) -> Tensor:
+    def augment(self, image: Image.Image, generator: torch.Generator) -> Tensor:
         """(3, size, size) for training, as in VSE∞: a random window of 0.6 to 1 of both sides, mirrored or not."""
         rgb = to_rgb(image)
         ratio, across, down, mirror = torch.rand(4, generator=generator).tolist()
@@ -54,6 +55,8 @@ class Preprocessing:
         x0, y0 = x0 + across * (x1 - x0 - width), y0 + down * (y1 - y0 - height)
         pixels = self._normalise(rgb, (x0, y0, x0 + width, y0 + height))
         return pixels.flip(-1) if mirror < 0.5 else pixels
+
+    augmented = renamed_attribute("augmented", "augment")
 
     def on_picture(self, boxes: Tensor, width: int, height: int) -> Tensor:
         """(..., 4) boxes in 0..1 of the square -> the same places in 0..1 of a picture of that width and height."""

@@ -14,6 +14,7 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
+from polysem.data.vocabulary import Vocabulary, WordVectors
 from polysem.encoders import backbones
 from polysem.encoders.backbones import SourceError
 from polysem.encoders.base import Encoder, Kind, Takes, Trainable, registry
@@ -71,6 +72,10 @@ class TextEncoder(Encoder):
     kind: ClassVar[Kind] = "text"
     takes: ClassVar[Takes] = "tokens"
     vocab_size: int
+
+    def set_vocabulary(self, vocabulary: Vocabulary, vectors: WordVectors | None = None) -> None:
+        """Take the words of the training captions, if the class `learns_vocabulary`. vectors: of `load_glove`."""
+        raise ConfigError(f"{type(self).__name__} takes no vocabulary: it has to define set_vocabulary().")
 
     def tokenize(self, texts: Sequence[str]) -> Tokens:
         """The tokens of each text, padded to the longest. A text of more than `max_length` tokens loses the rest."""

@@ -33,7 +33,7 @@ class Embeddings:
     predictions: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-def embed(
+def embed_collection(
     model: Model,
     collection: Collection,
     *,

@@ -15,7 +15,7 @@ from polysem.data.collection import HELD_OUT_NAME, Collection
 from polysem.data.readers import open_collection
 from polysem.errors import InputError, kind
 from polysem.evaluation import protocols
-from polysem.evaluation.embeddings import embed
+from polysem.evaluation.embeddings import embed_collection
 from polysem.evaluation.protocols import ModelScores, Protocol
 from polysem.evaluation.reports import significance, trec
 from polysem.evaluation.rescoring import Rescoring
@@ -89,8 +89,7 @@ def evaluate(
         _score(source, name, gallery, report, features=images, text_features=texts, cache=embeddings)
         for source, name, images, texts in zip(sources, names, *stores, strict=True)
     ]
-    keep = trec.DEPTH if trec_folder is not None else 0
-    how = {"rescoring": rescoring, "keep": keep, "progress": report}
+    how = {"rescoring": rescoring, "keep": trec.DEPTH if trec_folder is not None else 0, "progress": report}
     result = chosen.measure(_ensemble(scored), gallery, split_name, **how)
     if trec_folder is not None:
         trec.export_trec(result.rankings, gallery, Path(trec_folder), tag=names[0])
@@ -152,24 +151,19 @@ def _one_each(stores: Store | Sequence[Store], count: int, option: str) -> list[
 
 
 def _score(source: Model | Scores, name: str, gallery: Collection, progress: Progress, **stores: Any) -> ModelScores:
-    """stores: features, text_features and cache of `embed`."""
+    """stores: features, text_features and cache of `embed_collection`."""
     if isinstance(source, Scores):
         return ModelScores(name, source)
-    vectors = embed(
-        source, gallery, progress=lambda _, done, total: progress(f"encoding with {name}", done, total), **stores
-    )
+    stores["progress"] = lambda _, done, total: progress(f"encoding with {name}", done, total)
+    vectors = embed_collection(source, gallery, **stores)
     similarity, sides = source.similarity, {"image": vectors.images, "text": vectors.texts}
+    facts = {"set_sizes": list(source.set_sizes), "dim": source.dim, "similarity": similarity.config["name"]}
     return ModelScores(
         name,
         EmbeddingScores(vectors.images, vectors.texts, similarity),
         within={side: EmbeddingScores(own, own, similarity) for side, own in sides.items()},
         predictions={**vectors.predictions, "classes": source.labels} if source.labels and vectors.predictions else {},
-        facts={
-            "set_sizes": list(source.set_sizes),
-            "dim": source.dim,
-            "similarity": similarity.config["name"],
-            "fingerprint": source.fingerprint(),
-        },
+        facts={**facts, "fingerprint": source.fingerprint()},
         selected_on=str(source.provenance.get("selected_on", "unknown")),
     )
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from polysem.encoders import ImageEncoder, PixelEncoder, TextEncoder, Tokens, VideoFrames
+from polysem.encoders import PixelEncoder, TextEncoder, Tokens
 from polysem.errors import ConfigError, PolysemError
 from polysem.features import LocalFeatures
 from polysem.models import Model, Tower
@@ -67,8 +67,8 @@ class PixelGraph(TowerGraph):
     """Pixels to sets, a frozen encoder included."""
 
     def __init__(self, tower: Tower) -> None:
-        side = cast(ImageEncoder | VideoFrames, tower.encoder).image_size
-        frames = ("frames",) if isinstance(tower.encoder, VideoFrames) else ()
+        encoder = cast(PixelEncoder, tower.encoder)
+        side, frames = encoder.image_size, ("frames",) if encoder.kind == "video" else ()
         super().__init__(tower, "image", Port("pixels", "float32", ("batch", *frames, 3, side, side)))
 
     def forward(self, pixels: Tensor) -> Tensor:
@@ -142,7 +142,7 @@ def build_graphs(model: Model) -> dict[str, Graph]:
     """The graphs of both towers and the similarity, by name."""
     for side, tower in (("image", model.image), ("text", model.text)):
         encoder = tower.encoder
-        if not isinstance(encoder, (ImageEncoder, VideoFrames, TextEncoder)) and encoder.takes != "features":
+        if not isinstance(encoder, (PixelEncoder, TextEncoder)) and encoder.takes != "features":
             name = encoder.config["name"]
             raise ConfigError(
                 f"The {side} encoder {name!r} cannot be exported: no graph takes {encoder.takes} as it does."

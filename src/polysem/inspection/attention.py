@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from polysem._deprecated import renamed_attribute
 from polysem.encoders import Tokens
 from polysem.encoders.base import eval_mode
 from polysem.errors import InputError
@@ -38,7 +39,7 @@ class Attention:
       omission   no weights exist (tokens change each other first): how far the vector turns when the token is left out
     won: (T, K, N) where slots compete for tokens: the share of the token that the slot won; sums to 1 over slots.
     terms: (N, D) where the only vector is a sum over tokens: what each adds to it, scaled so that they sum to it.
-    common: (N,) the pooling weights behind the global feature that every element contains, where there is one.
+    global_weights: (N,) the pooling weights behind the global feature that every element contains, where there is one.
     """
 
     vectors: Tensor
@@ -46,7 +47,8 @@ class Attention:
     how: WeightKind
     won: Tensor | None = None
     terms: Tensor | None = None
-    common: Tensor | None = None
+    global_weights: Tensor | None = None
+    common = renamed_attribute("common", "global_weights")
 
     @property
     def last(self) -> Tensor:
@@ -113,7 +115,7 @@ def _batch_attentions(tower: Tower, batch: Inputs) -> list[Attention]:
     steps, sums = tower.sets.token_shares(prediction), tower.sets.as_sum(read) if tower.sets.k == 1 else None
     won = prediction.attention_steps if tower.sets.elements_compete else None
     pooling = tower.pool.weights(projected) if tower.pool is not None and tower.sets.needs_global else None
-    common = None if pooling is None else coefficient_shares(pooling)
+    shares = None if pooling is None else coefficient_shares(pooling)
     attentions = []
     for row, (vectors, real) in enumerate(zip(prediction.vectors, read.mask, strict=True)):
         how: WeightKind = "attention"
@@ -126,19 +128,14 @@ def _batch_attentions(tower: Tower, batch: Inputs) -> list[Attention]:
             weights = steps[:, row][..., real]
         else:
             how, weights = "omission", occlusion_weights(tower, batch, row, vectors)[None]
-        optional = (
-            None if won is None else won[:, row].mean(1)[..., real],
-            terms,
-            None if common is None else common[row, real],
-        )
-        attentions.append(
-            Attention(_detach(vectors), _detach(weights), how, *(None if x is None else _detach(x) for x in optional))
-        )
+        own = None if won is None else won[:, row].mean(1)[..., real]
+        whole = None if shares is None else shares[row, real]
+        attentions.append(Attention(_detach(vectors), _detach(weights), how, *map(_detach, (own, terms, whole))))
     return attentions
 
 
-def _detach(x: Tensor) -> Tensor:
-    return x.detach().float().cpu()
+def _detach(x: Tensor | None) -> Any:
+    return None if x is None else x.detach().float().cpu()
 
 
 def occlusion_weights(tower: Tower, batch: Inputs, row: int, vectors: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from pathlib import Path
 from polysem.data.collection import Collection
 from polysem.data.readers import open_collection
 from polysem.errors import InputError
-from polysem.evaluation.embeddings import Embeddings, embed
+from polysem.evaluation.embeddings import Embeddings, embed_collection
 from polysem.evaluation.evaluate import select_split
 from polysem.models import Model, load
 from polysem.progress import Progress
@@ -58,5 +58,5 @@ def open_gallery(
         split = f"{split}, {limit:,} of its items"
     name = type(model).__name__ if isinstance(model, Model) else Path(model).resolve().name
     report = None if progress is None else lambda _, done, total: progress(f"encoding with {name}", done, total)
-    embeddings = embed(loaded, items, features=features, text_features=text_features, progress=report)
+    embeddings = embed_collection(loaded, items, features=features, text_features=text_features, progress=report)
     return EmbeddedGallery(name, loaded, items, split, embeddings)

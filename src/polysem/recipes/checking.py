@@ -9,7 +9,7 @@ from polysem.encoders.base import registry as encoder_registry
 from polysem.errors import ConfigError, PolysemError, unknown
 from polysem.objectives.base import LabelObjective, Regulariser
 from polysem.objectives.base import registry as objective_registry
-from polysem.recipes.schema import SHARED, PartConfig, Recipe, Side
+from polysem.recipes.schema import SHARED, PartConfig, Recipe, TowerRecipe
 from polysem.sets.base import SetPredictor
 from polysem.sets.base import registry as set_registry
 from polysem.similarity.base import registry as similarity_registry
@@ -56,7 +56,7 @@ def _check_part(place: str, folder: ModuleType, config: PartConfig, complete: bo
         raise type(error)(f"{place}: {error}") from None
 
 
-def _check_side(name: str, side: Side, recipe: Recipe) -> None:
+def _check_side(name: str, side: TowerRecipe, recipe: Recipe) -> None:
     if isinstance(wrapped := side.encoder.get("encoder"), dict):
         _check_part(f"{name}.encoder.encoder", encoders, wrapped)
     _check_part(f"{name}.encoder", encoders, side.encoder)
@@ -89,7 +89,7 @@ def _check_side(name: str, side: Side, recipe: Recipe) -> None:
         raise ConfigError(f"{frozen} outlasts training.epochs={epochs}. To freeze it: {name}.encoder.trainable=none.")
 
 
-def _trainable(side: Side) -> object:
+def _trainable(side: TowerRecipe) -> object:
     """What of the encoder trains: as given, or by the encoder's own default."""
     return encoder_registry.find(side.encoder["name"]).knob(side.encoder, "trainable", "all")
 

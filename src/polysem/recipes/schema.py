@@ -58,7 +58,7 @@ class Augment(Section):
     pixels: bool = False
 
 
-class Side(Section):
+class TowerRecipe(Section):
     """One tower: encoder -> project -> sets, with a global feature from `pool` or from the encoder.
 
     local: which features the sets read, the projected ones or the encoder's own.
@@ -170,8 +170,8 @@ class Recipe(Section):
     summary: str
     paper: str = ""
     dim: PositiveInt | Literal["labels"]
-    image: Side
-    text: Side
+    image: TowerRecipe
+    text: TowerRecipe
     similarity: PartConfig
     objective: Annotated[PartConfig, _rename("objective")]
     regularisers: list[RegulariserEntry] = []
@@ -181,6 +181,6 @@ class Recipe(Section):
     training: Training
     data: Data = Data()
 
-    def sides(self) -> tuple[tuple[str, Side], ...]:
+    def sides(self) -> tuple[tuple[str, TowerRecipe], ...]:
         """Both towers with their names."""
         return ("image", self.image), ("text", self.text)

@@ -7,10 +7,10 @@ Memory holds the graph of one chunk, and the loss still sees every negative of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import product
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from accelerate import Accelerator
@@ -147,9 +147,23 @@ def run_batch(
         if whole.vectors.shape[1] > 1:
             facts.variance[name] = diagnosis.circular_variance(whole.vectors)
             if mine.vectors.grad is not None:
-                facts.supervision[name] = diagnosis.gradient_shares(mine.vectors.grad)
+                facts.gradient_shares[name] = diagnosis.gradient_shares(mine.vectors.grad)
     detached = Loss(loss.total.detach(), {name: part.detach() for name, part in loss.parts.items()}, loss.info)
     return detached, facts
+
+
+def average_batches(results: Sequence[Any]) -> Any:
+    """The mean over an optimiser step's batches of each number in their `Loss` and `StepFacts`. What only some batches
+    report counts where it is; what is no number is the first's."""
+    first, several = results[0], len(results) > 1
+    if several and isinstance(first, (Loss, diagnosis.StepFacts)):
+        return type(first)(**average_batches([vars(result) for result in results]))
+    if several and isinstance(first, Mapping):
+        names = dict.fromkeys(name for result in results for name in result)
+        return {name: average_batches([result[name] for result in results if name in result]) for name in names}
+    if several and isinstance(first, tuple):
+        return tuple(map(average_batches, zip(*results, strict=True)))
+    return sum(results) / len(results) if several and isinstance(first, (int, float, Tensor)) else first
 
 
 def _gather(side: SetPrediction, sizes: list[int], criterion: Criterion) -> SetPrediction:

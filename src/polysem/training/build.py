@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from polysem import models
 from polysem.data.collection import Collection, load_features
 from polysem.data.vocabulary import Vocabulary, load_glove
-from polysem.encoders import BiGRU, encoder_kind, encoder_takes
+from polysem.encoders import TextEncoder, encoder_kind, encoder_takes
 from polysem.encoders.base import registry as encoder_registry
 from polysem.errors import ConfigError, InputError
 from polysem.models import Model
@@ -60,20 +61,10 @@ def build_model(recipe: Recipe, train: Collection) -> Model:
         # Labels are rare: from even odds, the first epochs would teach that and nothing else.
         for tower in (model.image, model.text):
             tower.sets.initialise_frequencies(label_matrix(train, model.labels).mean(0))
-    encoder, source = model.text.encoder, recipe.data.glove
-    if vocabulary is not None and isinstance(encoder, BiGRU):
-        encoder.vocabulary = vocabulary
-        if source is not None:  # rows of known words; the others keep their random start
-            vectors, found = load_glove(vocabulary, None if source == "package" else Path(source))
-            dim, width = vectors.shape[1], encoder.embedding.embedding_dim
-            if dim != width:
-                raise ConfigError(
-                    f"data.glove={source} has {dim} dimensions, text.encoder.word_dim is {width}. "
-                    f"Set text.encoder.word_dim={dim}, or give another GloVe file."
-                )
-            known = torch.from_numpy(found)
-            with torch.no_grad():
-                encoder.embedding.weight[known] = torch.from_numpy(vectors)[known]
+    if vocabulary is not None:
+        source = recipe.data.glove
+        vectors = None if source is None else load_glove(vocabulary, None if source == "package" else Path(source))
+        cast(TextEncoder, model.text.encoder).set_vocabulary(vocabulary, vectors)
     return model
 
 

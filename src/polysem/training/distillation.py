@@ -14,7 +14,7 @@ from polysem import distributed
 from polysem.data import train_overlap
 from polysem.data.collection import Collection
 from polysem.errors import InputError
-from polysem.evaluation.embeddings import embed
+from polysem.evaluation.embeddings import embed_collection
 from polysem.models import Model, load
 from polysem.progress import Progress
 from polysem.recipes.schema import Teacher
@@ -73,10 +73,10 @@ def embed_with_teacher(
         store.folder if store is not None and store.fingerprint == tower.encoder.fingerprint() else None
         for store, tower in zip(stores, (model.image, model.text), strict=True)
     ]
-    features, text_features = entry.features or fitting[0], entry.text_features or fitting[1]
+    folders = {"features": entry.features or fitting[0], "text_features": entry.text_features or fitting[1]}
     if distributed.rank() > 0:
         distributed.barrier()  # for the first process, which writes what the others read
-    embedded = embed(model, train, features=features, text_features=text_features, cache=cache, progress=progress)
+    embedded = embed_collection(model, train, **folders, cache=cache, progress=progress)
     if distributed.rank() == 0:
         distributed.barrier()
     return TeacherScores(embedded.images, embedded.texts, model.similarity)

@@ -23,7 +23,7 @@ from polysem.errors import ConfigError
 from polysem.models import Model
 from polysem.models.embedding import ImageItems, Items, SentenceItems, collection_images, collection_texts
 from polysem.models.tower import Inputs
-from polysem.recipes import Recipe, Side
+from polysem.recipes import Recipe, TowerRecipe
 from polysem.training.distillation import TeacherScores
 from polysem.training.feature_cache import Stores
 from polysem.training.masked_modelling import MaskedTokens, TokenMasker
@@ -59,7 +59,7 @@ class TrainingBatch:
 class InputSource:
     """Inputs of one side by position: items for images, captions for texts. keys: names what augmentation draws for."""
 
-    def __init__(self, items: Items[Any], keys: Sequence[str], side: Side, seed: int) -> None:
+    def __init__(self, items: Items[Any], keys: Sequence[str], side: TowerRecipe, seed: int) -> None:
         self.items, self.keys, self.side, self.seed = items, keys, side, seed
         self.readers = ThreadPoolExecutor(max(2, torch.get_num_threads()), thread_name_prefix="readers")
 

@@ -23,7 +23,7 @@ from polysem.errors import ConfigError, InputError, NonFiniteError, PolysemError
 from polysem.models import Model
 from polysem.objectives import Loss
 from polysem.recipes import Recipe
-from polysem.training.backward import Criterion, run_batch, seed_random
+from polysem.training.backward import Criterion, average_batches, run_batch, seed_random
 from polysem.training.build import label_matrix, learns_labels
 from polysem.training.feature_cache import Stores, is_frozen
 from polysem.training.loading import BatchLoader, TrainingBatch, build_sources
@@ -231,9 +231,10 @@ class TrainingLoop:
             group["lr"] = group["full_lr"] * rate
         scale = loss_factor(self.recipe.schedule, self.step, self.steps_per_epoch) / self.accumulate
         chunk, clip = self.recipe.training.chunk, self.recipe.optimiser.clip
+        results = []
         for batch in batches:
             try:
-                loss, facts = run_batch(self.model, self.criterion, batch, self.accelerator, chunk, scale)
+                results.append(run_batch(self.model, self.criterion, batch, self.accelerator, chunk, scale))
             except NonFiniteError as error:  # from the data, or from weights that diverged
                 self.optimiser.zero_grad(set_to_none=True)
                 raise StoppedError(
@@ -244,6 +245,7 @@ class TrainingLoop:
         norm = float(self.accelerator.clip_grad_norm_(self.parameters, math.inf if clip is None else clip))
         lr = max(group["lr"] for group in self.optimiser.param_groups)
         warming = is_warming(self.recipe.schedule, self.step, self.steps_per_epoch)
+        loss, facts = average_batches(results)
         facts = replace(facts, step=self.step + 1, grad_norm=norm, lr=lr, warming=warming)
         # With half precision the scaler itself skips a step of infinite gradients.
         sound = math.isfinite(norm) or self.accelerator.scaler is not None

@@ -105,8 +105,10 @@ def test_an_empty_folder_and_an_absent_one_say_so(tmp_path):
     with pytest.raises(DataError, match="no such file or folder"):
         open_collection(tmp_path / "absent")
     (tmp_path / "x.tar").write_text("")
-    with pytest.raises(DataError, match="expected a folder"):
-        open_collection(tmp_path / "x.tar")
+    (tmp_path / "x.json").write_text("null")
+    for name in ("x.tar", "x.json"):
+        with pytest.raises(DataError, match=r"x.*: no reader recognises this.*: Karpathy's dataset_\*\.json, SCAN's"):
+            open_collection(tmp_path / name)
 
 
 def test_links_that_lead_in_circles_are_not_followed(photos):

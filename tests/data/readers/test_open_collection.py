@@ -9,7 +9,7 @@ import pytest
 
 from polysem.data import Collection, Item, Media, Problems, open_collection
 from polysem.data.readers.base import READERS, DataLocation, register_reader
-from polysem.errors import UnknownNameError
+from polysem.errors import ConfigError, UnknownNameError
 from sample_data import noise
 
 
@@ -39,6 +39,17 @@ def test_a_new_reader_needs_nothing_but_its_registration(tmp_path: Path, monkeyp
     assert open_collection(tmp_path, shout=True).captions == ["A.PNG"]
     with pytest.raises(UnknownNameError, match="'loud'"):
         open_collection(tmp_path, loud=True)
+
+
+def test_a_second_reader_of_the_same_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polysem.data.readers.base.READERS", readers := [*READERS])
+
+    def read_coco(problems: Problems | None = None) -> Collection:
+        raise NotImplementedError
+
+    with pytest.raises(ConfigError, match=r"read_coco cannot be the reader 'read_coco': polysem\.data\.readers\.coco"):
+        register_reader(lambda _: None, priority=1)(read_coco)
+    assert readers == READERS
 
 
 def test_a_table_takes_the_options_of_its_folder(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def facts_of_run(
                 grad_norm=float(norm),
                 score_spread=float(scores.detach().std()),
                 variance=dict(zip(SIDES, map(circular_variance, vectors), strict=True)) if sets else {},
-                supervision=dict(zip(SIDES, map(gradient_shares, gradients), strict=True)) if sets else {},
+                gradient_shares=dict(zip(SIDES, map(gradient_shares, gradients), strict=True)) if sets else {},
                 norms={side: float(r.detach().norm(dim=-1).mean()) for side, r in zip(SIDES, residuals, strict=True)},
             )
         )

@@ -14,6 +14,7 @@ from typing import Any
 from polysem.data.collection import Collection, DataError, Problems
 from polysem.data.readers.base import READERS, DataLocation, register_reader
 from polysem.errors import unknown
+from polysem.plugins import load_plugins
 
 __all__ = ["open_collection", "register_reader"]
 
@@ -45,6 +46,7 @@ def open_collection(path: str | Path, problems: Problems | None = None, **option
     path = Path(path).expanduser()
     if not path.exists():
         raise DataError(f"{path}: no such file or folder.")
+    load_plugins()
     candidate = DataLocation(path)
     for reader in READERS:
         arguments = reader.recognise(candidate)
@@ -55,4 +57,5 @@ def open_collection(path: str | Path, problems: Problems | None = None, **option
             if option not in known:
                 raise unknown(f"option of {reader.read.__name__}", option, known)
         return reader.read(**arguments, problems=problems, **options)
-    raise DataError(f"{path}: expected a folder, a .json, a .csv or a .jsonl table.")
+    layouts = ", ".join(reader.layout for reader in READERS)
+    raise DataError(f"{path}: no reader recognises this. Known layouts: {layouts}.")

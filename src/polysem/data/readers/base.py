@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from polysem.data.collection import Collection, DataError, Problems
+from polysem.plugins import require_free_name
 
 Read = TypeVar("Read", bound=Callable[..., Collection])
 Recognise = Callable[["DataLocation"], dict[str, Any] | None]
@@ -37,13 +38,14 @@ class CollectionReader:
     priority: int
     recognise: Recognise
     read: Callable[..., Collection]
+    layout: str
 
 
 READERS: list[CollectionReader] = []
 """In the order in which they are asked."""
 
 
-def register_reader(recognise: Recognise, priority: int) -> Callable[[Read], Read]:
+def register_reader(recognise: Recognise, priority: int, layout: str = "") -> Callable[[Read], Read]:
     """Register the decorated function as the reader of a layout. It takes `problems` to report to; its other
     parameters are options of `open_collection`.
 
@@ -51,10 +53,13 @@ def register_reader(recognise: Recognise, priority: int) -> Callable[[Read], Rea
         recognise: given a `DataLocation`, the arguments to call the function with; None if the layout is another one.
         priority: readers are asked in ascending order. Layouts with telling file names are below 60, layouts that
             are known by what kind of files there are from 60 on, and 100 takes any folder.
+        layout: what it reads, for the list of known layouts; the function's name if not given.
     """
 
     def register(read: Read) -> Read:
-        READERS.append(CollectionReader(priority, recognise, read))
+        name = read.__name__
+        require_free_name("reader", name, read, next((r.read for r in READERS if r.read.__name__ == name), read))
+        READERS.append(CollectionReader(priority, recognise, read, layout or name))
         READERS.sort(key=lambda reader: reader.priority)
         return read
 

@@ -25,7 +25,7 @@ def _recognise(data: base.DataLocation) -> dict[str, Any] | None:
     return None
 
 
-@base.register_reader(_recognise, priority=30)
+@base.register_reader(_recognise, priority=30, layout="COCO's captions_*.json and instances_*.json")
 def read_coco(
     files: Sequence[Path], images: Path | None = None, repair_bytes: bool = False, problems: Problems | None = None
 ) -> Collection:

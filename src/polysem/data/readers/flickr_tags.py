@@ -13,7 +13,7 @@ from polysem.data.readers.base import clean_captions, read_text, recognise_folde
 _PICTURE = re.compile(r"im(\d+)\.\w+")
 
 
-@register_reader(recognise_folders("meta/tags"), priority=40)
+@register_reader(recognise_folders("meta/tags"), priority=40, layout="MIRFLICKR-25K")
 def read_mirflickr(
     folder: Path, annotations: Path | None = None, relevant: bool = False, problems: Problems | None = None
 ) -> Collection:
@@ -52,7 +52,7 @@ def read_mirflickr(
     return Collection(folder.name, "image", items, problems.skipped)
 
 
-@register_reader(recognise_folders("ImageList", "Groundtruth"), priority=50)
+@register_reader(recognise_folders("ImageList", "Groundtruth"), priority=50, layout="NUS-WIDE")
 def read_nus_wide(folder: Path, images: Path | None = None, problems: Problems | None = None) -> Collection:
     """Read NUS-WIDE: ImageList/, Groundtruth/ with a 0 or 1 per picture and label, and the list of all tags.
 

@@ -27,7 +27,7 @@ def _recognise(data: base.DataLocation) -> dict[str, Any] | None:
     return {"folder": data.path.parent, "table": data.path} if data.path.suffix in (".csv", ".jsonl") else None
 
 
-@base.register_reader(_recognise, priority=100)
+@base.register_reader(_recognise, priority=100, layout="a folder of pictures or its .csv or .jsonl table")
 def read_folder(
     folder: Path,
     table: Path | None = None,

@@ -22,7 +22,7 @@ def _recognise(data: base.DataLocation) -> dict[str, Any] | None:
     return {"path": files[0]} if files else None
 
 
-@base.register_reader(_recognise, priority=10)
+@base.register_reader(_recognise, priority=10, layout="Karpathy's dataset_*.json")
 def read_karpathy(
     path: Path,
     images: Path | None = None,

@@ -17,7 +17,7 @@ def _recognise(data: base.DataLocation) -> dict[str, Any] | None:
     return next(({"folder": folder} for folder in folders if any(folder.glob("*_ims.npy"))), None)
 
 
-@base.register_reader(_recognise, priority=20)
+@base.register_reader(_recognise, priority=20, layout="SCAN's *_ims.npy")
 def read_precomp(
     folder: Path, splits: Sequence[str] | None = None, repair_bytes: bool = False, problems: Problems | None = None
 ) -> Collection:

@@ -26,7 +26,7 @@ def _recognise_captions(data: base.DataLocation) -> dict[str, Any] | None:
     return {"captions": captions} if captions.is_file() and (named or _holds(data.path, is_video)) else None
 
 
-@base.register_reader(_recognise_captions, priority=60)
+@base.register_reader(_recognise_captions, priority=60, layout="captions of videos in JSON")
 def read_video(
     captions: Path,
     features: Path | None = None,
@@ -77,7 +77,7 @@ def _recognise_videos(data: base.DataLocation) -> dict[str, Any] | None:
     return {"folder": data.path} if videos_alone else None
 
 
-@base.register_reader(_recognise_videos, priority=70)
+@base.register_reader(_recognise_videos, priority=70, layout="a folder of videos")
 def read_video_folder(folder: Path, problems: Problems | None = None) -> Collection:
     """Read every video below a folder, without captions; an item's id is its path from there."""
     problems = problems or Problems()

@@ -17,6 +17,7 @@ from polysem.evaluation.ranking import Ranking, Relevance, rank_rows
 from polysem.evaluation.rescoring import Rescoring
 from polysem.evaluation.result import PerQuery, Stamp
 from polysem.evaluation.score_matrix import Ints, Scores
+from polysem.plugins import load_plugins, require_free_name, unknown_part
 from polysem.progress import Progress, ignore, section
 from polysem.registry import Knob, PartInfo, type_name
 
@@ -179,17 +180,19 @@ Registered = TypeVar("Registered", bound=type[Protocol] | Protocol)
 def register(first: Registered, *more: Protocol) -> Registered:
     """Class decorator: register the protocol with its default fields. Or a call with instances that differ in them."""
     for protocol in (first() if isinstance(first, type) else first, *more):
+        require_free_name("protocol", protocol.name, protocol, _REGISTERED.get(protocol.name, protocol))
         _REGISTERED[protocol.name] = protocol
     return first
 
 
 def catalogue() -> dict[str, Protocol]:
-    """All protocols by name."""
+    """All protocols by name, those of installed packages included."""
+    load_plugins()
     return dict(_REGISTERED)
 
 
 def names() -> tuple[str, ...]:
-    return tuple(sorted(_REGISTERED))
+    return tuple(sorted(catalogue()))
 
 
 def describe(name: str) -> PartInfo:
@@ -201,6 +204,6 @@ def describe(name: str) -> PartInfo:
 
 
 def find(name: str) -> Protocol:
-    if name not in _REGISTERED:
-        raise unknown("protocol", name, _REGISTERED)
-    return _REGISTERED[name]
+    if name not in (known := catalogue()):
+        raise unknown_part("protocol", name, known)
+    return known[name]

@@ -15,7 +15,7 @@ from polysem import masked_ops
 from polysem.data.collection import Item
 from polysem.data.images import load_image
 from polysem.data.store import FeatureStore
-from polysem.encoders import Detector, ImageEncoder
+from polysem.encoders import ImageEncoder
 from polysem.inspection.attention import Attention, image_attentions
 from polysem.inspection.diagnose.error_analysis import NameFinder
 from polysem.inspection.gallery import EmbeddedGallery, StorePath
@@ -114,7 +114,7 @@ def _attentions(gallery: EmbeddedGallery, boxed: list[int], store: FeatureStore 
 
 def _locate(gallery: EmbeddedGallery, item: Item, store: FeatureStore | None, tokens: int) -> TokenBoxes:
     encoder = gallery.model.image.encoder
-    if isinstance(encoder, Detector):
+    if isinstance(encoder, ImageEncoder) and not encoder.tiles_image:
         return locate_tokens(encoder, load_image(item.media.path))
     with Image.open(item.media.path) as image:
         size = image.size

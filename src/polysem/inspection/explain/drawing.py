@@ -94,7 +94,7 @@ def _lay_out_set(figure: Any, explanation: Explanation, theme: Theme) -> None:
     heights = [max(cell * elements + 0.9, 5.6), 1.5 + 0.3 * explanation.text.weights.shape[1]]
     top, bottom = _add_title(figure, explanation, theme, width, heights)
     left, right = top.subfigures(1, 2, width_ratios=[left_width, width - left_width])
-    weights, common = explanation.image.weights, explanation.image.common
+    weights, common = explanation.image.weights, explanation.image.global_weights
     scale = _make_scale(theme, max(float(x.max()) for x in (weights, common) if x is not None))  # of all maps
     _show_image_and_matrix(left, explanation, scale, theme)
     _show_element_maps(right, explanation, scale, theme)
@@ -102,7 +102,7 @@ def _lay_out_set(figure: Any, explanation: Explanation, theme: Theme) -> None:
 
 
 def _show_image_and_matrix(part: Any, explanation: Explanation, scale: Any, theme: Theme) -> None:
-    common, image = explanation.image.common, explanation.picture
+    common, image = explanation.image.global_weights, explanation.picture
     rows = 1 + (image is not None) + (common is not None)
     *above, last = part.subplots(rows, 1, squeeze=False)[:, 0]
     if image is not None:
@@ -130,8 +130,7 @@ def _show_element_maps(part: Any, explanation: Explanation, scale: Any, theme: T
             cell = axes[element][step]
             _show_weights(cell, explanation, weights[step, element], scale, theme)
             if element == 0:
-                title = f"t = {step + 1}" if steps > 1 else WEIGHT_TITLES[explanation.image.how]
-                cell.set_title(title, fontsize=10)
+                cell.set_title(f"t = {step + 1}" if steps > 1 else WEIGHT_TITLES[explanation.image.how], fontsize=10)
             if step == 0:
                 cell.set_ylabel(f"i{element + 1}", fontsize=11, rotation=0, labelpad=12, va="center")
         if explanation.nearest:
@@ -174,8 +173,7 @@ def _lay_out_single(figure: Any, explanation: Explanation, theme: Theme) -> None
     maps = rows + (explanation.picture is not None)
     width = max(2.6 * _map_aspect(explanation) * maps + 1.0, 9.5)
     captions_height = 0.28 * len(explanation.nearest[0]) + 0.5 if explanation.nearest else 0.05
-    heights = [3.6, 0.55 * rows + 1.3, captions_height]
-    top, middle, bottom = _add_title(figure, explanation, theme, width, heights)
+    top, middle, bottom = _add_title(figure, explanation, theme, width, [3.6, 0.55 * rows + 1.3, captions_height])
     _show_token_maps(top, explanation, theme, maps)
     _show_token_words(middle, explanation, theme)
     if explanation.nearest and explanation.searched is not None:
@@ -208,14 +206,12 @@ def _show_token_maps(part: Any, explanation: Explanation, theme: Theme, maps: in
 
 
 def _show_token_words(part: Any, explanation: Explanation, theme: Theme) -> None:
-    rows = [
-        (title, sum_over_words(values, explanation.words), signed)
-        for title, values, signed in _token_rows(explanation, "text")
-    ]
+    words = explanation.words
+    rows = [(title, sum_over_words(x, words), signed) for title, x, signed in _token_rows(explanation, "text")]
     scales = _token_scales(rows, theme)
     axes = part.subplots(len(rows), 1, squeeze=False, sharex=True)[:, 0]
     for cell, (title, values, signed) in zip(axes, rows, strict=True):
-        form = "" if len(explanation.words) > 24 else "{:.3f}" if signed else "{:.2f}"
+        form = "" if len(words) > 24 else "{:.3f}" if signed else "{:.2f}"
         _show_matrix(cell, values[None], scales[signed], form)
         cell.set_yticks([0], [_wrap(title, 24, 2)], fontsize=9)
     _label_words(axes[-1], explanation, theme)
@@ -298,9 +294,8 @@ def _map_aspect(explanation: Explanation) -> float:
 
 def _caption_style(near: NearestCaption, theme: Theme) -> tuple[str, dict[str, Any]]:
     """What to add to a caption that matches, and how to print it."""
-    if near.matches:
-        return " · matches", {"color": theme.matching, "fontweight": "bold", "fontsize": 9.5}
-    return "", {"color": theme.ink, "fontweight": "normal", "fontsize": 9.5}
+    note, colour, weight = (" · matches", theme.matching, "bold") if near.matches else ("", theme.ink, "normal")
+    return note, {"color": colour, "fontweight": weight, "fontsize": 9.5}
 
 
 def _show_image(axes: Any, image: Image.Image | None, grey: bool = False) -> None:
@@ -371,8 +366,7 @@ def _label_words(axes: Any, explanation: Explanation, theme: Theme) -> None:
     """The words under the columns; special tokens faint, words the model does not know in brackets."""
     names = [_shorten(word.text, 18) if word.known else f"({_shorten(word.text, 16)})" for word in explanation.words]
     # Side by side as long as they fit, then aslant, then upright.
-    room = sum(len(name) + 2 for name in names)
-    turn = 0 if room <= 90 else 35 if len(names) <= 36 else 90
+    turn = 0 if sum(len(name) + 2 for name in names) <= 90 else 35 if len(names) <= 36 else 90
     size = 7.5 if turn == 90 else 9
     axes.set_xticks(range(len(names)), names, fontsize=size, rotation=turn, ha="right" if turn == 35 else "center")
     for label, word in zip(axes.get_xticklabels(), explanation.words, strict=True):

@@ -16,7 +16,6 @@ from polysem.data import open_collection
 from polysem.data.collection import Collection
 from polysem.data.images import load_image
 from polysem.data.video import is_video, load_still, video_duration
-from polysem.encoders import Detector
 from polysem.encoders.preprocessing import to_rgb
 from polysem.errors import InputError, kind
 from polysem.inspection.attention import text_attentions, tower_attentions
@@ -210,7 +209,7 @@ def _locate(model: Model, shown: Image.Image | None, tokens: int, boxes: Any, fr
         if len(regions) != tokens:
             raise InputError(f"There are {len(regions)} boxes for {tokens} tokens. Give one for each, in their order.")
         return regions
-    if shown is None or (from_features and isinstance(encoder, Detector)):
+    if shown is None or (from_features and not encoder.tiles_image):
         known = encoder.takes == "features" or has_frames(model.image)
         return TokenBoxes.unlocated(tokens, locate_tokens(encoder, (1, 1), tokens).kind if known else "unknown", size)
     return locate_tokens(encoder, shown, tokens)

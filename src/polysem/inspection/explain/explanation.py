@@ -113,18 +113,11 @@ def find_winning_dimensions(
     chosen = order[:count]
     # A token's part in a dimension is its term there, times the other side's value in it.
     parts = _prepare_terms(image, x) * y, _prepare_terms(text, y) * x
-    image_tokens, text_tokens = (part[:, chosen].argmax(0) for part in parts)
-    return WinningDimensions(
-        chosen,
-        shares[chosen].float(),
-        image_tokens,
-        text_tokens,
-        torch.bincount(image_tokens, minlength=len(parts[0])) / count,
-        torch.bincount(text_tokens, minlength=len(parts[1])) / count,
-        parts[0].sum(1).float(),
-        parts[1].sum(1).float(),
-        () if names is None else tuple(names[dimension] for dimension in chosen.tolist()),
-    )
+    columns: list[Any] = [part[:, chosen].argmax(0) for part in parts]
+    columns += [torch.bincount(own, minlength=len(part)) / count for own, part in zip(columns, parts, strict=True)]
+    columns += [part.sum(1).float() for part in parts]
+    columns.append(() if names is None else tuple(names[dimension] for dimension in chosen.tolist()))
+    return WinningDimensions(chosen, shares[chosen].float(), *columns)
 
 
 def _prepare_terms(side: Attention, prepared: Tensor) -> Tensor:
@@ -216,13 +209,8 @@ class Explanation:
     @property
     def label_line(self) -> str:
         """The labels of both sides in a line; empty without labels."""
-        if not self.labels:
-            return ""
-        image, text = (
-            ", ".join(f"{each.label} {each.probability:.2f}" for each in self.labels[side])
-            for side in ("image", "text")
-        )
-        return f"labels of the image: {image} · of the caption: {text}"
+        said = {side: ", ".join(f"{x.label} {x.probability:.2f}" for x in some) for side, some in self.labels.items()}
+        return "labels of the image: {image} · of the caption: {text}".format(**said) if said else ""
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able. The vectors themselves are left out: `encode_images` gives them."""
@@ -232,12 +220,8 @@ class Explanation:
             winning["names"] = list(self.winning.names) or None
         places = self.places
         boxes = [box.tolist() if known else None for box, known in zip(places.boxes, places.located, strict=True)]
-        located: dict[str, Any] = {
-            "kind": places.kind,
-            "size": list(places.size),
-            "grid": list(places.grid),
-            "boxes": boxes,
-        }
+        located: dict[str, Any] = {"kind": places.kind, "size": list(places.size), "grid": list(places.grid)}
+        located["boxes"] = boxes
         if places.kind == "frames":
             located["times"] = list(places.times) or None
         return {
@@ -265,7 +249,7 @@ class Explanation:
 def _weights_as_dict(attention: Attention) -> dict[str, Any]:
     """Shapes: weights and won (iterations, elements, tokens), the others (tokens,)."""
     values = {"weights": attention.weights, "won": attention.won, "wins": attention.wins}
-    values["global_feature"] = attention.common
+    values["global_feature"] = attention.global_weights
     return {"how": attention.how, **{name: None if x is None else x.tolist() for name, x in values.items()}}
 
 

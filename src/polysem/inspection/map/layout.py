@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from polysem import masked_ops
+from polysem.data.collection import Side
 from polysem.encoders import caption_keys
 from polysem.errors import ConfigError, InputError, NonFiniteError, kind, unknown
 from polysem.inspection.gallery import EmbeddedGallery
 from polysem.inspection.map.tsne import run_tsne
 from polysem.progress import Progress
 
-MapSide = Literal["image", "text"]
 Method = Literal["tsne", "pca"]
 LIMIT = 20_000
 """Elements on a map by default."""
@@ -44,7 +44,7 @@ class MapPoints:
     """
 
     vectors: Any
-    side: MapSide
+    side: Side
     ids: Sequence[str]
     texts: Sequence[str] = ()
     labels: Sequence[Sequence[str]] = ()
@@ -115,7 +115,7 @@ class MapItem:
     """An image or text. label: the most common of its labels that has a colour on the map; None without labels."""
 
     id: str
-    side: MapSide
+    side: Side
     text: str
     partner: str
     label: str | None = None
@@ -187,13 +187,11 @@ def lay_out(
     principal, share = project(vectors)
     if method == "pca":
         positions = principal[:, :2]
-        notes.append(
-            f"The first two principal components: {share[:2].sum():.0%} of the variance, the rest is not seen."
-        )
+        note = f"The first two principal components: {share[:2].sum():.0%} of the variance, the rest is not seen."
     else:
         positions = run_tsne(principal, start=principal[:, :2], progress=progress)
         reduced = f"the {COMPONENTS} principal components ({share.sum():.0%} of the variance)"
-        notes.append(
+        note = (
             f"t-SNE of {reduced if vectors.shape[1] > COMPONENTS else 'the vectors'}, from a start of the first two. "
             "It keeps neighbours together; distances between clusters, and their sizes, mean little."
         )
@@ -202,7 +200,7 @@ def lay_out(
     item = np.repeat(np.arange(len(items)), sizes)
     slot = np.concatenate([np.arange(size) for size in sizes])
     lines = _join_pairs(vectors, item, items) if pairs else np.empty((0, 2), np.int64)
-    return Map(positions.numpy().astype(np.float32), item, slot, items, labels, lines, method, notes)
+    return Map(positions.numpy().astype(np.float32), item, slot, items, labels, lines, method, [*notes, note])
 
 
 def project(vectors: Tensor) -> tuple[Tensor, npt.NDArray[np.float64]]:

@@ -11,12 +11,12 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from polysem.data.collection import Side as Side
 from polysem.errors import ConfigError, InputError, kind
 from polysem.search.store.errors import SearchError
 
 VERSION = 1
 Dtype = Literal["float16", "float32"]
-Side = Literal["image", "text"]
 SIDES: tuple[Side, ...] = get_args(Side)
 _BLOCK = 4096
 _SHARED = ("fingerprint", "sets", "dim", "similarity", "preprocessing")
@@ -213,11 +213,7 @@ def as_rows(entries: Iterable[Entry]) -> Iterator[tuple[str, str | None, str | N
 
 def is_unicode(text: str) -> bool:
     """Whether a text can be encoded as UTF-8: names of files in another encoding cannot."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return text.encode(errors="ignore").decode() == text
 
 
 def _check_text(what: str, value: object, key: object) -> str:

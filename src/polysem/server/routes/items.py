@@ -25,10 +25,11 @@ from fastapi.responses import StreamingResponse
 from pydantic import ValidationError
 
 from polysem.atomic_write import replace_file
+from polysem.data.collection import Collection, Item, Media, Side
 from polysem.server import media
 from polysem.server.auth import AuthenticatedRoute, Reading, Writing
 from polysem.server.errors import ApiError
-from polysem.server.routes.schemas import ERRORS, AddAnswer, ErrorAnswer, ItemAnswer, NewItem, RemoveAnswer, Side
+from polysem.server.routes.schemas import ERRORS, AddAnswer, ErrorAnswer, ItemAnswer, NewItem, RemoveAnswer
 from polysem.server.settings import BASE
 from polysem.server.state import ServerState, State
 
@@ -170,7 +171,6 @@ async def find_item(state: State, raw: str, side: Side | None) -> IndexedItem:
 
 def add_picture(index: Index, data: bytes, about: NewItem, pixels: int) -> dict[str, Any]:
     """Add one picture with its id, captions, labels and metadata; an item of the same id is replaced."""
-    from polysem.data.collection import Collection, Item, Media
     from polysem.search import Index as Opened
 
     if not Path(index.place).is_dir():  # an address of a Milvus server

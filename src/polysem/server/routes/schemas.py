@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from polysem.data.collection import Side
+
 MOST = 1000
 """Results that can be paged through."""
 
@@ -38,7 +40,6 @@ FilterText = Annotated[
     AfterValidator(_check_storable),
     Field(examples=["label = 'dog' and year > 2020"]),
 ]
-Side = Literal["image", "text"]
 Mode = Literal["exact", "fast"]
 
 

@@ -71,7 +71,7 @@ class StepFacts:
         collapsed_loss: `collapsed_loss` of the same batch, or `collapsed_label_loss`.
         collapse: how the objective shows a collapsed model, as its class declares.
         variance: `circular_variance` by side ("image", "text"), where items are sets.
-        supervision: `gradient_shares` by side, where items are sets.
+        gradient_shares: those of `gradient_shares` by side, where items are sets.
         norms: mean length of the residuals by side, before normalisation.
         score_spread: standard deviation of the scores.
         lr: the highest learning rate, to name a lower one.
@@ -85,7 +85,7 @@ class StepFacts:
     step: int = 0
     grad_norm: float = 0.0
     variance: dict[str, float] = field(default_factory=dict)
-    supervision: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    gradient_shares: dict[str, tuple[float, ...]] = field(default_factory=dict)
     norms: dict[str, float] = field(default_factory=dict)
     lr: float | None = None
     warming: bool = False
@@ -108,9 +108,8 @@ class TrainingMonitor:
         return deepcopy({"seen": self._seen, "gone": self._gone, "first": self._first, "recent": self._recent})
 
     def restore(self, state: dict[str, Any]) -> None:
-        self._seen, self._gone, self._first, self._recent = (
-            deepcopy(state[name]) for name in ("seen", "gone", "first", "recent")
-        )
+        copy = deepcopy(state)
+        self._seen, self._gone, self._first, self._recent = (copy[name] for name in ("seen", "gone", "first", "recent"))
 
     def observe(self, facts: StepFacts) -> list[TrainingFinding]:
         self._seen += 1
@@ -121,8 +120,8 @@ class TrainingMonitor:
         for side in ("image", "text"):
             if side in facts.variance:
                 findings += self._find_set_collapse(facts, side, facts.variance[side])
-            if side in facts.supervision:
-                findings += self._find_untrained(facts, side, facts.supervision[side])
+            if side in facts.gradient_shares:
+                findings += self._find_untrained(facts, side, facts.gradient_shares[side])
         return findings
 
     def _find_explosions(self, facts: StepFacts) -> Iterator[TrainingFinding]:
@@ -306,10 +305,8 @@ def collapsed_label_loss(
     """A label objective's value if every item of a side predicted the same of the classes: their average."""
 
     def average(side: LabelledBatch) -> LabelledBatch:
-        logits = None if side.logits is None else _mean(side.logits)
-        return replace(
-            side, vectors=masked_ops.normalise(_mean(side.vectors)), residual=_mean(side.residual), logits=logits
-        )
+        vectors, logits = masked_ops.normalise(_mean(side.vectors)), None if side.logits is None else _mean(side.logits)
+        return replace(side, vectors=vectors, residual=_mean(side.residual), logits=logits)
 
     return float(objective.loss(average(images), average(texts), positives).total)
 

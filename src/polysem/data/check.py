@@ -89,8 +89,7 @@ def _inspect_all(collection: Collection) -> Iterator[tuple[Item, tuple[str, list
 
 def _inspect(item: Item) -> tuple[str, list[str]] | InputError:
     """The hash of a picture or video and what is peculiar about it, or why it cannot be read."""
-    path = item.media.path
-    content = hashlib.blake2b(digest_size=16)
+    path, content = item.media.path, hashlib.blake2b(digest_size=16)
     try:
         if is_video(path):
             # Frames from all over it: damage shows, and two videos that agree in all of them are the same.

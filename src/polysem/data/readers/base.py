@@ -145,13 +145,10 @@ def clean_named_captions(
             except (ValueError, SyntaxError):
                 problems.error("bytes caption", where, f"cannot be repaired: {caption[:40]!r}.")
         elif is_bytes:
-            problems.error(
-                "bytes caption",
-                where,
-                f"caption {number} begins with b' ({caption[:40]!r}): Python printed bytes instead of text. "
-                "Every such caption starts with the same odd word, which costs about half the recall. "
-                "Write the file again as text, or read it with repair_bytes=True.",
-            )
+            found = f"caption {number} begins with b' ({caption[:40]!r}): Python printed bytes instead of text"
+            effect = "Every such caption starts with the same odd word, which costs about half the recall"
+            remedy = "Write the file again as text, or read it with repair_bytes=True"
+            problems.error("bytes caption", where, f"{found}. {effect}. {remedy}.")
         if caption:
             kept[number] = caption
         else:

@@ -50,12 +50,9 @@ def read_precomp(
             items.append(item)
     if len(set(columns.values())) > 1:
         counts = ", ".join(f"{count} in {name}" for name, count in columns.items())
-        problems.error(
-            "label columns",
-            folder,
-            f"the splits differ in their label columns: {counts}; expected the same labels in the same order. "
-            "Write a column for every label in each, all 0 where no image has it.",
-        )
+        remedy = "Write a column for every label in each, all 0 where no image has it."
+        message = f"the splits differ in their label columns: {counts}; expected the same labels in the same order. "
+        problems.error("label columns", folder, message + remedy)
     return Collection(folder.name, "features", items, problems.skipped)
 
 

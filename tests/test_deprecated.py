@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
 
 from polysem._deprecated import NAMES, REMOVED_IN
 from polysem.data import Collection, Item, Media
@@ -37,6 +38,16 @@ def test_a_former_attribute_gives_what_the_new_one_does():
 
     with pytest.warns(DeprecationWarning, match=f"Field.named is now from_keys.*polysem {REMOVED_IN}"):
         assert Field.named(("metadata", "year")) == Field(("year",))
+    from polysem.inspection import Attention
+
+    attention = Attention(torch.eye(2), torch.ones(1, 2, 1), "attention", global_weights=torch.ones(1))
+    with pytest.warns(DeprecationWarning, match=f"Attention.common is now global_weights.*polysem {REMOVED_IN}"):
+        assert attention.common is attention.global_weights
+    from polysem.encoders import Preprocessing
+
+    seen = Preprocessing(4, "crop", (0.5,) * 3, (0.5,) * 3, "bilinear")
+    with pytest.warns(DeprecationWarning, match=f"Preprocessing.augmented is now augment.*polysem {REMOVED_IN}"):
+        assert seen.augmented == seen.augment
 
 
 def test_a_former_argument_does_what_the_new_one_does(tmp_path):

@@ -156,7 +156,7 @@ def test_the_same_command_goes_on_where_it_was_stopped(tmp_path, model, photos, 
     save(photos / "grey.png", (128, 128, 128), np.random.default_rng(4))
     again = call("index", photos, "--model", model, "--out", index)
     assert again.exit_code == 0, again.output
-    assert "oes on with the index in" in again.stderr
+    assert "Resuming the index in" in again.stderr
     assert "1 new, 12 unchanged" in again.stdout
     assert told("index", photos, "--model", model, "--out", index)["unchanged"] == 13
     other = tiny_model(tmp_path, seed=5).save(tmp_path / "other")

@@ -116,18 +116,15 @@ def listed(site: Path) -> Path:
 def test_a_reader_of_an_installed_package_is_asked_before_any_part_was_looked_up(listed: Path, tmp_path: Path) -> None:
     data = tmp_path / "my.list"
     data.write_text("a.png b.png", encoding="utf-8")
-    code = "import sys; from polysem.data import open_collection; print(open_collection(sys.argv[1]).captions)"
-    result = python(listed, code, data)
+    code = "import sys; from polysem.data import open_collection\nfor path in sys.argv[1:]:\n"
+    result = python(listed, f"{code}    print(open_collection(path).captions)", data, EXAMPLE)
     assert result.stdout.strip() == "['a.png', 'b.png']", result.stderr
-    result = python(listed, code, EXAMPLE)
     assert "Known layouts: a .list, Karpathy's dataset_*.json," in result.stderr.splitlines()[-1]
 
 
 def test_a_protocol_of_an_installed_package_is_found_before_any_part_was_looked_up(listed: Path) -> None:
-    found = "from polysem.evaluation import protocols; print(protocols.find('nothing').about)"
-    assert python(listed, found).stdout.strip() == "measures nothing"
-    names = "from polysem.evaluation import protocols; print('nothing' in protocols.names())"
-    assert python(listed, names).stdout.strip() == "True"
+    code = "from polysem.evaluation import protocols as p; print('nothing' in p.names(), p.find('nothing').about)"
+    assert python(listed, code).stdout.strip() == "True measures nothing"
 
 
 def test_a_broken_package_is_named_and_the_others_work(site: Path) -> None:

@@ -27,7 +27,7 @@ SLOTS = (
     *("image.sets.head_dim=8", "text.sets.head_dim=8", "image.sets.dropout=0.0", "text.sets.dropout=0.0"),
     "regularisers=[]",
 )
-LONG = ("training.epochs=10", "training.validate_every=10", "optimiser.lr=0.02")
+LONG = ("training.epochs=8", "training.validate_every=8", "optimiser.lr=0.02")
 
 
 @pytest.fixture(scope="module")

@@ -163,7 +163,7 @@ def test_kill_9_and_the_same_command_end_in_the_same_bits(data, tmp_path):
         return [sys.executable, "-c", program, "train", "vse-infty", "--data", str(data), "--out", str(out), *sets]
 
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run(command(tmp_path / "straight"), check=True, env=environment, capture_output=True)
+    run(recipes.load("vse-infty", overrides), data, tmp_path / "straight")
     cut = tmp_path / "cut"
     metrics = cut / "metrics.jsonl"
 

@@ -11,7 +11,8 @@ from polysem.encoders.preprocessing import Preprocessing
 from polysem.encoders.region import Frames, Region
 from polysem.encoders.text import TextEncoder, Tokens, Transformer
 
-build, check, names, describe = registry.build, registry.check, registry.names, registry.describe
+build = registry.build
+check, names, describe = registry.check, registry.names, registry.describe
 
 
 def encoder_takes(name: str) -> str:

@@ -18,7 +18,8 @@ from polysem.objectives.triplet import Triplet
 
 registry.import_folder(__name__, __path__)
 
-build, check, names, describe = registry.build, registry.check, registry.names, registry.describe
+build = registry.build
+check, names, describe = registry.check, registry.names, registry.describe
 
 __all__ = [
     "LabelObjective",

@@ -20,7 +20,8 @@ from polysem.pooling.softmax_pooling import LIP, AdaPool, SoftPool
 
 registry.import_folder(__name__, __path__)
 
-build, check, names, describe = registry.build, registry.check, registry.names, registry.describe
+build = registry.build
+check, names, describe = registry.check, registry.names, registry.describe
 
 __all__ = ["Pooling", "build", "check", "describe", "names", "registry"]
 __all__ += [

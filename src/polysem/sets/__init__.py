@@ -19,7 +19,8 @@ from polysem.sets.slots import Slots, TransformerPredictor
 
 registry.import_folder(__name__, __path__)
 
-build, check, names, describe = registry.build, registry.check, registry.names, registry.describe
+build = registry.build
+check, names, describe = registry.check, registry.names, registry.describe
 
 __all__ = ["SetPrediction", "SetPredictor", "TokenSum", "build", "check", "describe", "names", "registry"]
 __all__ += [

@@ -15,7 +15,8 @@ from polysem.similarity.match_probability import MatchProbability
 
 registry.import_folder(__name__, __path__)
 
-build, check, names, describe = registry.build, registry.check, registry.names, registry.describe
+build = registry.build
+check, names, describe = registry.check, registry.names, registry.describe
 
 __all__ = ["InnerProductScore", "Similarity", "build", "check", "describe", "names", "registry"]
 __all__ += ["MIL", "Chamfer", "Cosine", "MatchProbability", "SmoothChamfer"]

@@ -16,7 +16,7 @@ torch.set_num_threads(1)
 
 @pytest.fixture(autouse=True)
 def _seed() -> None:
-    torch.default_generator.manual_seed(0)  # torch.manual_seed takes 1.5 ms to queue it for devices that are absent
+    torch.default_generator.manual_seed(0)  # torch.manual_seed formats the stack for every absent device
 
 
 @pytest.fixture(scope="session")

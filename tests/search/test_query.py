@@ -100,7 +100,7 @@ def index(tmp_path: Path, monkeypatch):
 )
 @pytest.mark.slow
 def test_many_searches_are_one_after_the_other_bit_for_bit(index, options):
-    queries = vectors(25, seed=9)
+    queries = vectors(9, seed=9)
     together = index.search_many(queries, **options)
     alone = [index.search(vectors=query, **options) for query in queries]
     assert len(together) == len(alone)

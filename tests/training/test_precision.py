@@ -57,14 +57,14 @@ def test_bf16_that_would_kill_the_process_is_refused_with_the_remedy(data, tmp_p
 def test_where_reduced_precision_does_not_pay_float32_is_used_and_said(data, tmp_path, processor, asked, speedup, used):
     processor(Precision("bf16", True, speedup))
     told = Findings()
-    run(tiny("vse-infty", f"training.precision={asked}"), data, tmp_path / "run", show=told)
+    run(tiny("vse-infty", f"training.precision={asked}", "training.epochs=1"), data, tmp_path / "run", show=told)
     assert json.loads((tmp_path / "run" / "run.json").read_text())["precision"] == used
     assert ("float32 instead" in told.names) == (asked != "fp32")
 
 
 def test_bf16_trains_where_it_works_and_a_run_keeps_its_precision(data, tmp_path, processor, needs_bf16):
     processor(Precision("bf16", True, 2.0))
-    bf16 = tiny("vse-infty", "training.precision=bf16")
+    bf16 = tiny("vse-infty", "training.precision=bf16", "training.epochs=1")
     run(bf16, data, tmp_path / "run")
     content = json.loads((tmp_path / "run" / "run.json").read_text())
     assert content["precision"] == "bf16"

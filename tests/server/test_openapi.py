@@ -110,7 +110,7 @@ def test_no_request_is_answered_with_a_500(schema, path):
         operation = schema[path][method.upper()]
 
         @hypothesis.settings(
-            max_examples=int(os.environ.get("POLYSEM_FUZZ", "20")),
+            max_examples=int(os.environ.get("POLYSEM_FUZZ", "12")),
             deadline=None,
             derandomize=True,
             database=None,

@@ -7,6 +7,7 @@ import re
 
 import hypothesis
 import pytest
+import requests
 import schemathesis
 from schemathesis import Case
 from schemathesis.generation.modes import GenerationMode
@@ -123,7 +124,10 @@ def test_no_request_is_answered_with_a_500(schema, path):
             if rightly:
                 headers["Authorization"] = f"Bearer {TOKEN}"
             case.headers = headers
-            answer = case.call()
+            try:
+                answer = case.call()
+            except requests.ConnectionError:  # a body that is refused before it has come meets a closed connection
+                answer = case.call()
             assert answer.status_code in (*range(200, 500), 503)  # 503: too many maps at once, as it should be
             case.validate_response(answer, checks=CHECKS)
 

@@ -1,0 +1,195 @@
+"""The two halves of a pretrained image-text dual encoder: CLIP, SigLIP, ALIGN, Chinese-CLIP, AltCLIP, MetaCLIP and others.
+
+Each half gives its tokens as local features and the pair's own embedding as the global feature: the set predictor
+`global_feature` makes it the dual encoder that it is, any other starts from it. What counts is each family's own:
+its image processor, its padding, its pooling and projection are those of transformers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from polysem.encoders import backbones
+from polysem.encoders.backbones import Backbone, SourceError
+from polysem.encoders.base import Trainable, registry
+from polysem.encoders.image import ImageEncoder
+from polysem.encoders.preprocessing import Preprocessing, grid_boxes, to_rgb
+from polysem.encoders.text import Tokens, Transformer
+from polysem.errors import ConfigError, InputError
+from polysem.features import LocalFeatures
+from polysem.masked_ops import is_tracing
+
+_IMAGE, _TEXT = ("vision_model", "visual_projection"), ("text_model", "text_projection")
+_SHARED = ("logit_scale", "logit_bias", "temperature")
+
+
+def is_dual_encoder(folder: Path) -> bool:
+    """Whether a folder holds a Hugging Face model that embeds images and texts into one space."""
+    try:
+        family = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
+    except (OSError, ValueError, AttributeError):
+        return False
+    return _dual_class(family) is not None
+
+
+def _dual_class(family: Any) -> Any:
+    """The class of a family whose models have `get_image_features` and `get_text_features`; None for any other."""
+    known = backbones.transformers()
+    if not isinstance(family, str) or family not in known.CONFIG_MAPPING:
+        return None
+    cls = known.MODEL_MAPPING.get(known.CONFIG_MAPPING[family], None)
+    return cls if hasattr(cls, "get_image_features") and hasattr(cls, "get_text_features") else None
+
+
+def _choose(config: Any) -> tuple[Any, Any]:
+    cls = _dual_class(config.model_type)
+    if cls is None:
+        raise ConfigError(
+            f"A {config.model_type!r} model does not embed images and texts into one space. Give a dual encoder such as "
+            "openai/clip-vit-base-patch32 or google/siglip2-base-patch16-224."
+        )
+    return cls, config
+
+
+def load_half(model: str, pretrained: bool, stored: Mapping[str, Any] | None, other: tuple[str, ...]) -> Backbone:
+    """The dual encoder without the modules of its other half."""
+    backbone = backbones.load(model, pretrained, stored, _choose)
+    for name in (*other, *_SHARED):
+        if hasattr(backbone.module, name):
+            delattr(backbone.module, name)
+    return backbone
+
+
+def logit_constants(model: str) -> tuple[float, float | None]:
+    """What turns a cosine into the family's logit: cosine * scale + bias. bias: None where the family has none."""
+    module: Any = backbones.load(model, True, None, _choose).module
+    if hasattr(module, "temperature"):  # ALIGN
+        return 1.0 / float(module.temperature), None
+    bias = getattr(module, "logit_bias", None)
+    return float(module.logit_scale.exp()), None if bias is None else float(bias)
+
+
+@registry.register("dual_image")
+class DualImage(ImageEncoder):
+    """The image half of a dual encoder: its patches, and the pair's image embedding as the global feature.
+
+    `model` is the folder of a Hugging Face model or a name on the hub. Pictures are prepared by the model's own image
+    processor. A built encoder's config holds what it needs to be rebuilt without those files.
+    """
+
+    makes_summary = True
+
+    def __init__(
+        self,
+        model: str,
+        trainable: Trainable = "none",
+        lr_scale: float = 1.0,
+        pretrained: bool = True,
+        backbone_config: dict[str, Any] | None = None,
+        processor: dict[str, Any] | None = None,
+    ) -> None:
+        backbone = load_half(model, pretrained, backbone_config, _TEXT)
+        vision = backbone.config["vision_config"]
+        self_processor = _build_processor(backbone, processor)
+        seen = _describe(self_processor)
+        with torch.no_grad():
+            states, summary = _image_outputs(backbone.module, torch.zeros(1, 3, seen.size, seen.size))
+        super().__init__(backbone, states.shape[-1], None, seen, trainable, lr_scale)
+        self.processor, self.summary_dim = self_processor, summary.shape[-1]
+        self.side = int((states.shape[1]) ** 0.5)  # a class token before the patches is less than one more row
+        self.has_cls = states.shape[1] > self.side**2
+        self.patch_size = vision.get("patch_size")
+
+    def preprocess(self, image: Image.Image) -> Tensor:
+        pixels: Tensor = self.processor(images=to_rgb(image), return_tensors="pt")["pixel_values"][0]
+        return pixels
+
+    def forward(self, pixels: Tensor) -> LocalFeatures:
+        self.check(pixels)
+        states, summary = _image_outputs(self.backbone, pixels)
+        features = self.local(states)
+        return LocalFeatures(features.values, features.mask, summary)
+
+    def tokens(self, pixels: Tensor) -> Tensor:
+        return _image_outputs(self.backbone, pixels)[0]
+
+    def cells(self) -> Tensor:
+        patches = grid_boxes(self.side, self.side)
+        return torch.cat([torch.tensor([[0.0, 0.0, 1.0, 1.0]]), patches]) if self.has_cls else patches
+
+    def resolved_knobs(self) -> Mapping[str, Any]:
+        kept = {"pretrained": False, "backbone_config": self.backbone_config}
+        return {**kept, "processor": json.loads(self.processor.to_json_string())}
+
+
+def _image_outputs(module: nn.Module, pixels: Tensor) -> tuple[Tensor, Tensor]:
+    """(B, 3, S, S) -> tokens (B, N, width) and the embedding (B, dim), before it is scaled to unit length."""
+    output: Any = module.get_image_features(pixel_values=pixels)  # type: ignore[operator]
+    states = output.last_hidden_state
+    # A convolutional network (ALIGN) has a map of cells.
+    return (states.flatten(2).transpose(1, 2) if states.ndim == 4 else states), output.pooler_output
+
+
+def _build_processor(backbone: Backbone, stored: Mapping[str, Any] | None) -> Any:
+    """The image processor of a folder, or from what an encoder has stored; the family's own where a folder has none."""
+    library = backbones.transformers()
+    if stored is not None:
+        kind, knobs = str(stored["image_processor_type"]), {k: v for k, v in stored.items() if k != "image_processor_type"}
+        return getattr(library, kind if kind.endswith("Pil") else f"{kind.removesuffix('Fast')}Pil")(**knobs)
+    try:
+        return library.AutoImageProcessor.from_pretrained(
+            backbone.folder, local_files_only=True, trust_remote_code=False, backend="pil"
+        )
+    except (OSError, ValueError) as error:
+        raise SourceError(
+            f"{backbone.folder} has no image processor ({str(error).splitlines()[0]}). "
+            "Copy preprocessor_config.json of the model there."
+        ) from None
+
+
+def _describe(processor: Any) -> Preprocessing:
+    """What part of a picture a processor shows, for boxes on it, and how pixels are normalised, for augmentation."""
+    size, crop = dict(processor.size), dict(getattr(processor, "crop_size", None) or {})
+    cropped = bool(getattr(processor, "do_center_crop", False) and crop)
+    side = crop["height"] if cropped else size.get("height") or size.get("shortest_edge")
+    return Preprocessing(
+        size=int(side),
+        resize="crop" if cropped or "shortest_edge" in size else "stretch",
+        mean=tuple(processor.image_mean),
+        std=tuple(processor.image_std),
+        interpolation={1: "lanczos", 2: "bilinear", 3: "bicubic"}.get(int(processor.resample), "bicubic"),  # type: ignore[arg-type]
+    )
+
+
+@registry.register("dual_text")
+class DualText(Transformer):
+    """The text half of a dual encoder: its tokens, and the pair's text embedding as the global feature.
+
+    Texts are tokenized, lower-cased and padded as the family was trained: SigLIP sees every text at its full length
+    of 64 tokens, padding included, and in lower case; the others see their tokens alone.
+    """
+
+    makes_summary = True
+
+    def __init__(
+        self,
+        model: str,
+        max_length: PositiveInt | None = None,
+        trainable: Trainable = "none",
+        lr_scale: float = 1.0,
+        pretrained: bool = True,
+        backbone_config: dict[str, Any] | None = None,
+    ) -> None:
+        nn.Module.__init__(self)
+        raise NotImplementedError
+
+
+__all__ = ["DualImage", "DualText", "InputError", "Iterable", "is_dual_encoder", "is_tracing", "Tokens", "logit_constants"]

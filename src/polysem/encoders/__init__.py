@@ -4,6 +4,7 @@ from polysem.encoders.backbones import SourceError
 from polysem.encoders.base import Encoder, registry
 from polysem.encoders.bigru import BiGRU
 from polysem.encoders.detector import Detections, Detector
+from polysem.encoders.dual import DualImage, DualText
 from polysem.encoders.extraction import caption_keys, extract, extract_texts
 from polysem.encoders.grid import Grid, Grids, Patch
 from polysem.encoders.image import ImageEncoder, PixelEncoder, VideoFrames
@@ -29,6 +30,8 @@ __all__ = [
     "BiGRU",
     "Detections",
     "Detector",
+    "DualImage",
+    "DualText",
     "Encoder",
     "Frames",
     "Grid",

@@ -1,4 +1,4 @@
-"""The two halves of a pretrained image-text dual encoder: CLIP, SigLIP, ALIGN, Chinese-CLIP, AltCLIP, MetaCLIP and others.
+"""The two halves of a pretrained image-text dual encoder: CLIP, SigLIP, ALIGN, Chinese-CLIP, AltCLIP, MetaCLIP, …
 
 Each half gives its tokens as local features and the pair's own embedding as the global feature: the set predictor
 `global_feature` makes it the dual encoder that it is, any other starts from it. What counts is each family's own:
@@ -8,7 +8,8 @@ its image processor, its padding, its pooling and projection are those of transf
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,16 @@ import torch
 from PIL import Image
 from pydantic import PositiveInt
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from polysem.encoders import backbones
 from polysem.encoders.backbones import Backbone, SourceError
 from polysem.encoders.base import Trainable, registry
 from polysem.encoders.image import ImageEncoder
 from polysem.encoders.preprocessing import Preprocessing, grid_boxes, to_rgb
-from polysem.encoders.text import Tokens, Transformer
-from polysem.errors import ConfigError, InputError
+from polysem.encoders.text import TextEncoder, Tokens, Transformer
+from polysem.errors import ConfigError
 from polysem.features import LocalFeatures
-from polysem.masked_ops import is_tracing
 
 _IMAGE, _TEXT = ("vision_model", "visual_projection"), ("text_model", "text_projection")
 _SHARED = ("logit_scale", "logit_bias", "temperature")
@@ -53,8 +54,8 @@ def _choose(config: Any) -> tuple[Any, Any]:
     cls = _dual_class(config.model_type)
     if cls is None:
         raise ConfigError(
-            f"A {config.model_type!r} model does not embed images and texts into one space. Give a dual encoder such as "
-            "openai/clip-vit-base-patch32 or google/siglip2-base-patch16-224."
+            f"A {config.model_type!r} model does not embed images and texts into one space. Give one that does, such "
+            "as openai/clip-vit-base-patch32 or google/siglip2-base-patch16-224."
         )
     return cls, config
 
@@ -97,16 +98,14 @@ class DualImage(ImageEncoder):
         processor: dict[str, Any] | None = None,
     ) -> None:
         backbone = load_half(model, pretrained, backbone_config, _TEXT)
-        vision = backbone.config["vision_config"]
-        self_processor = _build_processor(backbone, processor)
-        seen = _describe(self_processor)
+        processing = _build_processor(backbone, processor)
+        seen = _describe(processing)
         with torch.no_grad():
             states, summary = _image_outputs(backbone.module, torch.zeros(1, 3, seen.size, seen.size))
         super().__init__(backbone, states.shape[-1], None, seen, trainable, lr_scale)
-        self.processor, self.summary_dim = self_processor, summary.shape[-1]
-        self.side = int((states.shape[1]) ** 0.5)  # a class token before the patches is less than one more row
+        self.processor, self.summary_dim = processing, summary.shape[-1]
+        self.side = math.isqrt(states.shape[1])  # a class token before the patches is less than one more row
         self.has_cls = states.shape[1] > self.side**2
-        self.patch_size = vision.get("patch_size")
 
     def preprocess(self, image: Image.Image) -> Tensor:
         pixels: Tensor = self.processor(images=to_rgb(image), return_tensors="pt")["pixel_values"][0]
@@ -142,7 +141,10 @@ def _build_processor(backbone: Backbone, stored: Mapping[str, Any] | None) -> An
     """The image processor of a folder, or from what an encoder has stored; the family's own where a folder has none."""
     library = backbones.transformers()
     if stored is not None:
-        kind, knobs = str(stored["image_processor_type"]), {k: v for k, v in stored.items() if k != "image_processor_type"}
+        kind, knobs = (
+            str(stored["image_processor_type"]),
+            {k: v for k, v in stored.items() if k != "image_processor_type"},
+        )
         return getattr(library, kind if kind.endswith("Pil") else f"{kind.removesuffix('Fast')}Pil")(**knobs)
     try:
         return library.AutoImageProcessor.from_pretrained(
@@ -174,7 +176,7 @@ class DualText(Transformer):
     """The text half of a dual encoder: its tokens, and the pair's text embedding as the global feature.
 
     Texts are tokenized, lower-cased and padded as the family was trained: SigLIP sees every text at its full length
-    of 64 tokens, padding included, and in lower case; the others see their tokens alone.
+    of 64 tokens, padding included, and in lower case; the others see a text's own tokens.
     """
 
     makes_summary = True
@@ -188,8 +190,36 @@ class DualText(Transformer):
         pretrained: bool = True,
         backbone_config: dict[str, Any] | None = None,
     ) -> None:
-        nn.Module.__init__(self)
-        raise NotImplementedError
+        TextEncoder.__init__(self, trainable, lr_scale)
+        backbone = load_half(model, pretrained, backbone_config, _IMAGE)
+        self.backbone, self.backbone_config, self.projection = backbone.module, backbone.config, None
+        text: Any = backbone.module.config.text_config
+        self.dim, self.vocab_size = int(text.hidden_size), int(text.vocab_size)
+        self.pad = int(getattr(text, "pad_token_id", 0) or 0)
+        self.as_trained = backbone.config["model_type"].startswith("siglip")
+        # Positions of the RoBERTa family (AltCLIP) start after the padding id, which costs them two.
+        limit = int(text.max_position_embeddings) - 2 * (
+            "roberta" in text.model_type or text.model_type == "altclip_text_model"
+        )
+        self.max_length = limit if self.as_trained else min(max_length or limit, limit)
+        self.tokenizer: Any = None
+        if backbone.folder is not None:
+            self.load_preprocessing(backbone.folder)
+        self.set_trainable(trainable)
 
+    def encode_texts(self, texts: list[str]) -> Tokens:
+        return super().encode_texts([text.lower() for text in texts] if self.as_trained else texts)
 
-__all__ = ["DualImage", "DualText", "InputError", "Iterable", "is_dual_encoder", "is_tracing", "Tokens", "logit_constants"]
+    def load_preprocessing(self, folder: Path) -> None:
+        super().load_preprocessing(folder)
+        if self.tokenizer.pad_token_id is not None:
+            self.pad = int(self.tokenizer.pad_token_id)
+
+    def forward(self, tokens: Tokens) -> LocalFeatures:
+        ids, length = self.check_tokens(tokens), tokens.ids.shape[1]
+        if self.as_trained:
+            ids = F.pad(ids, (0, self.max_length - length), value=self.pad)
+        mask = None if self.as_trained else tokens.mask.long()
+        output: Any = self.backbone.get_text_features(input_ids=ids, attention_mask=mask)  # type: ignore[operator]
+        features = LocalFeatures(output.last_hidden_state[:, :length], tokens.mask, output.pooler_output)
+        return features.zero_padded()

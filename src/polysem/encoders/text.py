@@ -170,16 +170,21 @@ class Transformer(TextEncoder):
             words.append([[token for _, token in pair] for _, pair in pairs])
         return words
 
-    def forward(self, tokens: Tokens) -> LocalFeatures:
+    def check_tokens(self, tokens: Tokens) -> Tensor:
+        """The ids, padding as this encoder pads; raise for those that it does not know."""
         ids = tokens.ids.masked_fill(~tokens.mask, self.pad)
         if not is_tracing():
-            config: Any = self.backbone.config
+            config: Any = getattr(self.backbone.config, "text_config", None) or self.backbone.config
             limit = int(getattr(config, "max_position_embeddings", None) or 2**31)
             if not len(ids) or ids.shape[1] > limit or int(ids.min()) < 0 or int(ids.max()) >= self.vocab_size:
                 raise InputError(
                     f"This encoder takes texts of up to {limit} tokens with ids 0 to {self.vocab_size - 1}, got ids of "
                     f"shape {tuple(ids.shape)}. Make them with encoder.tokenize(texts)."
                 )
+        return ids
+
+    def forward(self, tokens: Tokens) -> LocalFeatures:
+        ids = self.check_tokens(tokens)
         states: Tensor = self.backbone(input_ids=ids, attention_mask=tokens.mask.long()).last_hidden_state
         values = states if self.projection is None else self.projection(states)
         return LocalFeatures(values, tokens.mask).zero_padding()

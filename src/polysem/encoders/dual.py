@@ -60,22 +60,19 @@ def _choose(config: Any) -> tuple[Any, Any]:
     return cls, config
 
 
-def load_half(model: str, pretrained: bool, stored: Mapping[str, Any] | None, other: tuple[str, ...]) -> Backbone:
-    """The dual encoder without the modules of its other half."""
+def load_half(
+    model: str, pretrained: bool, stored: Mapping[str, Any] | None, other: tuple[str, ...]
+) -> tuple[Backbone, tuple[float, float | None]]:
+    """The dual encoder without the modules of its other half, and what makes a cosine its logit: scale and bias."""
     backbone = backbones.load(model, pretrained, stored, _choose)
-    for name in (*other, *_SHARED):
+    constants = {name: getattr(backbone.module, name).detach() for name in _SHARED if hasattr(backbone.module, name)}
+    for name in (*other, *constants):
         if hasattr(backbone.module, name):
             delattr(backbone.module, name)
-    return backbone
-
-
-def logit_constants(model: str) -> tuple[float, float | None]:
-    """What turns a cosine into the family's logit: cosine * scale + bias. bias: None where the family has none."""
-    module: Any = backbones.load(model, True, None, _choose).module
-    if hasattr(module, "temperature"):  # ALIGN
-        return 1.0 / float(module.temperature), None
-    bias = getattr(module, "logit_bias", None)
-    return float(module.logit_scale.exp()), None if bias is None else float(bias)
+    # ALIGN divides by a temperature; the others multiply by the exponential of a learned scale.
+    scale = 1 / constants["temperature"] if "temperature" in constants else constants["logit_scale"].exp()
+    bias = constants.get("logit_bias")
+    return backbone, (float(scale), None if bias is None else float(bias))
 
 
 @registry.register("dual_image")
@@ -97,13 +94,13 @@ class DualImage(ImageEncoder):
         backbone_config: dict[str, Any] | None = None,
         processor: dict[str, Any] | None = None,
     ) -> None:
-        backbone = load_half(model, pretrained, backbone_config, _TEXT)
+        backbone, logit = load_half(model, pretrained, backbone_config, _TEXT)
         processing = _build_processor(backbone, processor)
         seen = _describe(processing)
         with torch.no_grad():
             states, summary = _image_outputs(backbone.module, torch.zeros(1, 3, seen.size, seen.size))
         super().__init__(backbone, states.shape[-1], None, seen, trainable, lr_scale)
-        self.processor, self.summary_dim = processing, summary.shape[-1]
+        self.processor, self.summary_dim, self.logit = processing, summary.shape[-1], logit
         self.side = math.isqrt(states.shape[1])  # a class token before the patches is less than one more row
         self.has_cls = states.shape[1] > self.side**2
 
@@ -191,7 +188,7 @@ class DualText(Transformer):
         backbone_config: dict[str, Any] | None = None,
     ) -> None:
         TextEncoder.__init__(self, trainable, lr_scale)
-        backbone = load_half(model, pretrained, backbone_config, _IMAGE)
+        backbone, _ = load_half(model, pretrained, backbone_config, _IMAGE)
         self.backbone, self.backbone_config, self.projection = backbone.module, backbone.config, None
         text: Any = backbone.module.config.text_config
         self.dim, self.vocab_size = int(text.hidden_size), int(text.vocab_size)

@@ -95,8 +95,12 @@ def load(path: str | Path) -> Model:
         True
     """
     from polysem.models.build import build
+    from polysem.models.dual import find_dual_encoder, load_dual_encoder
 
     folder = backbones.locate(str(path))
+    dual = find_dual_encoder(folder)
+    if dual is not None:
+        return load_dual_encoder(dual, str(path))
     described = read_config(folder)
     lent = described.get("borrowed", [])
     config = dict(described["model"])

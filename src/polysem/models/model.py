@@ -22,7 +22,7 @@ from polysem.registry import Part
 from polysem.sets import SetPrediction
 from polysem.similarity import Similarity
 
-WITHOUT_EFFECT = frozenset({"dropout", "budget_mb"})
+WITHOUT_EFFECT = frozenset({"dropout", "budget_mb", "logit_scale", "logit_bias"})
 
 
 class Model(nn.Module):

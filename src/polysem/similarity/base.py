@@ -105,6 +105,10 @@ class Similarity(Part):
         a, b = _check_sides(a, b)
         return self.score_prepared(self.prepare(a), self.prepare(b), budget_mb)
 
+    def probabilities(self, scores: Tensor) -> Tensor | None:
+        """Scores -> the probability that a pair matches, where the similarity is calibrated to tell; None elsewhere."""
+        return None
+
     def prepare(self, x: Tensor) -> Tensor:
         """Preprocess one side once, before it is scored many times; as many sets of the same size."""
         return x

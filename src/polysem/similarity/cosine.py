@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pydantic import PositiveFloat
 from torch import Tensor
 
 from polysem import masked_ops
@@ -14,6 +15,9 @@ class Cosine(Similarity):
     """Cosine of two single vectors, whatever their length: what every model of one vector per item is compared by.
 
     On sets of one unit vector all other similarities but match probability equal it.
+
+    `logit_scale` and `logit_bias` are those of a pretrained dual encoder: cosine * scale + bias is its logit. Ranking
+    is by the cosine; the sigmoid of a logit with a bias (SigLIP) is the probability that a pair matches.
     """
 
     _cache_pairs = 1 << 23  # nothing is reduced: only the matrix product counts
@@ -21,6 +25,22 @@ class Cosine(Similarity):
     normalises = True
     single_vectors = True
     search_formula = "max"
+
+    def __init__(
+        self,
+        budget_mb: PositiveFloat = 256.0,
+        logit_scale: PositiveFloat | None = None,
+        logit_bias: float | None = None,
+    ) -> None:
+        super().__init__(budget_mb)
+        self.logit_scale, self.logit_bias = logit_scale, logit_bias
+
+    def logits(self, scores: Tensor) -> Tensor:
+        """Cosines -> the logits of the dual encoder."""
+        return scores * (self.logit_scale or 1.0) + (self.logit_bias or 0.0)
+
+    def probabilities(self, scores: Tensor) -> Tensor | None:
+        return None if self.logit_bias is None else self.logits(scores).sigmoid()
 
     def prepare(self, x: Tensor) -> Tensor:
         return masked_ops.normalise(x)

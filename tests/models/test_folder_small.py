@@ -13,6 +13,7 @@ from polysem.encoders import backbones
 from polysem.encoders.backbones import SourceError
 from polysem.errors import InputError, PolysemError
 from polysem.models.folder import CONFIG, WEIGHTS, ModelFolderError
+from polysem.weights import CATALOGUE
 
 pytestmark = pytest.mark.offline
 TEXTS = ["a dog in the snow", "two children on a swing, seen from behind"]
@@ -106,7 +107,7 @@ def test_a_missing_tensor_of_its_own_is_told(small: Path, tmp_path: Path) -> Non
 
 def test_without_the_package_the_error_names_it(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(model: str) -> Path:
-        if model in backbones.PACKAGED:
+        if model in CATALOGUE:
             raise SourceError(f"{model} is absent")
         return Path(model)
 

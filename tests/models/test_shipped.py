@@ -16,6 +16,7 @@ from polysem.encoders import backbones
 from polysem.environment.paths import PHOTO_SMALL, SHIPPED
 from polysem.models import folder as folders
 from polysem.models.folder import CARD, CONFIG, WEIGHTS, read_config
+from polysem.weights import CATALOGUE
 
 PACKAGE = Path(polysem.__file__).parent
 PROJECT = PACKAGE.parents[1] / "pyproject.toml"
@@ -48,7 +49,7 @@ def test_what_it_borrows_comes_with_the_extra_offline(name: str) -> None:
     for side in described["borrowed"]:
         named = folders._pretrained_models(described["model"][side]["encoder"])
         assert named
-        assert set(named) <= backbones.PACKAGED.keys()
+        assert set(named) <= CATALOGUE.keys()
 
 
 @every

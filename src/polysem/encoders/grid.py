@@ -181,8 +181,11 @@ class Patch(ImageEncoder):
 
     `model` is the folder of a Hugging Face model or a name on the hub; of a CLIP or SigLIP pair the vision half is
     taken. `cls` keeps the class token, where there is one, before the patches: its place is the whole picture. Register
-    tokens are dropped. Another `image_size` than the trained interpolates positions. The other knobs are as in `Grid`.
+    tokens are dropped. `grid` averages the patches to grid x grid cells: fewer tokens to store and to train on. Another
+    `image_size` than the trained interpolates positions. The other knobs are as in `Grid`.
     """
+
+    added_knobs = frozenset({"grid"})
 
     def __init__(
         self,
@@ -198,6 +201,7 @@ class Patch(ImageEncoder):
         lr_scale: float = 1.0,
         pretrained: bool = True,
         backbone_config: dict[str, Any] | None = None,
+        grid: PositiveInt | None = None,
     ) -> None:
         backbone = backbones.load(model, pretrained, backbone_config, _choose_transformer)
         config = backbone.config
@@ -205,7 +209,12 @@ class Patch(ImageEncoder):
         super().__init__(backbone, config["hidden_size"], dim, seen, trainable, lr_scale)
         if seen.size % config["patch_size"]:
             self.reject_knobs(f"image_size={seen.size} is not a multiple of the patch size {config['patch_size']}.")
-        self.side = seen.size // config["patch_size"]
+        self.patches = seen.size // config["patch_size"]
+        self.side = grid or self.patches
+        if self.side > self.patches:
+            self.reject_knobs(f"grid={grid}: a picture has {self.patches} x {self.patches} patches.")
+        if grid is not None:
+            self.register_buffer("average", area_weights(grid, self.patches), persistent=False)
         self.registers = int(config.get("num_register_tokens") or 0)
         self.keep_cls = cls
         # DINOv3 and some others take any size as they are, and know no such argument.
@@ -219,7 +228,9 @@ class Patch(ImageEncoder):
 
     def tokens(self, pixels: Tensor) -> Tensor:
         states: Tensor = self.backbone(pixels, **self.arguments).last_hidden_state
-        patches = states[:, -(self.side**2) :]
+        patches = states[:, -(self.patches**2) :]
+        if self.side != self.patches:
+            patches = self.get_buffer("average") @ patches
         return torch.cat([states[:, :1], patches], dim=1) if self.has_cls else patches
 
     def cells(self) -> Tensor:

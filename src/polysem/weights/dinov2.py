@@ -1,4 +1,4 @@
-"""DINOv2 ViT-S/14 as a Hugging Face folder, from an ONNX graph of it or from the hub's copy.
+"""DINOv2 as a Hugging Face folder, from an ONNX graph of it or from the hub's copy.
 
 Both give the same network: positions are resampled once to the 16 x 16 patches of a 224 px picture, the way the graph
 does it (bilinear, by a factor of 16.1 / 37). transformers would resample the hub's 37 x 37 positions in another way
@@ -19,8 +19,9 @@ from torch.nn import functional as F
 from polysem.environment.packages import install_command
 from polysem.errors import ConfigError
 
-WIDTH, LAYERS, PATCH, SIDE = 384, 12, 14, 16
-_TRAINED_SIDE = 37
+SIDE = 16
+"""Patches on a side of a 224 px picture."""
+_TRAINED_SIDE, _PATCH, _HEAD = 37, 14, 64
 # As the hub's preprocessor_config.json says.
 _PREPROCESSING = {
     "image_processor_type": "BitImageProcessor",
@@ -39,7 +40,7 @@ def convert_graph(graph: Path, folder: Path) -> None:
     """Write the Hugging Face folder of the network in an ONNX file. Tensors are read, nothing of the graph is run."""
     tensors = _read_tensors(graph)
     # The exporter stores equal tensors once: the class token's position is the class token.
-    positions = next(value for value in tensors.values() if value.shape == (1, _TRAINED_SIDE**2, WIDTH))
+    positions = next(value for value in tensors.values() if value.shape[:2] == (1, _TRAINED_SIDE**2))
     state = {
         "embeddings.cls_token": tensors["cls_token"],
         "embeddings.position_embeddings": torch.cat([tensors["cls_token"], _resample(positions)], 1),
@@ -48,7 +49,8 @@ def convert_graph(graph: Path, folder: Path) -> None:
         "layernorm.weight": tensors["norm.weight"],
         "layernorm.bias": tensors["norm.bias"],
     }
-    for layer in range(LAYERS):
+    layers = sum(name.endswith("attn.qkv.bias") for name in tensors)
+    for layer in range(layers):
         theirs, ours = f"blocks.{layer}", f"encoder.layer.{layer}"
         for kind in ("weight", "bias"):
             thirds = tensors[f"{theirs}.attn.qkv.{kind}"].chunk(3)
@@ -100,16 +102,25 @@ def _resample(positions: Tensor) -> Tensor:
 
 def _save(state: dict[str, Any], folder: Path) -> None:
     from transformers import Dinov2Config, Dinov2Model
+    from transformers.utils import logging
 
+    width, hidden = (state[f"encoder.layer.0.{name}.weight"].shape[0] for name in ("norm1", "mlp.fc1"))
     config = Dinov2Config(
-        hidden_size=WIDTH,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=6,
-        patch_size=PATCH,
-        image_size=PATCH * SIDE,
+        hidden_size=width,
+        mlp_ratio=hidden // width,
+        num_hidden_layers=sum(name.endswith("norm1.weight") for name in state),
+        num_attention_heads=width // _HEAD,
+        patch_size=_PATCH,
+        image_size=_PATCH * SIDE,
         use_mask_token=False,
     )
-    model = Dinov2Model(config)
-    model.load_state_dict({name: tensor.contiguous() for name, tensor in state.items()})
-    model.save_pretrained(folder)
+    bars = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        model = Dinov2Model(config)
+        model.load_state_dict({name: tensor.contiguous() for name, tensor in state.items()})
+        model.save_pretrained(folder)
+    finally:
+        if bars:
+            logging.enable_progress_bar()
     (folder / "preprocessor_config.json").write_text(json.dumps(_PREPROCESSING, indent=2) + "\n", encoding="utf-8")

@@ -17,6 +17,8 @@ from polysem.cli.output import ProgressBar, exit_on_interrupt, new_console, new_
 from polysem.errors import ConfigError
 
 if TYPE_CHECKING:
+    from polysem.data.collection import Collection
+    from polysem.recipes import Recipe
     from polysem.training import TrainingResult
     from polysem.training.monitoring.display import TerminalDisplay
     from polysem.training.sweep import Sweep, SweepRun
@@ -63,13 +65,46 @@ def train_command(
     `accelerate launch` or `torchrun` the processes share each batch and all its negatives.
     """
     from polysem import recipes
+
+    options: dict[str, Any] = {"features": features, "text_features": text_features, "on_collapse": on_collapse}
+    _run_training(recipes.load(recipe, settings or ()), open_data(data, folder_labels), out, tracker, as_json, options)
+
+
+def finetune_command(
+    model: Annotated[str, Argument(help="Folder or name of the model to start from.")],
+    data: TrainingData,
+    out: RunFolder,
+    settings: Annotated[
+        list[str] | None, option("Change the recipe of fine-tuning; repeatable.", "--set", metavar="KEY=VALUE")
+    ] = None,
+    features: ImageStore = None,
+    text_features: TextStore = None,
+    folder_labels: FolderLabels = False,
+    on_collapse: OnCollapse = "warn",
+    tracker: Tracker = "tensorboard",
+    as_json: AsJson = False,
+) -> None:
+    """Train a model further on your own pictures and captions. The result is never worse on validation than the start.
+
+    The model's own parts go on from its weights; a frozen encoder stays frozen, `--set image.encoder.trainable=2`
+    trains its last two layers at a tenth of the rate. The start is validated first and competes for the best.
+    """
+    from polysem import models
+    from polysem.training.start import finetune_recipe
+
+    options: dict[str, Any] = {"features": features, "text_features": text_features, "on_collapse": on_collapse}
+    recipe = finetune_recipe(models.load(model), model, settings or ())
+    _run_training(recipe, open_data(data, folder_labels), out, tracker, as_json, options)
+
+
+def _run_training(
+    recipe: Recipe, collection: Collection, out: Path, tracker: str, as_json: bool, options: dict[str, Any]
+) -> None:
     from polysem.training import train
 
-    loaded = recipes.load(recipe, settings or ())
-    options: dict[str, Any] = {"features": features, "text_features": text_features, "on_collapse": on_collapse}
     options["tracker"] = None if tracker == "none" else tracker
     with exit_on_interrupt(f"Interrupted. {out} holds a checkpoint: run the same command to go on."):
-        result = train(loaded, open_data(data, folder_labels), out, **options, show=TrainingDisplay())
+        result = train(recipe, collection, out, **options, show=TrainingDisplay())
     if os.environ.get("RANK", "0") != "0":  # the processes have parted by now, only their names are left
         return
     if as_json:

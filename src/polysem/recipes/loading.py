@@ -101,6 +101,11 @@ def read_content(recipe: str | Path, overrides: Iterable[str] = ()) -> dict[str,
     """What the recipe's files and the overrides say, as plain data: unchecked, and without defaults."""
     content = _expand(str(recipe), ())
     content.setdefault("name", Path(recipe).stem if _is_path(recipe) else str(recipe))
+    return override_content(content, overrides)
+
+
+def override_content(content: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """A recipe as plain data, changed by overrides `path.to.key=value`."""
     # Names first, whatever the order they are given in: another part comes without the knobs of the one before.
     for override in sorted(overrides, key=lambda text: not text.partition("=")[0].strip().endswith(".name")):
         content = _merge(content, _parse_override(override, content))

@@ -164,11 +164,13 @@ class Training(Section):
 
 
 class Recipe(Section):
-    """A row of a paper's table, or a small version of it. dim: of the vectors; "labels" for one number per label."""
+    """A row of a paper's table, or a small version of it. dim: of the vectors; "labels" for one number per label.
+    start: a trained model, by folder or name, whose parts are taken over where they fit."""
 
     name: str
     summary: str
     paper: str = ""
+    start: str | None = None
     dim: PositiveInt | Literal["labels"]
     image: TowerRecipe
     text: TowerRecipe

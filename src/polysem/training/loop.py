@@ -170,6 +170,8 @@ class TrainingLoop:
         before, every = self.seconds, self.recipe.training.checkpoint_every or self.steps_per_epoch
         try:
             with DeferredInterrupt() as interrupt:
+                if self.recipe.start is not None and self.step == 0 and self.best is None:
+                    self.measure(-1)  # the start competes for the best
                 self.validate_epoch()  # of a run that was cut between its last step and its validation
                 while self.step < self.total:
                     epoch = self.step // self.steps_per_epoch
@@ -205,6 +207,11 @@ class TrainingLoop:
         due = (epoch + 1) % self.recipe.training.validate_every == 0 or self.step >= self.total
         if self.step % self.steps_per_epoch or not due or self.validated >= self.step:
             return
+        self.measure(epoch)
+        self.validated = self.step
+
+    def measure(self, epoch: int) -> None:
+        """Validate, log it, and keep the weights if they are the best so far. epoch: -1 for a model's start."""
         if self.accelerator.is_main_process:
             figures = self.validate()
             best = self.best is None or selection_score(figures) > selection_score(self.best)
@@ -215,7 +222,6 @@ class TrainingLoop:
                 self.save("best")
             self._record(record)
             self.observer.validation(record)
-        self.validated = self.step
         distributed.barrier()
 
     def take_step(self, batches: list[TrainingBatch], epoch: int) -> None:

@@ -12,7 +12,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 
-from polysem import distributed
+from polysem import distributed, models
 from polysem._version import __version__
 from polysem.data import open_collection
 from polysem.data.collection import Collection
@@ -21,6 +21,7 @@ from polysem.environment.precision import reduced_precision
 from polysem.errors import ConfigError
 from polysem.evaluation import Stamp
 from polysem.malloc_tuning import keep_freed_memory
+from polysem.models import Model
 from polysem.progress import rename_stage
 from polysem.recipes import Recipe
 from polysem.training.build import build_model, learns_labels
@@ -39,6 +40,7 @@ from polysem.training.run_folder import (
     write_run,
 )
 from polysem.training.splits import find_leaks, split
+from polysem.training.start import take_over
 from polysem.training.validation import NDCG_DEPTH
 
 TEACHER = "teacher.safetensors"
@@ -112,6 +114,7 @@ def train(
         return _result(run, earlier, resumed_from=earlier["steps"])
     with lock_folder(run) if accelerator.is_main_process else nullcontext():
         model = build_model(recipe, splits.train)
+        notes += _start_from(model, recipe)
         model.to(accelerator.device)
         teacher = load_teacher(recipe.teacher, splits.val)
         used = Collection(splits.train.name, splits.train.kind, [*splits.train, *splits.val])
@@ -170,6 +173,17 @@ def train(
         distributed.barrier()
         accelerator.end_training()
         return _result(run, content, first_step)
+
+
+def _start_from(model: Model, recipe: Recipe) -> list[TrainingFinding]:
+    """Take the weights of the recipe's start over, and say which."""
+    if recipe.start is None:
+        return []
+    report = take_over(model, models.load(recipe.start))
+    if not report.taken:
+        raise ConfigError(f"start={recipe.start} has nothing that this recipe can use. {report}")
+    advice = "The start is validated first and competes for the best."
+    return [TrainingFinding("started from a model", f"Started from {recipe.start}. {report}", advice, 0)]
 
 
 def _choose_precision(asked: str, earlier: dict[str, Any] | None) -> tuple[str, list[TrainingFinding]]:

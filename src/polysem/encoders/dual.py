@@ -219,4 +219,4 @@ class DualText(Transformer):
         mask = None if self.as_trained else tokens.mask.long()
         output: Any = self.backbone.get_text_features(input_ids=ids, attention_mask=mask)  # type: ignore[operator]
         features = LocalFeatures(output.last_hidden_state[:, :length], tokens.mask, output.pooler_output)
-        return features.zero_padded()
+        return features.zero_padding()

@@ -158,7 +158,7 @@ def _describe(processor: Any) -> Preprocessing:
     """What part of a picture a processor shows, for boxes on it, and how pixels are normalised, for augmentation."""
     size, crop = dict(processor.size), dict(getattr(processor, "crop_size", None) or {})
     cropped = bool(getattr(processor, "do_center_crop", False) and crop)
-    side = crop["height"] if cropped else size.get("height") or size.get("shortest_edge")
+    side = crop["height"] if cropped else size.get("height") or size["shortest_edge"]
     return Preprocessing(
         size=int(side),
         resize="crop" if cropped or "shortest_edge" in size else "stretch",
@@ -190,7 +190,8 @@ class DualText(Transformer):
         TextEncoder.__init__(self, trainable, lr_scale)
         backbone, _ = load_half(model, pretrained, backbone_config, _IMAGE)
         self.backbone, self.backbone_config, self.projection = backbone.module, backbone.config, None
-        text: Any = backbone.module.config.text_config
+        whole: Any = backbone.module.config
+        text = whole.text_config
         self.dim, self.vocab_size = int(text.hidden_size), int(text.vocab_size)
         self.pad = int(getattr(text, "pad_token_id", 0) or 0)
         self.as_trained = backbone.config["model_type"].startswith("siglip")

@@ -34,8 +34,8 @@ def load_dual_encoder(folder: Path, name: str) -> Model:
     """
     image, text = (encoders.build(name, model=str(folder)) for name in ("dual_image", "dual_text"))
     dim, (scale, bias) = cast(DualImage, image).summary_dim, cast(DualImage, image).logit
-    towers = [Tower(half, sets.build("global_feature", dim=dim, input_dim=half.dim)) for half in (image, text)]
+    first, second = (Tower(half, sets.build("global_feature", dim=dim, input_dim=half.dim)) for half in (image, text))
     similarity = build_similarity("cosine", logit_scale=scale, logit_bias=bias)
-    model = Model(dim, *towers, similarity)
+    model = Model(dim, first, second, similarity)
     model.provenance = {"pretrained": name}
     return model.eval()

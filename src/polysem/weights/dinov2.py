@@ -115,12 +115,12 @@ def _save(state: dict[str, Any], folder: Path) -> None:
         use_mask_token=False,
     )
     bars = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         model = Dinov2Model(config)
         model.load_state_dict({name: tensor.contiguous() for name, tensor in state.items()})
         model.save_pretrained(folder)
     finally:
         if bars:
-            logging.enable_progress_bar()
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
     (folder / "preprocessor_config.json").write_text(json.dumps(_PREPROCESSING, indent=2) + "\n", encoding="utf-8")

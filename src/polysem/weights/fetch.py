@@ -118,7 +118,7 @@ def verify_weights(name: str, progress: Progress | None = None) -> Path | None:
     cached = _cache(entry)
     if (cached / MANIFEST).is_file():
         root, remedy = cached, f"Delete {cached} and run: polysem weights get {name}"
-        files = {key: FileRecord(**record) for key, record in _read_manifest(cached)["files"].items()}
+        files = {key: FileRecord.model_validate(record) for key, record in _read_manifest(cached)["files"].items()}
     else:
         root = Path(str(metadata.distribution(entry.package.name).locate_file("")))
         remedy = f"Run: pip install --force-reinstall --no-deps {entry.package.name}=={entry.package.version}"

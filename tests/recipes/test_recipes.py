@@ -8,6 +8,7 @@ import pytest
 
 from polysem import recipes
 from polysem.recipes.loading import FAMILIES, catalogue, family
+from polysem.weights import CATALOGUE
 
 NAMES = recipes.names()
 FEATURES = [f"{visual}-{text}" for visual in ("grid", "patch") for text in ("bigru", "bert")]
@@ -28,6 +29,7 @@ def test_each_method_is_there_in_full_and_small_and_on_every_feature() -> None:
     wanted += [f"{name}-{which}" for name in ("vse-infty", "vse-2ad") for which in ("region-bert", *FEATURES)]
     wanted += ["vse-infty-official", "vse-2ad-official", "dive-official", "dive-f30k", "dive-grid", "dive-resnext-bert"]
     wanted += ["small-vse-infty-bigru", "small-dive-bigru"]
+    wanted += [f"small-{name}-dinov2" for name in ("vse++", "vse-infty", "vse-2ad", "dive")]
     wanted += ["vse++-video", "vse-infty-video", "small-vse++-video", "small-vse-infty-video", "small-dive-video"]
     wanted += [
         f"{size}semantic-sharing{kind}" for size in ("", "small-") for kind in ("", "-consistency", "-independent")
@@ -57,11 +59,12 @@ def test_a_recipe_is_a_short_file_that_only_says_what_differs(name: str) -> None
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("small-")])
-def test_small_recipes_train_nothing_but_heads_on_packaged_encoders(name: str) -> None:
+def test_small_recipes_train_nothing_but_heads_on_encoders_of_the_catalogue(name: str) -> None:
     recipe = recipes.load(name)
     assert recipe.image.encoder["trainable"] == "none"
     encoder = recipe.image.encoder.get("encoder", recipe.image.encoder)  # a video's frames have one of their own
-    assert encoder["model"].startswith("efficientnet-lite")
+    assert encoder["model"].startswith("dinov2" if name.endswith("-dinov2") else "efficientnet-lite")
+    assert encoder["model"] in CATALOGUE
     assert recipe.text.encoder["name"] == "bigru" or recipe.text.encoder["trainable"] == "none"
     assert recipe.data.glove in (None, "package")
 

@@ -71,6 +71,8 @@ def _side(side: TowerRecipe, learns: bool) -> dict[str, Any]:
         "local": side.local,
         "sets": {**side.sets, **SETS.get(side.sets["name"], {})},
     }
+    if config["encoder"].get("grid"):
+        config["encoder"] |= {"grid": 2, "backbone_config": {**VIT, "patch_size": 4}}  # of 4 x 4 patches
     for part in ("encoder", "project", "sets"):
         if config[part] and "dropout" in config[part]:
             config[part] = {**config[part], "dropout": 0.0}

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from encoders import tiny_models
+from encoders import tiny_duals, tiny_models
 from polysem import LocalFeatures, PolysemError, encoders
 from support import alone, batch
 
@@ -29,6 +29,14 @@ OTHERS = {
     "region-linear": {"name": "region", "input_dim": 12, "dim": 8, "form": "linear"},
     "frames": {"name": "frames", "input_dim": 12},
     "frames-projected": {"name": "frames", "input_dim": 12, "dim": 8},
+    "dual_image": {
+        "name": "dual_image",
+        "model": "any",
+        "pretrained": False,
+        "backbone_config": tiny_duals.CLIP,
+        "processor": {"image_processor_type": "CLIPImageProcessor", **tiny_duals.CROPPED},
+    },
+    "dual_text": {"name": "dual_text", "model": "any", "pretrained": False, "backbone_config": tiny_duals.CLIP},
     "bigru": {"name": "bigru", "vocab_size": 20, "dim": 8, "word_dim": 6},
     "bigru-words": {"name": "bigru", "vocab_size": 20, "dim": 8, "word_dim": 6, "local": "words", "dropout": 0.1},
 }
@@ -139,7 +147,7 @@ def test_the_fingerprint_follows_weights_and_knobs_but_not_where_they_are_from(m
         with torch.no_grad():
             parameter.view(-1)[0] += 1e-3
         assert encoder.fingerprint() != before
-    if encoder.kind == "image" and encoder.takes == "pixels":
+    if encoder.kind == "image" and "mean" in encoder.config:
         assert make(setting, mean=[0.1, 0.2, 0.3]).fingerprint() != before
 
 

@@ -13,6 +13,14 @@ from encoders.tiny_models import SIDE, TINY_TEXT, TINY_VIT, WORDS, save_tokenize
 
 VISION = {**TINY_VIT, "image_size": SIDE, "patch_size": 8}
 BERT = {**TINY_TEXT, "pad_token_id": 0}
+CLIP = {
+    "model_type": "clip",
+    "text_config": {**TINY_TEXT, "vocab_size": 20},
+    "vision_config": VISION,
+    "projection_dim": 12,
+}
+SQUARE = {"height": SIDE, "width": SIDE}
+CROPPED = {"size": {"shortest_edge": SIDE}, "crop_size": SQUARE}
 
 
 def _clip() -> Any:
@@ -82,9 +90,8 @@ def save_dual(family: str, folder: Path) -> Path:
             parameter.add_(torch.randn_like(parameter) * 0.05)
     model.save_pretrained(folder)
     save_tokenizer(folder)
-    square = {"height": SIDE, "width": SIDE}
     cropped = family in ("clip", "metaclip_2", "altclip")
-    processor(size={"shortest_edge": SIDE} if cropped else square, crop_size=square).save_pretrained(folder)
+    processor(**(CROPPED if cropped else {"size": SQUARE, "crop_size": SQUARE})).save_pretrained(folder)
     return folder
 
 

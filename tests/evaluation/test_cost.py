@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from encoders.tiny_duals import save_dual
 from polysem import models, recipes, similarity
 from polysem.encoders import SourceError
 from polysem.errors import InputError, UnknownNameError
@@ -257,6 +258,20 @@ def test_a_recipe_whose_network_is_out_of_reach_asks_for_a_trained_model(monkeyp
     recipe = recipes.load("vse-infty-grid-bigru", ["image.encoder.model=nobody/no-such-network"])
     with pytest.raises(SourceError, match=r"vse-infty-grid-bigru cannot be built.*Or give a model trained by it\."):
         build_untrained(recipe)
+
+
+def test_a_name_on_the_hub_is_loaded_like_any_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.is_offline_mode", lambda: True)
+    with pytest.raises(SourceError, match="'nobody/no-such-model' is not cached, and HF_HUB_OFFLINE is set"):
+        find_model("nobody/no-such-model")
+
+
+def test_a_dual_encoder_has_a_cost(tmp_path: Path) -> None:
+    model = find_model(str(save_dual("clip", tmp_path / "clip")))
+    assert random_features(model.image, 3).summary.shape == (3, 12)
+    measured = quick(clip=model)["clip"]
+    assert (measured.set_sizes, measured.dim, measured.is_reference) == ((1, 1), 12, True)
+    assert measured.parameters.total == sum(p.numel() for p in model.parameters())
 
 
 def test_features_have_the_shape_that_the_encoder_makes_or_takes() -> None:

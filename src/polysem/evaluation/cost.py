@@ -215,8 +215,11 @@ def random_features(tower: Tower, items: int, seed: int = 0) -> LocalFeatures:
     encoder = tower.encoder
     width = encoder.config["input_dim"] if encoder.takes == "features" else encoder.dim
     tokens = encoder.tokens_per_item or REGIONS
-    values = torch.randn(items, tokens, width, generator=torch.Generator().manual_seed(seed))
-    return LocalFeatures(values, torch.ones(values.shape[:2], dtype=torch.bool))
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(items, tokens, width, generator=generator)
+    takes_summary = tower.sets.needs_global and tower.pool is None
+    summary = torch.randn(items, tower.sets.dim, generator=generator) if takes_summary else None
+    return LocalFeatures(values, torch.ones(values.shape[:2], dtype=torch.bool), summary)
 
 
 def _summarise(
@@ -265,11 +268,13 @@ def _parameters(model: Model | None) -> ParameterCounts | None:
 
 
 def find_model(name: str) -> Model:
-    """The model of this name, shipped or in a folder, or an untrained one of the recipe of this name or path."""
+    """The model of this name: shipped, in a folder, on the hub; or an untrained one of the recipe of this name."""
     path = Path(name).expanduser()
     is_recipe = name in recipes.names() or path.suffix in (".yaml", ".yml")
     if name in SHIPPED or (path / CONFIG).is_file() or (path.is_dir() and not is_recipe):
         return load(name if name in SHIPPED else path)
+    if not is_recipe and name.count("/") == 1 and not name.startswith((".", "~", "/")):
+        return load(name)  # on the model hub, or an error that says what was tried
     if not is_recipe:
         choices = unknown("recipe", name, recipes.names())
         raise UnknownNameError(f"{name!r} is not the folder of a model, such as `polysem train` makes. {choices}")

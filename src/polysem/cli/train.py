@@ -87,13 +87,13 @@ def finetune_command(
     """Train a model further on your own pictures and captions. The result is never worse on validation than the start.
 
     The model's own parts go on from its weights; a frozen encoder stays frozen, `--set image.encoder.trainable=2`
-    trains its last two layers at a tenth of the rate. The start is validated first and competes for the best.
+    trains its last two layers at a tenth of the rate. Of a dual encoder (CLIP, SigLIP) the last layer of both halves
+    and their projections train. The start is validated first and competes for the best.
     """
-    from polysem import models
-    from polysem.training.start import finetune_recipe
+    from polysem.training.start import finetune_recipe, load_start
 
     options: dict[str, Any] = {"features": features, "text_features": text_features, "on_collapse": on_collapse}
-    recipe = finetune_recipe(models.load(model), model, settings or ())
+    recipe = finetune_recipe(load_start(model), model, settings or ())
     _run_training(recipe, open_data(data, folder_labels), out, tracker, as_json, options)
 
 

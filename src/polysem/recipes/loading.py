@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from polysem import encoders
 from polysem.errors import ConfigError, unknown
 from polysem.recipes.checking import check
 from polysem.recipes.schema import RENAMED, Recipe
@@ -28,6 +29,9 @@ FAMILIES = {
     "dive": "DivE",
 }
 """How a family's names begin, and its title, in the order of a first look: what runs anywhere, then by year."""
+
+BACKBONE_SCALE = 0.1
+"""The learning rate of a pretrained body beside that of what stands behind it, where a recipe starts from a model."""
 
 SUFFIX = ".yaml"
 HIDDEN = "_"
@@ -131,7 +135,18 @@ def parse(content: Mapping[str, Any]) -> Recipe:
                 problems.append(f"{path}: {detail['msg']} (given: {detail['input']!r}).")
         raise ConfigError(" ".join(dict.fromkeys(problems))) from None
     check(recipe)
-    return recipe
+    return recipe if recipe.start is None else _slow_backbones(recipe)
+
+
+def _slow_backbones(recipe: Recipe) -> Recipe:
+    """A recipe that starts from a model: its pretrained bodies learn at `BACKBONE_SCALE`, where it says nothing."""
+    slowed = {}
+    for name, side in recipe.sides():
+        known = {knob.name for knob in encoders.describe(side.encoder["name"]).knobs}
+        said = "lr_scale" in side.encoder or {f"{name}.encoder", f"{name}.encoder.body"} & {*recipe.optimiser.lr_scales}
+        if known & {"pretrained", "encoder"} and not said:  # an encoder of videos has one of pictures
+            slowed[name] = side.model_copy(update={"encoder": {**side.encoder, "lr_scale": BACKBONE_SCALE}})
+    return recipe.model_copy(update=slowed)
 
 
 def as_yaml(recipe: Recipe) -> str:

@@ -21,8 +21,10 @@ from polysem.recipes import Recipe
 from polysem.sets.base import registry as set_registry
 
 
-def build_model(recipe: Recipe, train: Collection) -> Model:
+def build_model(recipe: Recipe, train: Collection, start: Model | None = None) -> Model:
     """An untrained model as the recipe asks for it; the same weights for the same seed.
+
+    start: a model to start from, whose words are kept where the recipe's encoder learns its vocabulary too.
 
     Raises:
         InputError: the collection is of another kind than the recipe takes, or has no labels to learn.
@@ -53,10 +55,16 @@ def build_model(recipe: Recipe, train: Collection) -> Model:
         dim = len(names) if dim == "labels" else dim
     vocabulary = None
     if encoder_registry.find(text["encoder"]["name"]).learns_vocabulary:
-        vocabulary = Vocabulary.build(train.captions, recipe.data.min_count)
+        known = None if start is None else getattr(start.text.encoder, "vocabulary", None)
+        vocabulary = known or Vocabulary.build(train.captions, recipe.data.min_count)
         text["encoder"].setdefault("vocab_size", len(vocabulary))
     torch.manual_seed(recipe.training.seed)
     model = models.build(int(dim), image, text, recipe.similarity)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ConfigError(
+            "Nothing of this model trains: both encoders are frozen and no part behind them has weights. Train their "
+            "last layers, --set image.encoder.trainable=1 --set text.encoder.trainable=1, or all."
+        )
     if learns_labels(recipe) and recipe.objective.get("variant", "paper") == "paper" and model.labels:
         # Labels are rare: from even odds, the first epochs would teach that and nothing else.
         for tower in (model.image, model.text):

@@ -12,7 +12,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 
-from polysem import distributed, models
+from polysem import distributed
 from polysem._version import __version__
 from polysem.data import open_collection
 from polysem.data.collection import Collection
@@ -21,7 +21,6 @@ from polysem.environment.precision import reduced_precision
 from polysem.errors import ConfigError
 from polysem.evaluation import Stamp
 from polysem.malloc_tuning import keep_freed_memory
-from polysem.models import Model
 from polysem.progress import rename_stage
 from polysem.recipes import Recipe
 from polysem.training.build import build_model, learns_labels
@@ -40,7 +39,7 @@ from polysem.training.run_folder import (
     write_run,
 )
 from polysem.training.splits import find_leaks, split
-from polysem.training.start import take_over
+from polysem.training.start import load_start, start_from
 from polysem.training.validation import NDCG_DEPTH
 
 TEACHER = "teacher.safetensors"
@@ -113,8 +112,13 @@ def train(
     if earlier is not None and earlier.get("status") == "finished":
         return _result(run, earlier, resumed_from=earlier["steps"])
     with lock_folder(run) if accelerator.is_main_process else nullcontext():
-        model = build_model(recipe, splits.train)
-        notes += _start_from(model, recipe)
+        start = None if recipe.start is None else load_start(recipe.start, earlier)
+        model = build_model(recipe, splits.train, start)
+        started, learned_from = dict[str, Any](), list[str]()
+        if start is not None and recipe.start is not None:
+            notes += start_from(model, start, recipe.start, splits.val)
+            started = {"start": {"model": recipe.start, "fingerprint": start.fingerprint()}}
+            learned_from = training_items(start)
         model.to(accelerator.device)
         teacher = load_teacher(recipe.teacher, splits.val)
         used = Collection(splits.train.name, splits.train.kind, [*splits.train, *splits.val])
@@ -132,6 +136,7 @@ def train(
             "selected_on": splits.how,
             "left_out": left_out,
             "status": "running",
+            **started,
             "precision": accelerator.mixed_precision,
             "processes": distributed.world_size(),
             "versions": {"polysem": __version__, "torch": torch.__version__, "python": platform.python_version()},
@@ -165,7 +170,8 @@ def train(
             content |= {"best": loop.best, "seconds": loop.seconds, "step": loop.step}
             if accelerator.is_main_process:
                 if content["status"] == "finished":
-                    _save_model(loop, run, content, [] if teacher is None else training_items(teacher))
+                    learned_from += [] if teacher is None else training_items(teacher)
+                    _save_model(loop, run, content, learned_from)
                 write_run(run, content)
                 write_report(run)
         if accelerator.is_main_process:
@@ -173,17 +179,6 @@ def train(
         distributed.barrier()
         accelerator.end_training()
         return _result(run, content, first_step)
-
-
-def _start_from(model: Model, recipe: Recipe) -> list[TrainingFinding]:
-    """Take the weights of the recipe's start over, and say which."""
-    if recipe.start is None:
-        return []
-    report = take_over(model, models.load(recipe.start))
-    if not report.taken:
-        raise ConfigError(f"start={recipe.start} has nothing that this recipe can use. {report}")
-    advice = "The start is validated first and competes for the best."
-    return [TrainingFinding("started from a model", f"Started from {recipe.start}. {report}", advice, 0)]
 
 
 def _choose_precision(asked: str, earlier: dict[str, Any] | None) -> tuple[str, list[TrainingFinding]]:
@@ -211,8 +206,9 @@ def _choose_precision(asked: str, earlier: dict[str, Any] | None) -> tuple[str, 
     return "fp32", [TrainingFinding("float32 instead", says, advice, 0)]
 
 
-def _save_model(loop: TrainingLoop, run: Path, content: dict[str, Any], teacher_items: list[str]) -> None:
-    """Make the best weights the model in the run's folder. teacher_items: the sketch of the teacher's items."""
+def _save_model(loop: TrainingLoop, run: Path, content: dict[str, Any], learned_from: list[str]) -> None:
+    """Make the best weights the model in the run's folder. learned_from: the sketch of what start and teacher learned
+    from."""
     best = Checkpoints(run).load("best")
     if best is not None:
         restore_tensors(loop.model, None, best[0], loop.frozen)
@@ -222,10 +218,11 @@ def _save_model(loop: TrainingLoop, run: Path, content: dict[str, Any], teacher_
         figures |= {f"{side}_{name}": value for side, value in values.items()}
     loop.model.provenance = {
         "recipe": content["recipe"],
-        "data": {**content["data"], "items": merge_sketches(content["data"]["items"], teacher_items)},
+        "data": {**content["data"], "items": merge_sketches(content["data"]["items"], learned_from)},
         "validation": {"protocol": content["protocol"], **figures},
         "selected_on": content["selected_on"],
         "versions": content["versions"],
+        **({"start": content["start"]} if "start" in content else {}),
     }
     loop.model.cpu().eval().save(run)
 

@@ -27,13 +27,15 @@ def build(folder, name, **knobs):
 def test_every_folder_holds_what_the_documentation_promises():
     poolings = "mean max kmax softpool gpo adpool fspool lip adapool seq2seq gcn selfattention"
     assert set(polysem.pooling.names()) == set(poolings.split())
-    sets = "slots transformer pie_net attention_pooling ensemble single global_feature semantic_sharing dscmr"
+    sets = "slots transformer pie_net attention_pooling competing_readings ensemble single global_feature"
+    sets += " semantic_sharing dscmr"
     assert set(polysem.sets.names()) == set(sets.split())
     assert set(polysem.similarity.names()) == {
         "smooth_chamfer",
         "chamfer",
         "mil",
         "match_probability",
+        "soft_maximum",
         "cosine",
     }
     assert set(polysem.objectives.names()) == {

@@ -76,6 +76,9 @@ class Part(nn.Module, ABC):
     official_keys: ClassVar[Mapping[str, str]] = {}
     """Released code's tensor name -> ours, for `load_official`; empty where no author released the part."""
 
+    added_knobs: ClassVar[frozenset[str]] = frozenset()
+    """Knobs of later versions: where they are None, the fingerprint is that of before."""
+
     config: Config
     """Its registry name and knobs; `build(**part.config)` makes the part again, without its weights."""
 
@@ -85,6 +88,10 @@ class Part(nn.Module, ABC):
     def resolved_knobs(self) -> Mapping[str, Any]:
         """Knobs whose value was found while building: `build(**part.config)` must not need the files they came from."""
         return {}
+
+    def original_knobs(self) -> dict[str, Any]:
+        """The config without `added_knobs` that are None: what a fingerprint hashes."""
+        return {k: value for k, value in self.config.items() if value is not None or k not in self.added_knobs}
 
     @property
     def reads_padding(self) -> bool:

@@ -35,6 +35,27 @@ SETTINGS = {
         "name": "ensemble",
         "members": [{"name": "attention_pooling", "k": 2, "hidden": 14, "attention": 6}, {"name": "pie_net", "k": 1}],
     },
+    "competing": {"name": "competing_readings", "k": 3, "hidden": 6},
+    "competing-one": {"name": "competing_readings", "k": 1, "hidden": 6},
+    "competing-cells": {"name": "competing_readings", "k": 3, "hidden": 6, "cells": 9},
+    "competing-not": {"name": "competing_readings", "k": 3, "hidden": 6, "competition": False, "head": "mlp"},
+    "competing-single": {
+        "name": "competing_readings",
+        "k": 3,
+        "hidden": 6,
+        "base": {"name": "single", "pooling": "gpo"},
+        "learn_gamma": False,
+    },
+    "competing-attention": {
+        "name": "competing_readings",
+        "k": 2,
+        "base": {"name": "attention_pooling", "k": 1, "hidden": 14, "attention": 6},
+        "keep_global": True,
+    },
+    "competing-global": {"name": "competing_readings", "k": 2, "base": {"name": "global_feature"}, "keep_global": True},
+    "slots-gamma": {"name": "slots", "gamma": 0.5, **SMALL},
+    "transformer-gamma": {"name": "transformer", "gamma": 0.5, **SMALL},
+    "pie_net-gamma": {"name": "pie_net", "gamma": 0.5},
     "single": {"name": "single"},
     "classes": {"name": "semantic_sharing", "layers": 2, "heads": 2, "ff": 10},
     "classes-plain": {"name": "semantic_sharing", "layers": 2, "heads": 2, "ff": 10, "scaled": False},
@@ -44,7 +65,7 @@ SETTINGS = {
 }
 POOLED = {"single", "dscmr"}
 """Predictors without attention of their own."""
-ORDERED = {"slots-sine", "transformer-sine"}
+ORDERED = {"slots-sine", "transformer-sine", "competing-cells"}
 
 every_predictor = pytest.mark.parametrize("setting", SETTINGS)
 

@@ -15,6 +15,8 @@ SETTINGS = {
     "smooth_chamfer-euclidean": {"name": "smooth_chamfer", "metric": "euclidean"},
     "chamfer": {"name": "chamfer"},
     "mil": {"name": "mil"},
+    "soft_maximum": {"name": "soft_maximum"},
+    "soft_maximum-sharp": {"name": "soft_maximum", "alpha": 300.0},
     "match_probability": {"name": "match_probability"},
     "match_probability-learnable": {"name": "match_probability", "learnable": True},
     "match_probability-pcme": {"name": "match_probability", "form": "pcme"},
@@ -40,6 +42,12 @@ def obvious(part, x, y):
         return max(c for row in cosine for c in row)
     c = [[-d for d in row] for row in distance] if part.config.get("metric") == "euclidean" else cosine
     columns = list(zip(*c, strict=True))
+    if kind == "soft_maximum":
+        total = 0.0
+        for column in columns:
+            weights = [math.exp(part.alpha * (v - max(column))) for v in column]
+            total += sum(w * v for w, v in zip(weights, column, strict=True)) / sum(weights)
+        return total / len(columns)
     if kind == "chamfer":
         return (sum(max(row) for row in c) / len(x) + sum(max(col) for col in columns) / len(y)) / 2
 
@@ -99,12 +107,20 @@ def test_with_and_without_gradients_the_scores_agree(setting):
 
 
 @every_similarity
-def test_it_is_symmetric_and_blind_to_the_order_of_elements(setting):
+def test_it_is_symmetric_or_says_so_and_blind_to_the_order_of_elements(setting):
     part = build(setting)
     a, b = unit(4, 3, 6), unit(5, 2, 6, seed=1)
     scores = part.scores(a, b)
-    torch.testing.assert_close(part.scores(b, a).t(), scores, atol=1e-6, rtol=0)
+    assert part.symmetric == torch.allclose(part.scores(b, a).t(), scores, atol=1e-6, rtol=0)
     torch.testing.assert_close(part.scores(a.flip(1), b), scores, atol=1e-6, rtol=0)
+
+
+@every_similarity
+def test_in_a_search_images_come_first(setting):
+    part = build(setting)
+    queries, items = unit(4, 3, 6), unit(5, 2, 6, seed=1)
+    torch.testing.assert_close(part.search_scores(queries, items, "image"), part.scores(items, queries).t())
+    torch.testing.assert_close(part.search_scores(queries, items, "text"), part.scores(queries, items))
 
 
 @every_similarity
@@ -265,7 +281,7 @@ def test_exact_search_computes_what_the_similarity_does_or_says_that_it_cannot(s
     part, size = similarity.build(**config), 1 if setting == "cosine" else 3
     scoring = find_scoring(config)
     assert (scoring is None) == (part.inner_product_score() is None)
-    assert (scoring is None) == ("match" in setting or "euclidean" in setting)
+    assert (scoring is None) == any(kind in setting for kind in ("match", "euclidean", "soft_maximum"))
     if scoring is not None:
         a, b = unit(4, size, 8).double(), unit(4, size, 8, seed=1).double()
         products = (a @ b.transpose(1, 2)).numpy()

@@ -45,8 +45,6 @@ class Encoder(Part):
 
     without_effect: ClassVar[frozenset[str]] = frozenset({"model", "pretrained", "trainable", "lr_scale", "dropout"})
     """Knobs that do not change what a given set of weights computes: the fingerprint leaves them out."""
-    added_knobs: ClassVar[frozenset[str]] = frozenset()
-    """Knobs of later versions: where they are None, the fingerprint is that of before."""
 
     def __init__(self, trainable: Trainable = "all", lr_scale: float = 1.0) -> None:
         super().__init__()
@@ -122,8 +120,7 @@ class Encoder(Part):
 
     def deciding_knobs(self) -> Mapping[str, Any]:
         """Knobs that change what a given set of weights computes."""
-        older = {name for name in self.added_knobs if self.config[name] is None}
-        return {name: value for name, value in self.config.items() if name not in self.without_effect | older}
+        return {name: value for name, value in self.original_knobs().items() if name not in self.without_effect}
 
     def preprocessing_bytes(self) -> Iterable[bytes]:
         """What prepares the input and is neither knob nor weight: a tokenizer, a vocabulary."""

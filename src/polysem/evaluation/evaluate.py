@@ -23,6 +23,7 @@ from polysem.evaluation.result import Evaluation
 from polysem.evaluation.score_matrix import EmbeddingScores, EnsembleScores, ScoreMatrix, Scores
 from polysem.models import Model, load
 from polysem.progress import Progress, ignore
+from polysem.similarity import Similarity
 
 Store = str | Path | None
 
@@ -161,11 +162,17 @@ def _score(source: Model | Scores, name: str, gallery: Collection, progress: Pro
     return ModelScores(
         name,
         EmbeddingScores(vectors.images, vectors.texts, similarity),
-        within={side: EmbeddingScores(own, own, similarity) for side, own in sides.items()},
+        within={side: _score_within(side, own, similarity) for side, own in sides.items()},
         predictions={**vectors.predictions, "classes": source.labels} if source.labels and vectors.predictions else {},
         facts={**facts, "fingerprint": source.fingerprint()},
         selected_on=str(source.provenance.get("selected_on", "unknown")),
     )
+
+
+def _score_within(side: str, sets: Tensor, similarity: Similarity) -> Scores:
+    """The items of one side as queries (rows) of the same items (columns), as in a search of an index."""
+    scores = EmbeddingScores(sets, sets, similarity)
+    return scores if similarity.symmetric or side == "text" else scores.transpose()
 
 
 def _ensemble(members: list[ModelScores]) -> ModelScores:

@@ -175,7 +175,7 @@ class Model(nn.Module):
             if isinstance(part, Encoder):
                 parts[name] = part.fingerprint()
             else:
-                knobs = {knob: value for knob, value in part.config.items() if knob not in WITHOUT_EFFECT}
+                knobs = {knob: value for knob, value in part.original_knobs().items() if knob not in WITHOUT_EFFECT}
                 parts[name] = hash_state(knobs, part.state_dict())
         reads = {"image": self.image.reads, "text": self.text.reads}
         return hash_state({"dim": self.dim, "local": reads, "parts": parts}, {})

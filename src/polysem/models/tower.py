@@ -182,4 +182,5 @@ def join_groups(parts: list[SetPrediction], rows: list[Tensor], length: int) -> 
         join("attention_steps", items_axis=1, tokens_axis=-1),
         join("logits"),
         join("states", tokens_axis=-2),
+        join("global_vector"),
     )

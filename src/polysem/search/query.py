@@ -207,7 +207,7 @@ def _add_moments(
         return results
     videos = [result for result in results if result.id in frames]
     sets = np.concatenate([frames[video.id] for video in videos])  # in one go: a call costs more than its scores
-    scores = similarity_scores(sets, np.asarray(query, np.float32), reader.manifest.similarity)
+    scores = similarity_scores(sets, np.asarray(query, np.float32), reader.manifest.similarity, side)
     curves = np.split(scores, np.cumsum([len(frames[video.id]) for video in videos])[:-1])
     moments = {
         video.id: find_moment(curve, video.metadata.get("duration"))

@@ -13,6 +13,7 @@ Example:
 from polysem.sets.attention_pooling import AttentionPooling, PIENet
 from polysem.sets.base import SetPrediction, SetPredictor, TokenSum, registry
 from polysem.sets.ensemble import Ensemble
+from polysem.sets.readings import CompetingReadings
 from polysem.sets.semantic_sharing import SemanticSharing
 from polysem.sets.single import CommonSpace, GlobalFeature, Single
 from polysem.sets.slots import Slots, TransformerPredictor
@@ -26,6 +27,7 @@ __all__ = ["SetPrediction", "SetPredictor", "TokenSum", "build", "check", "descr
 __all__ += [
     "AttentionPooling",
     "CommonSpace",
+    "CompetingReadings",
     "Ensemble",
     "GlobalFeature",
     "PIENet",

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
-from pydantic import PositiveInt
+from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 
 from polysem import masked_ops
 from polysem.dropout import Dropout, Rate
 from polysem.features import LocalFeatures
-from polysem.sets.base import SetPrediction, SetPredictor, registry
+from polysem.sets.base import SetPrediction, SetPredictor, add_residual, registry
 
 
 def _attend(features: LocalFeatures, w_1: nn.Module, w_2: nn.Module) -> tuple[Tensor, Tensor]:
@@ -65,7 +67,13 @@ class PIENet(SetPredictor):
 
     attn = softmax over tokens of w_2 tanh(w_1 x); r = sigmoid(fc(attn^T x)); vectors = LayerNorm(global + r).
     Heads do not compete: without a diversity loss they tend to say the same.
+
+    gamma: None is as above and in the paper. A number is the start of a learned one in
+    unit(unit(global) + gamma unit(fc(attn^T x))): elements begin near the global vector. Without a layer norm to
+    take it off, the mean of the sigmoid would be one direction that all vectors share, so there is none.
     """
+
+    added_knobs = frozenset({"gamma"})
 
     official_keys = {
         "attention.w_1.weight": "w_1.weight",
@@ -83,6 +91,7 @@ class PIENet(SetPredictor):
         input_dim: PositiveInt | None = None,
         hidden: PositiveInt | None = None,
         dropout: Rate = 0.0,
+        gamma: NonNegativeFloat | None = None,
     ) -> None:
         width = input_dim or dim
         super().__init__(dim, k, width)
@@ -90,7 +99,8 @@ class PIENet(SetPredictor):
         self.w_1 = nn.Linear(width, hidden, bias=False)
         self.w_2 = nn.Linear(hidden, k, bias=False)
         self.fc = nn.Linear(width, dim)
-        self.norm = nn.LayerNorm(dim)
+        self.norm = nn.LayerNorm(dim) if gamma is None else None
+        self.gamma = None if gamma is None else nn.Parameter(torch.tensor([gamma]))
         self.dropout = nn.Dropout(dropout)
         for weight in (self.w_1.weight, self.w_2.weight, self.fc.weight):
             nn.init.xavier_uniform_(weight)
@@ -98,6 +108,11 @@ class PIENet(SetPredictor):
 
     def predict(self, features: LocalFeatures, global_feature: Tensor | None) -> SetPrediction:
         attention, means = _attend(features, self.w_1, self.w_2)
-        residual = torch.sigmoid(self.fc(means))
-        joined = self.norm(self.dropout(residual) + global_feature[:, None])  # type: ignore[index]
-        return SetPrediction(masked_ops.normalise(joined), attention, residual)
+        residual, whole = self.fc(means), cast(Tensor, global_feature)
+        if self.norm is None:
+            vectors, center = add_residual(whole, self.dropout(residual), cast(Tensor, self.gamma))
+        else:
+            residual = torch.sigmoid(residual)
+            vectors = masked_ops.normalise(self.norm(self.dropout(residual) + whole[:, None]))
+            center = masked_ops.normalise(whole)
+        return SetPrediction(vectors, attention, residual, global_vector=center)

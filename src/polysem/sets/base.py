@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from pydantic import PositiveInt
 from torch import Tensor
 
+from polysem import masked_ops
 from polysem.errors import InputError
 from polysem.features import LocalFeatures, require_features
 from polysem.masked_ops import is_tracing
@@ -28,6 +29,7 @@ class SetPrediction:
     attention_steps: (T, B, H, K, N) the same for every iteration and head, where the predictor iterates.
     logits: (B, C) of each class, where the predictor classifies: see `probabilities`.
     states: (B, N, input_dim) of each token, where the predictor has an encoder of its own.
+    global_vector: (B, D) unit vector of the whole item, which the elements share, where the predictor has one.
     """
 
     vectors: Tensor
@@ -36,6 +38,7 @@ class SetPrediction:
     attention_steps: Tensor | None = None
     logits: Tensor | None = None
     states: Tensor | None = None
+    global_vector: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +51,21 @@ class TokenSum:
 
     terms: Tensor
     shares: Tensor
+
+
+def add_residual(global_feature: Tensor, residual: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor]:
+    """Elements that begin at the global vector: unit(unit(global) + gamma unit(residual_k)), and unit(global).
+
+    Args:
+        global_feature: (B, D), of any length.
+        residual: (B, K, D), of any length.
+        gamma: how far an element is from the global vector; with 0 all equal it.
+
+    Returns:
+        The vectors (B, K, D) and the global vector (B, D).
+    """
+    center = masked_ops.normalise(global_feature)
+    return masked_ops.normalise(center[:, None] + gamma * masked_ops.normalise(residual)), center
 
 
 class SetPredictor(Part):

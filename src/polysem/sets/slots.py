@@ -13,7 +13,7 @@ from functools import partial
 from typing import ClassVar, Literal, cast
 
 import torch
-from pydantic import PositiveInt
+from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -22,7 +22,7 @@ from polysem.dropout import Dropout, Rate
 from polysem.errors import InputError, unknown
 from polysem.features import LocalFeatures
 from polysem.sets import batch_threads
-from polysem.sets.base import SetPrediction, SetPredictor, registry
+from polysem.sets.base import SetPrediction, SetPredictor, add_residual, registry
 
 AttentionPlan = Literal["projected", "folded", "composed"]
 
@@ -268,11 +268,15 @@ class Slots(SetPredictor):
     Its three changes to slot attention can each be switched off: `learned_slots` (else drawn from a learned normal),
     `residual_update` (else a GRU), `add_global` (else the slots stand alone).
 
+    gamma: None adds the slots to the global feature after a layer norm of each, as in the paper. A number is the start
+    of a learned one in unit(unit(global) + gamma unit(slot)): elements begin near the global vector.
+
     variant "official" lets padding in as the released code does: a padded token is shared out evenly among the slots,
     and sine positions are relative to the padded length.
     """
 
     works_on_tokens = False
+    added_knobs = frozenset({"gamma"})
     over: ClassVar[Literal["slots", "tokens"]] = "slots"
     """Who shares out whom: see `Competition`."""
 
@@ -292,6 +296,7 @@ class Slots(SetPredictor):
         residual_update: bool = True,
         add_global: bool = True,
         variant: Literal["paper", "official"] = "paper",
+        gamma: NonNegativeFloat | None = None,
     ) -> None:
         width = input_dim or dim
         super().__init__(dim, k, width)
@@ -301,16 +306,24 @@ class Slots(SetPredictor):
         how = Competition(self.over, padding_competes=variant == "official")
         update = partial(SlotUpdate, dim, width, heads, head_dim, ff_mult, dropout, gru=not residual_update)
         self.block = AggregationBlock(dim, k, iterations, tied, learned_slots, position == "sine", how, update)
-        self.global_norm = nn.LayerNorm(dim) if add_global else None
+        if gamma is not None and not add_global:
+            self.reject_knobs(f"gamma={gamma} is a step away from the global feature, and add_global is off.")
+        self.global_norm = nn.LayerNorm(dim) if add_global and gamma is None else None
+        self.gamma = None if gamma is None else nn.Parameter(torch.tensor([gamma]))
 
     def predict(self, features: LocalFeatures, global_feature: Tensor | None) -> SetPrediction:
         if not self.block.how.padding_competes:
             features = features.zero_padding()
         residual, steps = self.block(features.values, features.mask)
-        joined = residual
-        if self.global_norm is not None:
-            joined = residual + self.global_norm(global_feature)[:, None]
-        return SetPrediction(masked_ops.normalise(joined), steps[-1].mean(1), residual, steps)
+        attention = steps[-1].mean(1)
+        if self.gamma is not None:
+            vectors, center = add_residual(cast(Tensor, global_feature), residual, self.gamma)
+            return SetPrediction(vectors, attention, residual, steps, global_vector=center)
+        if self.global_norm is None:
+            return SetPrediction(masked_ops.normalise(residual), attention, residual, steps)
+        whole = self.global_norm(global_feature)
+        vectors, center = masked_ops.normalise(residual + whole[:, None]), masked_ops.normalise(whole)
+        return SetPrediction(vectors, attention, residual, steps, global_vector=center)
 
     @property
     def elements_compete(self) -> bool:  # type: ignore[override]
@@ -371,6 +384,7 @@ class TransformerPredictor(Slots):
         dropout: Rate = 0.0,
         position: Literal["none", "sine"] = "none",
         add_global: bool = True,
+        gamma: NonNegativeFloat | None = None,
     ) -> None:
         sizes = dim, k, input_dim, iterations, tied, heads, head_dim, ff_mult, dropout, position
-        super().__init__(*sizes, add_global=add_global)
+        super().__init__(*sizes, add_global=add_global, gamma=gamma)

@@ -12,6 +12,7 @@ from polysem.similarity.base import InnerProductScore, Similarity, registry
 from polysem.similarity.chamfer import Chamfer, SmoothChamfer
 from polysem.similarity.cosine import MIL, Cosine
 from polysem.similarity.match_probability import MatchProbability
+from polysem.similarity.soft_maximum import SoftMaximum
 
 registry.import_folder(__name__, __path__)
 
@@ -19,4 +20,4 @@ build = registry.build
 check, names, describe = registry.check, registry.names, registry.describe
 
 __all__ = ["InnerProductScore", "Similarity", "build", "check", "describe", "names", "registry"]
-__all__ += ["MIL", "Chamfer", "Cosine", "MatchProbability", "SmoothChamfer"]
+__all__ += ["MIL", "Chamfer", "Cosine", "MatchProbability", "SmoothChamfer", "SoftMaximum"]

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -75,6 +75,8 @@ class Similarity(Part):
 
     normalises: ClassVar[bool] = False
     """Whether it divides by the vectors' norms, so that their length does not count."""
+    symmetric: ClassVar[bool] = True
+    """Whether the two sides may change places. Where not, images come first: see `search_scores`."""
     single_vectors: ClassVar[bool] = False
     """Whether it compares sets of one alone."""
     search_formula: str | None = None
@@ -104,6 +106,15 @@ class Similarity(Part):
         """(I, K, D), (T, L, D) -> (I, T). Differentiable; half-precision input is scored in float32."""
         a, b = _check_sides(a, b)
         return self.score_prepared(self.prepare(a), self.prepare(b), budget_mb)
+
+    def search_scores(self, queries: Tensor, items: Tensor, side: Literal["image", "text"]) -> Tensor:
+        """(Q, L, D), (N, K, D) -> (Q, N): scores of queries of either kind with the items of one side of an index.
+
+        Where the similarity is not symmetric, images are searched as by texts, and texts as by images.
+        """
+        if self.symmetric or side == "text":
+            return self.scores(queries, items)
+        return self.scores(items, queries).t()
 
     def probabilities(self, scores: Tensor) -> Tensor | None:
         """Scores -> the probability that a pair matches, where the similarity is calibrated to tell; None elsewhere."""

@@ -152,7 +152,7 @@ def _find_moment(model: Model, video: Inputs, text: Tensor, duration: float | No
 
     def score_frames(tower: Tower, batch: Inputs) -> tuple[Tensor, ...]:
         _, (frames,) = embed_with_frames(tower, batch, most=2**31)
-        return (model.similarity.scores(text[None].to(frames), frames)[0],)
+        return (model.similarity.scores(frames, text[None].to(frames))[:, 0],)
 
     (scores,) = embed_batch(model.image, video, score_frames)
     return find_moment(scores.double().numpy(), duration)

@@ -53,7 +53,8 @@ class Contributions:
 
 @torch.no_grad()
 def decompose_score(similarity: Similarity, first: Tensor, second: Tensor) -> Contributions:
-    """The score of two sets, (K, D) and (L, D), split over pairs of elements. Either may be the image's.
+    """The score of two sets, (K, D) and (L, D), split over pairs of elements. Either may be the image's
+    where the similarity is symmetric; the first where it is not.
 
     Example:
         >>> import torch

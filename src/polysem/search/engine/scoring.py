@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
 Int64 = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+Side = Literal["image", "text"]
 FLOAT32_ROUNDING = 2.0**-24
 # What 1 is in the 16 bits that the native batch multiplies: FIXED_ONE of kernels.c.
 FIXED_ONE = 32000
@@ -91,11 +92,11 @@ def find_scoring(config: Mapping[str, Any]) -> Scoring | None:
         return None
 
 
-def similarity_scores(sets: NDArray[Any], query: Float32, config: Mapping[str, Any]) -> Float64:
-    """(n, K, D), (L, D) -> (n,) by the similarity's own code, in float64."""
+def similarity_scores(sets: NDArray[Any], query: Float32, config: Mapping[str, Any], side: Side) -> Float64:
+    """(n, K, D) of a side, (L, D) -> (n,) by the similarity's own code, in float64."""
     with torch.inference_mode():
         queries, items = torch.from_numpy(query.astype(np.float64))[None], torch.from_numpy(sets.astype(np.float64))
-        scores: Float64 = similarity.build(**config).scores(queries, items)[0].numpy()
+        scores: Float64 = similarity.build(**config).search_scores(queries, items, side)[0].numpy()
     return scores
 
 

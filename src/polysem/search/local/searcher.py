@@ -145,7 +145,7 @@ class SegmentSearcher:
         """Exact scores of one query (L, D) with these rows."""
         if self.engine is not None:
             return score_exactly(self.engine.full, query[None], self.engine.scoring, [rows])
-        return similarity_scores(self.vectors[rows], query, self._similarity)
+        return similarity_scores(self.vectors[rows], query, self._similarity, self._view.side)
 
 
 def list_missing(view: SegmentView, similarity: Mapping[str, Any]) -> list[str]:

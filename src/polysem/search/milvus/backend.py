@@ -40,8 +40,8 @@ class _TopItems:
     hits: -score, time of adding, key, item and set; equal scores are in the order of adding.
     """
 
-    def __init__(self, manifest: Manifest, query: NDArray[Any], k: int) -> None:
-        self.query = validate_queries(np.asarray(query)[None], manifest.dim)[0][0]
+    def __init__(self, manifest: Manifest, side: Side, query: NDArray[Any], k: int) -> None:
+        self.query, self._side = validate_queries(np.asarray(query)[None], manifest.dim)[0][0], side
         self.k, self.scored, self.unreadable = validate_k(k), 0, 0
         self._similarity, self._scoring = manifest.similarity, find_scoring(manifest.similarity)
         self.hits: list[tuple[float, int, str, IndexedItem, NDArray[Any]]] = []
@@ -53,7 +53,7 @@ class _TopItems:
         if self._scoring is not None:
             items = ScanItems(np.ascontiguousarray(sets))
             return score_exactly(items, self.query[None], self._scoring, [np.arange(len(sets))])
-        return similarity_scores(sets, self.query, self._similarity)
+        return similarity_scores(sets, self.query, self._similarity, self._side)
 
     def add(self, items: Sequence[tuple[rows.Row, IndexedItem]], sets: NDArray[Any]) -> None:
         self.scored += len(items)
@@ -287,9 +287,9 @@ class MilvusBackend:
         if mode not in (None, *self.modes):
             raise unknown("mode of search", str(mode), self.modes)
         self._check_side(side)
-        best, wanted = _TopItems(self.manifest, query, k), max(k, candidates)
+        best, wanted = _TopItems(self.manifest, side, query, k), max(k, candidates)
         if mode == "exact" or wanted > MOST or not self._rank_by_means(side, best, where, wanted):
-            best = _TopItems(self.manifest, query, k)
+            best = _TopItems(self.manifest, side, query, k)
             for page in self._pages(side, where, self._all_fields):
                 self._score(side, best, page)
         items, scores = [hit[3] for hit in best.hits], np.array([-hit[0] for hit in best.hits], np.float64)
@@ -358,7 +358,7 @@ class MilvusBackend:
         self, side: Side, query: NDArray[Any], count: int, *, where: Filter | None = None, seed: int = 0
     ) -> NDArray[np.float64]:
         self._check_side(side)
-        best = _TopItems(self.manifest, query, 1)
+        best = _TopItems(self.manifest, side, query, 1)
         pages = self._sample_pages(side, count, where, seed, self._set_fields)
         sets = (self._stack(side, (rows.read_set(row, side, self.manifest) for row in page)) for page in pages)
         return np.concatenate([np.empty(0), *map(best.scores, sets)])

@@ -14,13 +14,13 @@ from polysem import models, recipes
 from polysem.data import open_collection
 from polysem.data.vocabulary import Vocabulary
 from polysem.encoders.backbones import SourceError
-from polysem.errors import ConfigError, InputError
+from polysem.errors import ConfigError, InputError, PolysemError
 from polysem.models import Model, import_checkpoint
 from polysem.recipes import Recipe
 from polysem.training import train
 from polysem.training.build import build_model
 from polysem.training.optimiser import build_optimiser
-from polysem.training.run_folder import read_metrics
+from polysem.training.run_folder import Checkpoints, read_metrics
 from polysem.training.splits import split
 from polysem.training.start import finetune_recipe, take_over
 from sample_data import karpathy
@@ -284,7 +284,7 @@ def test_an_imported_checkpoint_goes_on(tmp_path):
     [
         ("small-vse-infty", ConfigError, "is a recipe"),
         ("./nothing/here", SourceError, "no such folder"),
-        ("empty", polysem.PolysemError, "config.json"),
+        ("empty", PolysemError, "config.json"),
     ],
 )
 def test_a_start_that_is_no_model(start, error, says, data, tmp_path):
@@ -297,3 +297,21 @@ def test_a_start_that_is_no_model(start, error, says, data, tmp_path):
 def test_a_start_with_nothing_in_common_is_refused(data, clip, tmp_path):
     with pytest.raises(ConfigError, match=r"no weights that this recipe can use.*Taken over: similarity"):
         train(tiny("vse-infty", f"start={clip}"), data, tmp_path / "run", tracker=None)
+
+
+@pytest.mark.slow
+def test_a_frozen_part_never_changes_not_even_its_batch_norm(data, trained, tmp_path):
+    places = "[text, image.encoder]"
+    frozen = finetuned(trained, data, tmp_path / "run", "optimiser.lr=1e-1", *QUICK, f"optimiser.frozen={places}")
+    assert frozen.status == "finished"
+    last, source = Checkpoints(tmp_path / "run").load("last")[0], weights(trained)
+    same = {name: torch.equal(last[f"model/{name}"], source[name]) for name in source if f"model/{name}" in last}
+    assert all(equal for name, equal in same.items() if name.startswith(("text.", "image.encoder.")))
+    assert not all(equal for name, equal in same.items() if name.startswith("image.sets."))
+
+
+def test_places_that_are_not_there_cannot_be_frozen():
+    with pytest.raises(PolysemError, match=r"optimiser\.frozen.*image\.set"):
+        tiny("vse-infty", "optimiser.frozen=[image.set]")
+    with pytest.raises(PolysemError, match=r"image\.sets\.base"):
+        tiny("vse-infty", "optimiser.frozen=[image.sets.base]")

@@ -154,13 +154,15 @@ def _check_sets(recipe: Recipe, predictors: Predictors) -> None:
 
 
 def _check_training(recipe: Recipe) -> None:
-    known = ["image", "text", "similarity"]
+    places = {key: ["image", "text", "similarity"] for key in ("lr_scales", "frozen")}
     for name, side in recipe.sides():
-        known += [f"{name}.{part}" for part in PLACES if getattr(side, part) is not None]
-        known += [f"{name}.encoder.{part}" for part in ("body", "head")]
-    for place in recipe.optimiser.lr_scales:
-        if place not in known:
-            raise unknown("place in optimiser.lr_scales", place, known)
+        parts = [f"{name}.{part}" for part in PLACES if getattr(side, part) is not None]
+        places["lr_scales"] += [*parts, *(f"{name}.encoder.{part}" for part in ("body", "head"))]
+        places["frozen"] += [*parts, *([f"{name}.sets.base"] if side.sets.get("base") else [])]
+    for key, given in (("lr_scales", recipe.optimiser.lr_scales), ("frozen", recipe.optimiser.frozen or ())):
+        for place in given:
+            if place not in places[key]:
+                raise unknown(f"place in optimiser.{key}", place, places[key])
     schedule, every = recipe.schedule, recipe.schedule.every is not None
     if schedule.name == "step" and bool(schedule.milestones) == every:
         raise ConfigError("schedule step takes either `milestones` or `every`: give one of them.")

@@ -106,12 +106,14 @@ class Teacher(Section):
 
 class Optimiser(Section):
     """lr_scales: a factor on `lr` by place, e.g. {"image": 0.1, "text.sets": 0.05}; the longest fitting place holds.
+    frozen: places of parts that never change, e.g. ["text", "image.sets.base"]: their batch norm and dropout rest too.
     clip: largest norm of all gradients together; None lets them be."""
 
     name: Literal["adamw", "adam"] = "adamw"
     lr: PositiveFloat
     weight_decay: NonNegativeFloat = 0.0
     lr_scales: dict[str, NonNegativeFloat] = {}
+    frozen: list[str] | None = None
     clip: PositiveFloat | None = None
 
 

@@ -60,10 +60,12 @@ def build_model(recipe: Recipe, train: Collection, start: Model | None = None) -
         text["encoder"].setdefault("vocab_size", len(vocabulary))
     torch.manual_seed(recipe.training.seed)
     model = models.build(int(dim), image, text, recipe.similarity)
+    for place in recipe.optimiser.frozen or ():
+        model.get_submodule(place).requires_grad_(False)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ConfigError(
-            "Nothing of this model trains: both encoders are frozen and no part behind them has weights. Train their "
-            "last layers, --set image.encoder.trainable=1 --set text.encoder.trainable=1, or all."
+            "Nothing of this model trains: all that has weights is frozen. Train the encoders' last layers, --set "
+            "image.encoder.trainable=1 --set text.encoder.trainable=1, or take a place out of optimiser.frozen."
         )
     if learns_labels(recipe) and recipe.objective.get("variant", "paper") == "paper" and model.labels:
         # Labels are rare: from even odds, the first epochs would teach that and nothing else.

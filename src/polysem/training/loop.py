@@ -113,6 +113,7 @@ class TrainingLoop:
         self.accelerator, self.on_collapse = accelerator, on_collapse
         self.observer: StepObserver = NullObserver()
         self.criterion = Criterion(recipe, heads)
+        self.resting = [model.get_submodule(place) for place in recipe.optimiser.frozen or ()]
         self.optimiser = build_optimiser(model, recipe.optimiser, heads)
         self.stepper = accelerator.prepare_optimizer(self.optimiser, device_placement=False)
         self.parameters = [p for group in self.optimiser.param_groups for p in group["params"]]
@@ -200,6 +201,8 @@ class TrainingLoop:
                 trainable = side.encoder.get("trainable", "all")
                 tower.encoder.set_trainable("none" if epoch < side.frozen_epochs else trainable)
         self.model.train()  # last: a frozen encoder refuses training mode
+        for part in self.resting:
+            part.eval()
 
     def validate_epoch(self) -> None:
         """Validate, if an epoch is at its end that is to be validated and has not been."""

@@ -1,5 +1,6 @@
 import os
 import sys
+import tempfile
 
 import pytest
 import torch
@@ -9,6 +10,10 @@ from polysem.environment.precision import reduced_precision
 # Tests start hundreds of processes: each would compile the package anew where the shell forbids bytecode files.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# What the user has fetched does not become the model of a test that names none.
+os.environ["HF_HUB_CACHE"] = os.path.join(tempfile.gettempdir(), "polysem-tests-without-a-hub-cache")
+os.environ.pop("POLYSEM_MODEL", None)
 
 # The tensors of the tests are tiny: a second thread costs more than it brings, above all on a busy machine.
 torch.set_num_threads(1)

@@ -66,13 +66,17 @@ def test_without_a_model_it_takes_the_one_that_comes_with_polysem(tmp_path, mode
     monkeypatch.setitem(SHIPPED, PHOTO_SMALL, model)
     done = call("index", photos, "--out", tmp_path / "index")
     assert done.exit_code == 0, done.output
+    assert f"Model: {PHOTO_SMALL}, as it comes with polysem" in done.stderr
+    assert "--model NAME" in done.stderr
     with Index.open(tmp_path / "index") as index:
         assert index.manifest.model == PHOTO_SMALL
         assert index.manifest.fingerprint == models.load(model).fingerprint()
     assert "red.png" in call("search", tmp_path / "index", "a red picture", "--k", "3").stdout
+    monkeypatch.setenv("POLYSEM_MODEL", "another")  # an index that is there keeps its model
     again = call("index", photos, "--out", tmp_path / "index")
     assert "12 unchanged" in again.stdout
-    assert f"[default: ({PHOTO_SMALL})]" in " ".join(call("index", "--help").stdout.replace("│", " ").split())
+    assert "Model:" not in again.stderr
+    assert "[default: (the best that is here)]" in " ".join(call("index", "--help").stdout.replace("│", " ").split())
 
 
 @pytest.mark.slow

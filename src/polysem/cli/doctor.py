@@ -10,6 +10,7 @@ import typer
 
 from polysem.cli.options import AsJson
 from polysem.cli.output import new_console, new_table, print_facts, print_json
+from polysem.environment.default_model import VARIABLE
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -78,6 +79,11 @@ def _list_facts(environment: Environment) -> list[tuple[str, str]]:
         ("torch", "missing" if torch is None else f"{torch.version} ({torch.flavour} build) {torch.toolkit or ''}"),
         ("Search loops", "compiled" if environment.search_kernels else "torch's: no compiler at install"),
     ]
+    if environment.model is not None:
+        choice = (
+            f"{environment.model.name}: {environment.model.why}\nAnother: polysem index --model NAME, or {VARIABLE}"
+        )
+        rows.append(("Model for photos", choice))
     if environment.precisions:
         lines = []
         for each in environment.precisions:

@@ -31,7 +31,10 @@ Replace = Annotated[bool, Option("--replace", help="Let items take the id of a d
 def index_command(
     collection: Annotated[str, Argument(help="The collection: a folder of pictures, a table, a data set.")],
     out: Annotated[str, Option(help="Folder of the new index.")],
-    model: Annotated[str | None, option("The model: what `polysem train` made.", default="polysem/photo-small")] = None,
+    model: Annotated[
+        str | None,
+        option("The model: a folder or a name, such as what `polysem train` made.", default="the best that is here"),
+    ] = None,
     store: Annotated[
         str | None, option("Milvus, as milvus+http://localhost:19530/photos.", default="the folder")
     ] = None,
@@ -46,17 +49,17 @@ def index_command(
     as_json: AsJson = False,
 ) -> None:
     """Make an index of a collection. Stopped at any moment, the same command goes on from there."""
-    from polysem.environment.paths import PHOTO_SMALL
     from polysem.search import Index, SearchError
 
     items = open_data(collection, folder_labels, split)
     start = time.perf_counter()
-    begun = _find_resumable_model(out, model or PHOTO_SMALL, store, dtype)
+    name = model or _choose_model(out)
+    begun = _find_resumable_model(out, name, store, dtype)
     if begun is not None:
         opened = Index.open(out, write=True, model=begun)
         typer.echo(f"Resuming the index in {out}.", err=True)
     else:
-        opened = Index.create(out, model or PHOTO_SMALL, store=store, dtype=dtype)  # type: ignore[arg-type]
+        opened = Index.create(out, name, store=store, dtype=dtype)  # type: ignore[arg-type]
     options: dict[str, Any] = {"features": features, "text_features": text_features, "prefix": prefix}
     with opened as index, ProgressBar(as_json) as progress:
         report = index.add(items, captions=captions, replace=replace, **options, progress=progress)
@@ -105,6 +108,19 @@ def add_command(
             refuse_conflicts(index.find_conflicts(*collections))  # before anything is added
         reports = [index.add(each, captions=captions, **options, progress=progress) for each in collections]
         _show_added(index, reports, path, time.perf_counter() - start, as_json)
+
+
+def _choose_model(out: str) -> str:
+    """The model of the index that is being resumed, or the best one on this machine; says which, and why."""
+    from polysem.environment.default_model import VARIABLE, choose_model
+    from polysem.search import Index
+
+    earlier = Index.find_model(out)
+    if earlier is not None:
+        return earlier
+    choice = choose_model()
+    typer.echo(f"Model: {choice.name}, as {choice.why}. Another: --model NAME, or {VARIABLE}.", err=True)
+    return choice.name
 
 
 def _find_resumable_model(out: str, model: str, store: str | None, dtype: str) -> Model | None:

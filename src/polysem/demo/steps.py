@@ -15,7 +15,7 @@ from polysem import encoders, recipes
 from polysem.data.batching import Batches
 from polysem.data.collection import Collection, Item, Skipped
 from polysem.data.readers import open_collection
-from polysem.environment.paths import PHOTO_SMALL
+from polysem.environment import choose_model
 from polysem.errors import InputError
 from polysem.evaluation import evaluate
 from polysem.evaluation.reports.compare import Comparison, compare_separately
@@ -26,9 +26,12 @@ from polysem.synthetic.scenes.make import make_emoji_scenes
 from polysem.training import NullObserver, TrainingObserver, train
 from polysem.training.feature_cache import cache_both_sides, content_digest
 from polysem.training.splits import split
+from polysem.weights import find_weights
 
 RECIPES = ("small-vse-infty", "small-dive")
 """One vector for each item, and a set of four."""
+STRONGER = "dinov2"
+"""The recipes over DINOv2 end in this: for one's own pictures, where its weights were fetched."""
 SCENES = 1200
 
 BATCHES = 8
@@ -92,8 +95,8 @@ def demo(
     """Make everything in `folder`, or resume an earlier call.
 
     Args:
-        data: a collection of one's own, indexed with the model for photographs that comes with polysem, and trained on
-            if it has captions; by default emoji scenes are made.
+        data: a collection of one's own, indexed with the best model for photographs that is here, and trained on if it
+            has captions, over DINOv2-small where its weights are; by default emoji scenes are made.
         scenes: how many emoji scenes.
         settings: changes to both recipes.
         announce: called with the title of each step before it begins.
@@ -121,25 +124,31 @@ def demo(
             content = [content_digest(items, takes) for takes in ("pixels", "tokens")]
             digest.update("\n".join([*content, *(item.split or "" for item in items)]).encode(errors="surrogatepass"))
         home = folder / f"{items.name}-{digest.hexdigest()[:8]}"
-    stores: dict[str, Any] = {"features": home / "features" / "images", "text_features": home / "features" / "captions"}
+    stronger = data is not None and find_weights("dinov2-small") is not None
+    names = [f"{name}-{STRONGER}" for name in RECIPES] if stronger else list(RECIPES)
+    stores: dict[str, Any] = {
+        "features": home / "features" / (f"images-{STRONGER}" if stronger else "images"),
+        "text_features": home / "features" / "captions",
+    }
+    index = home / "index"
+    model: Path | str = home / names[-1] if data is None else Index.find_model(index) or choose_model().name
     compared = None
     if why_not is None:
         announce("Features of pictures and captions, once for both models")
         # Of the held-out pictures too: these are measured and indexed, never trained on.
-        first, show = recipes.load(RECIPES[0], settings), (screen or NullObserver()).features
+        first, show = recipes.load(names[0], settings), (screen or NullObserver()).features
         both = encoders.build(**first.image.encoder), encoders.build(**first.text.encoder)
         store, _ = cache_both_sides(items, both, first, list(stores.values()), show)
         known = [i for i, item in enumerate(items) if item.captions and (store is None or item.id in store)]
         readable = items.where(known)
-        for name in RECIPES:
+        for name in names:
             recipe = scale_recipe(name, readable, settings)
             announce(f"Training {recipe.name}: {recipe.summary}")
             train(recipe, readable, home / recipe.name, tracker=None, show=screen, **stores)
-        third = "" if data is None else f", and both with {PHOTO_SMALL}"
+        third = "" if data is None else f", and both with {model}"
         announce(f"Comparing one vector with a set of four{third}, on pictures that neither has learned from")
-        compared = _compare(home, readable, stores, data is not None, progress)
-    index = home / "index"
-    model: Path | str = home / RECIPES[-1] if data is None else PHOTO_SMALL
+        runs = [home / name for name in names]
+        compared = _compare(runs, readable, stores, None if data is None else str(model), progress)
     captions = " and their captions" if any(item.captions for item in items) else ""
     announce(f"Indexing {items.name} with {Path(model).name}: {len(items):,} pictures{captions}")
     searches, skipped = _build_index(index, model, items, stores if data is None else {}, progress)
@@ -159,14 +168,14 @@ def scale_recipe(name: str, items: Collection, settings: Sequence[str] = ()) -> 
 
 
 def _compare(
-    home: Path, items: Collection, stores: dict[str, Any], with_shipped: bool, progress: Progress | None
+    runs: Sequence[Path], items: Collection, stores: dict[str, Any], ready: str | None, progress: Progress | None
 ) -> Comparison:
     measure = partial(
         evaluate, data=items, split=None if items.has_splits else "val", intervals=False, progress=progress
     )
-    measured = [measure(home / name, **stores) for name in RECIPES]
-    if with_shipped:
-        measured.append(measure(PHOTO_SMALL))
+    measured = [measure(run, **stores) for run in runs]
+    if ready is not None:
+        measured.append(measure(ready))
     # A model that was trained on some of these pictures has another stamp, and no place beside those that were not.
     compared, *apart = compare_separately(measured)
     left_out = [f"{row.model} is not in the table: {each.stamp}." for each in apart for row in each.rows]

@@ -130,8 +130,9 @@ def read_preprocessing(
             found = json.loads((folder / "preprocessor_config.json").read_text(encoding="utf-8"))
     found = found if isinstance(found, dict) else {}
     usual_mean, usual_std = _NORMALISATION.get(family, (IMAGENET_MEAN, IMAGENET_STD))
+    cropped = _side(found.get("crop_size")) if found.get("do_center_crop") else None
     return Preprocessing(
-        size=size or _side(found.get("size")) or side_of(config) or _SIDE.get(family, 224),
+        size=size or cropped or _side(found.get("size")) or side_of(config) or _SIDE.get(family, 224),
         resize=resize,
         mean=tuple(mean or _normalisation(found, "image_mean", 0.0) or usual_mean),
         std=tuple(std or _normalisation(found, "image_std", 1.0) or usual_std),

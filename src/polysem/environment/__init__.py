@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from polysem._version import __version__
+from polysem.environment.default_model import ModelChoice, choose_model
 from polysem.environment.hardware import Accelerator, Machine, TorchBuild, accelerators, machine, torch_build
 from polysem.environment.packages import (
     Asset,
@@ -30,10 +31,12 @@ __all__ = [
     "Environment",
     "EnvironmentFinding",
     "Machine",
+    "ModelChoice",
     "OfflinePackage",
     "Package",
     "Precision",
     "TorchBuild",
+    "choose_model",
     "examine",
     "install_command",
 ]
@@ -64,6 +67,8 @@ class Environment:
     """The file of the compiled search loops; None where torch does their work."""
     precisions: tuple[Precision, ...] = ()
     """Reduced precision on the processor, as tried; empty where torch is missing."""
+    model: ModelChoice | None = None
+    """What `polysem index` takes where no model is named."""
 
     @property
     def healthy(self) -> bool:
@@ -87,6 +92,7 @@ def examine() -> Environment:
         offline_packages(),
         search_kernels=search_kernels(),
         precisions=reduced_precisions() if build is not None else (),
+        model=choose_model(),
     )
     return replace(environment, findings=tuple(_list_findings(environment)))
 

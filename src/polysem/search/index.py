@@ -16,7 +16,7 @@ from PIL import Image
 from polysem._deprecated import renamed_attribute, warn_renamed
 from polysem.data.collection import Collection
 from polysem.data.readers import open_collection
-from polysem.errors import InputError, kind
+from polysem.errors import InputError, PolysemError, kind
 from polysem.models import Model, load
 from polysem.models.video import has_frames
 from polysem.progress import Progress
@@ -98,6 +98,15 @@ class Index:
             8
         """
         return cls(place, open_backend(place, write), model)
+
+    @classmethod
+    def find_model(cls, place: PathName) -> str | None:
+        """The name or folder of the model that made the index of a place; None where there is no index, or no name."""
+        try:
+            with cls.open(place) as index:
+                return index.manifest.model or None
+        except PolysemError:
+            return None
 
     @property
     def model(self) -> Model:

@@ -31,7 +31,7 @@ def test_its_logits_are_those_of_transformers(folder):
     scores = model.similarity(model.encode_images(pictures()), model.encode_texts(TEXTS))
     scale = float(model.similarity.logit_scale)
     torch.testing.assert_close(model.similarity.logits(scores), expected, rtol=0, atol=1e-5 * max(1.0, scale))
-    probabilities = model.similarity.probabilities(scores)
+    probabilities = model.similarity.match_probabilities(scores)
     if siglip:
         torch.testing.assert_close(probabilities, expected.sigmoid(), rtol=0, atol=1e-5)
     else:

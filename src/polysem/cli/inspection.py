@@ -9,7 +9,7 @@ import typer
 from typer import Argument, Option
 
 from polysem.cli.options import AsJson, Data, Features, FolderLabels, TextFeatures, open_data, option
-from polysem.cli.output import ProgressBar, new_console, print_json
+from polysem.cli.output import ProgressBar, format_match, new_console, print_json
 from polysem.errors import InputError
 
 Split = Annotated[str | None, option("Which split.", default="test, else val")]
@@ -51,7 +51,8 @@ def explain_command(
         print_json(explanation.as_dict())
         return
     when = "" if explanation.moment is None else f", best at {explanation.moment.text}"
-    typer.echo(f"{explanation.similarity} score {explanation.score:.4f}{when}. Wrote {out}.")
+    match = "" if explanation.match is None else f", match {format_match(explanation.match)}"
+    typer.echo(f"{explanation.similarity} score {explanation.score:.4f}{match}{when}. Wrote {out}.")
     if explanation.labels:
         typer.echo(explanation.label_line)
 

@@ -43,6 +43,14 @@ def new_table(title: str, *columns: str, align: str = "", **settings: Any) -> Ta
     return table
 
 
+def format_match(probability: float) -> str:
+    """A probability as a person reads it: 83 %, 0.02 %, <0.01 %."""
+    percent = 100 * probability
+    if percent >= 1:
+        return f"{percent:.0f} %"
+    return f"{percent:.2g} %" if percent >= 0.01 else "<0.01 %"
+
+
 def print_facts(title: str, rows: Iterable[tuple[str, str]]) -> None:
     """A table of names and values."""
     table = new_table(title, show_header=False)

@@ -9,7 +9,7 @@ import typer
 from typer import Argument, Option
 
 from polysem.cli.options import AsJson, option
-from polysem.cli.output import new_console, new_table, print_json
+from polysem.cli.output import format_match, new_console, new_table, print_json
 from polysem.errors import InputError, unknown
 
 if TYPE_CHECKING:
@@ -68,7 +68,9 @@ def search_command(
 def show_results(results: SearchResults) -> None:
     """The results as a table, best first, and how they were found."""
     console = new_console()
-    table = new_table("", "", "score", "id", "caption", align="rr")
+    calibrated = any(result.match is not None for result in results)
+    numbers = ("score", "match") if calibrated else ("score",)
+    table = new_table("", "", *numbers, "id", "caption", align="r" * (1 + len(numbers)))
     timed, labelled = any(result.moment for result in results), any(result.labels for result in results)
     if timed:
         table.add_column("moment", no_wrap=True)
@@ -78,7 +80,9 @@ def show_results(results: SearchResults) -> None:
         more = f"  +{len(result.duplicates)} alike" if result.duplicates else ""
         moment = ["" if result.moment is None else result.moment.text] if timed else []
         labels = [", ".join(result.labels)] if labelled else []
-        table.add_row(str(result.rank), f"{result.score:.3f}", result.id + more, result.caption or "", *moment, *labels)
+        match = ["" if result.match is None else format_match(result.match)] if calibrated else []
+        scores = (f"{result.score:.3f}", *match)
+        table.add_row(str(result.rank), *scores, result.id + more, result.caption or "", *moment, *labels)
     console.print(table if results.items else "Nothing found.")
     mode = f"hybrid (vectors and words), {results.mode}" if results.hybrid else results.mode
     way = f"{mode}, {results.scored:,} of {results.of:,} {results.side}s scored in full, {1e3 * results.seconds:.0f} ms"

@@ -211,6 +211,7 @@ class Index:
         item: str | None = None,
         item_side: Side | None = None,
         vectors: NDArray[Any] | None = None,
+        vectors_side: Side | None = None,
         find: Side | None = None,
         k: int = 10,
         where: str | Filter | None = None,
@@ -223,11 +224,13 @@ class Index:
         """The k best items for one query: a text, an image or video, an item of the index by its id, or a set (L, D).
 
         All of a search reads one snapshot: what is committed meanwhile does not show. A result that is a video has the
-        `moment` of it that matches the query best.
+        `moment` of it that matches the query best. Between a text and an image, a model that is calibrated to tell
+        (SigLIP) also gives the probability that they `match`.
 
         Args:
             query, image, item, vectors: what to search for, one of them; an item is left out of the results.
             item_side: the side of the item; by default the image, where both sides hold its id.
+            vectors_side: what `vectors` are of, "image" or "text".
             find: "image" or "text"; by default images, where there are any.
             k: how many results.
             where: a filter, e.g. "label = 'dog' and year > 2020".
@@ -255,8 +258,10 @@ class Index:
             raise InputError("item_side is the side of an item: give an item as the query, or leave out item_side.")
         if hybrid and query is None:
             raise InputError("Hybrid search compares words: give a text as the query, or leave out hybrid.")
+        query_side: Side | None = "text" if query is not None else "image" if image is not None else vectors_side
         given_options = {"k": k, "find": find, "mode": mode, "candidates": candidates, "relevant": relevant}
-        options = self._options(where, dedupe, words=query if hybrid else None, **given_options)
+        words = query if hybrid else None
+        options = self._options(where, dedupe, words=words, query_side=query_side, **given_options)
         if query is not None:
             encoded = self._encoder.encode_texts([query])[0]
         else:
@@ -268,7 +273,8 @@ class Index:
                     what = f"{item_side or 'item'} {item!r}"
                     raise InputError(f"The index holds no {what}. Ids are the ones it was added with.")
                 side = known[0].side
-                options, encoded = replace(options, item=(side, item)), reader.vectors(side, [item])[0]
+                options = replace(options, item=(side, item), query_side=side)
+                encoded = reader.vectors(side, [item])[0]
             return query_steps.search(reader, encoded, options)
 
     def search_many(
@@ -299,6 +305,7 @@ class Index:
         if isinstance(queries, str):
             raise InputError(f"search_many() takes a list of texts or an array (Q, L, D), got the text {queries!r}.")
         options = self._options(where, dedupe, k=k, find=find, mode=mode, candidates=candidates, relevant=relevant)
+        options = options if isinstance(queries, np.ndarray) else replace(options, query_side="text")
         encoded = queries if isinstance(queries, np.ndarray) else self._encoder.encode_texts(queries)
         if not len(encoded):
             return []

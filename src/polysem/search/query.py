@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from polysem import similarity
 from polysem.errors import InputError, NonFiniteError, kind, unknown
 from polysem.models.video import find_moment
 from polysem.search.backend import CANDIDATES, IndexReader, Mode, RankedItems
@@ -36,6 +38,7 @@ class QueryOptions:
 
     item: the indexed item that is the query, left out of the results. words: the query text, for hybrid search.
     dedupe: the cosine from which on results are near-duplicates; None to keep them.
+    query_side: what the query is, a text or an image; None where that is not known.
     """
 
     k: int = 10
@@ -47,6 +50,7 @@ class QueryOptions:
     dedupe: float | None = None
     words: str | None = None
     item: tuple[Side, str] | None = None
+    query_side: Side | None = None
 
     def check(self, modes: tuple[str, ...]) -> None:
         """Refuse options that no search can honour."""
@@ -120,6 +124,8 @@ def search(
         results = [replace(result, relevant=result.rank <= cut.count) for result in results]
         results = results if options.relevant == "mark" else results[: cut.count]
     results = _add_moments(reader, side, results, query)
+    if options.query_side not in (None, side):
+        results = _add_matches(reader, side, results, query if options.words is not None else None)
     own = sum((each.side, each.id) == options.item for each in ranked.items)
     return SearchResults(
         results,
@@ -214,6 +220,24 @@ def _add_moments(
         for video, curve in zip(videos, curves, strict=True)
     }
     return [replace(result, moment=moments.get(result.id)) for result in results]
+
+
+def _add_matches(
+    reader: IndexReader, side: Side, results: list[SearchResult], query: NDArray[Any] | None
+) -> list[SearchResult]:
+    """The same results with the probability that each matches the query, where the similarity is calibrated to tell.
+
+    query: scored again, where the results' scores are not the similarity's but those of a fusion.
+    """
+    config = reader.manifest.similarity
+    scores = np.array([result.score for result in results])
+    if query is not None and results:
+        sets = reader.vectors(side, [result.id for result in results])
+        scores = similarity_scores(sets, np.asarray(query, np.float32), config, side)
+    matches = similarity.build(**config).match_probabilities(torch.from_numpy(scores))
+    if matches is None:
+        return results
+    return [replace(result, match=match) for result, match in zip(results, matches.tolist(), strict=True)]
 
 
 def group_duplicates(vectors: NDArray[Any], threshold: float = THRESHOLD) -> list[int]:

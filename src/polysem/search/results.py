@@ -19,6 +19,8 @@ class SearchResult:
     """One item of a ranking. duplicates: ids of worse results that were folded into it. relevant: None if not asked.
 
     moment: of a video, the part that matches the query best; None for all else, and where the index keeps no frames.
+    match: the probability that text and image match, of a model that is calibrated to tell (SigLIP); None of any other,
+    and between two of a kind.
     """
 
     rank: int
@@ -32,6 +34,7 @@ class SearchResult:
     relevant: bool | None = None
     duplicates: Sequence[str] = ()
     moment: Moment | None = None
+    match: float | None = None
 
 
 @dataclass(frozen=True)

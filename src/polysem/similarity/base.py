@@ -116,7 +116,7 @@ class Similarity(Part):
             return self.scores(queries, items)
         return self.scores(items, queries).t()
 
-    def probabilities(self, scores: Tensor) -> Tensor | None:
+    def match_probabilities(self, scores: Tensor) -> Tensor | None:
         """Scores -> the probability that a pair matches, where the similarity is calibrated to tell; None elsewhere."""
         return None
 

@@ -39,7 +39,7 @@ class Cosine(Similarity):
         """Cosines -> the logits of the dual encoder."""
         return scores * (self.logit_scale or 1.0) + (self.logit_bias or 0.0)
 
-    def probabilities(self, scores: Tensor) -> Tensor | None:
+    def match_probabilities(self, scores: Tensor) -> Tensor | None:
         return None if self.logit_bias is None else self.logits(scores).sigmoid()
 
     def prepare(self, x: Tensor) -> Tensor:

@@ -124,6 +124,7 @@ class Collection:
     """What is served, what was asked (`asked`), and what goes wrong (`faults`: path → (status, code, message)).
 
     held: the answer to a query of these words waits for the event.
+    calibrated: whether the model tells how probable a match is.
     """
 
     items: list[Item] = field(default_factory=lambda: make_items(240))
@@ -133,6 +134,7 @@ class Collection:
     asked: list[tuple[str, Any]] = field(default_factory=list)
     uploads: dict[str, bytes] = field(default_factory=dict)
     reads_need_token: bool = False
+    calibrated: bool = False
     map_asked: int = 0
     expected: bool = False
     detail: int = 120  # pixels across: tests need not wait for fine pictures
@@ -140,6 +142,7 @@ class Collection:
     def reset(self) -> None:
         self.faults, self.held, self.asked = {}, {}, []
         self.reads_need_token, self.map_asked, self.expected = False, 0, False
+        self.calibrated = False
 
     @property
     def by_id(self) -> dict[str, Item]:
@@ -220,6 +223,7 @@ class Collection:
                 "metadata": {"year": item.year, "camera": item.camera},
                 "relevant": score > 0.7 if body.get("relevant") else None,
                 "duplicates": folded.get(item.id, []),
+                "match": score / 2 if self.calibrated else None,
                 "image": f"/api/v1/items/{item.id.replace('/', '%2F')}/image" if side == "image" else None,
             }
             for place, (score, item) in enumerate(ranked[start : start + k])
@@ -268,6 +272,7 @@ class Collection:
         cells = [cell for element in elements for row in element["attention"]["values"] for cell in row]
         return {
             "score": sum(map(sum, rows)),
+            "match": 0.004 if self.calibrated else None,
             "how": "attention",
             "text": {"elements": [{"number": place, "words": elements[place]["words"]} for place in range(4)]},
             "elements": elements,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,15 @@ def searches(collection: Collection) -> list[dict[str, Any]]:
 
 def query_of(page: Page) -> dict[str, list[str]]:
     return parse_qs(urlsplit(page.address).query)
+
+
+def test_a_calibrated_model_says_how_probable_a_match_is(page: Page, collection: Collection) -> None:
+    collection.calibrated = True
+    page.open("?q=blue+ring")
+    page.until(lambda: page.all(".card .match"), "a probability")
+    assert re.fullmatch(r"[1-9]\d? % match", page.text(".card .match"))
+    page.click(".card [data-act='why']")
+    page.until(lambda: "0.4 % match" in page.text(".why-head"), "that of the explanation")
 
 
 def test_it_answers_as_one_types(page: Page, collection: Collection) -> None:

@@ -275,7 +275,8 @@ def _make_scale(theme: Theme, most: float, signed: bool = False) -> Any:
 def _add_title(figure: Any, explanation: Explanation, theme: Theme, width: float, heights: list[float]) -> Any:
     """The caption, and under it the score; the parts of the figure below, of these heights in inches."""
     caption = _wrap(explanation.caption, 95, 2)
-    score = f"{explanation.similarity} score {explanation.score:.4f} · {explanation.model}"
+    match = "" if explanation.match is None else f" · match {100 * explanation.match:.2g} %"
+    score = f"{explanation.similarity} score {explanation.score:.4f}{match} · {explanation.model}"
     if explanation.labels:
         score = f"{score}\n{_wrap(explanation.label_line, 110, 1)}"
     height = 0.5 + 0.25 * len(caption.splitlines()) + (0.25 if explanation.labels else 0)

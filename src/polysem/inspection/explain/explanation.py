@@ -29,11 +29,13 @@ class Contributions:
     matrix: (K, L) each pair's share; the shares sum to the score. A pair that decides nothing has a share near 0.
     closeness: (K, L) how close the two elements are by themselves: their cosine, unless the similarity says otherwise.
     score: the score, as the similarity gives it.
+    match: the probability that the two match, where the similarity is calibrated to tell; None elsewhere.
     """
 
     matrix: Tensor
     closeness: Tensor
     score: float
+    match: float | None = None
 
     @property
     def rows(self) -> Tensor:
@@ -48,7 +50,7 @@ class Contributions:
     @property
     def transposed(self) -> Contributions:
         """The same seen from the second set: (L, K)."""
-        return Contributions(self.matrix.t(), self.closeness.t(), self.score)
+        return Contributions(self.matrix.t(), self.closeness.t(), self.score, self.match)
 
 
 @torch.no_grad()
@@ -70,7 +72,9 @@ def decompose_score(similarity: Similarity, first: Tensor, second: Tensor) -> Co
     # In double precision, so that the shares sum to the score to its last digit.
     x, y = similarity.prepare(first.double()), similarity.prepare(second.double())
     matrix = similarity.contributions(first.double(), second.double())
-    return Contributions(matrix.float(), similarity.closeness(x, y.t()).float(), float(score))
+    match = similarity.match_probabilities(score.double())
+    closeness = similarity.closeness(x, y.t()).float()
+    return Contributions(matrix.float(), closeness, float(score), None if match is None else float(match))
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,6 +207,11 @@ class Explanation:
         return self.contributions.score
 
     @property
+    def match(self) -> float | None:
+        """The probability that image and caption match, where the model is calibrated to tell; None elsewhere."""
+        return self.contributions.match
+
+    @property
     def word_weights(self) -> Tensor:
         """(T, L, words): the share of each word in what an element of the caption takes in."""
         return sum_over_words(self.text.weights, self.words)
@@ -230,6 +239,7 @@ class Explanation:
             "image": self.image_name,
             "caption": self.caption,
             "score": self.score,
+            "match": self.match,
             "similarity": self.similarity,
             "contributions": self.contributions.matrix.tolist(),
             "closeness": self.contributions.closeness.tolist(),

@@ -121,6 +121,7 @@ def _to_answer(explanation: Explanation, captions: list[dict[str, Any] | None]) 
     return ExplainAnswer.model_validate(
         {
             "score": explanation.score,
+            "match": explanation.match,
             "similarity": explanation.similarity,
             "caption": explanation.caption,
             "how": explanation.image.how,

@@ -155,6 +155,10 @@ class SearchHit(ItemInfo):
     relevant: bool | None = Field(description="null where nobody asked.")
     duplicates: list[str] = Field(description="Ids of near-duplicates that were folded into this one.")
     moment: MomentInfo | None = Field(description="Of a video: the part that matches best.")
+    match: float | None = Field(
+        description="The probability, 0 to 1, that text and picture match; null where the model is not calibrated to "
+        "tell, and between two of a kind."
+    )
 
 
 class CutInfo(Answer):
@@ -281,6 +285,7 @@ class TimelineInfo(Answer):
 
 class ExplainAnswer(Answer):
     score: float
+    match: float | None = Field(description="As in a search: the probability that they match, or null.")
     similarity: str
     caption: str
     how: str = Field(description="What the weights are: attention, pooling or omission.")

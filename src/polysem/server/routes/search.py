@@ -87,7 +87,7 @@ def run_search(index: Index, request: SearchRequest, vectors: NDArray[np.float32
         "dedupe": request.dedupe,
     }
     if request.item is None:
-        return index.search(vectors=vectors, **options)
+        return index.search(vectors=vectors, vectors_side="image" if request.text is None else "text", **options)
     items = index.items([request.item], request.side)
     if not items:
         raise ApiError(404, "The index holds no such item.")

@@ -50,6 +50,11 @@ export function announce(text) {
 export const byId = (id) => document.getElementById(id);
 export const count = (number) => number.toLocaleString("en");
 export const many = (number, one, more = `${one}s`) => `${count(number)} ${number === 1 ? one : more}`;
+/** A probability in words: 83 % match. */
+export const chance = (share) => {
+  const percent = 100 * share;
+  return `${percent >= 1 ? percent.toFixed(0) : percent >= 0.01 ? String(Number(percent.toPrecision(2))) : "<0.01"} % match`;
+};
 export const score = (number) => (Number.isFinite(number) ? number.toFixed(3).replace("-", "−") : "–");
 export const typing = () => /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName ?? "");
 

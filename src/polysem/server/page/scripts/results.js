@@ -1,6 +1,6 @@
 // The results: a grid that grows, with the relevance cut as a line, and arrow keys to walk it.
 import { imageOf } from "./api.js";
-import { byId, icon, make, many, score } from "./dom.js";
+import { byId, chance, icon, make, many, score } from "./dom.js";
 import { picture } from "./images.js";
 import { poster, startPlaying } from "./playing.js";
 
@@ -83,6 +83,8 @@ export function startResults(acts) {
           { class: "score", title: "score" },
           make("span", { class: "unseen" }, "score "),
           score(result.score),
+          typeof result.match === "number" &&
+            make("span", { class: "match", title: "How probable it is that they match, says the model" }, chance(result.match)),
           make(
             "span",
             { class: "bar", "aria-hidden": "true", vars: { share: Math.min(1, Math.max(0, result.score / best)) } },

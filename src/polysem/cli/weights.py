@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
 
 from polysem.cli.options import AsJson, QuickCommand, QuickGroup, option
-from polysem.cli.output import ProgressBar, new_console, new_table, print_json
+from polysem.cli.output import ProgressBar, exit_on_interrupt, new_console, new_table, print_json
+from polysem.environment.paths import cache_folder
 from polysem.errors import PolysemError
+
+if TYPE_CHECKING:
+    from polysem.weights import WeightsEntry
 
 group = typer.Typer(cls=QuickGroup, no_args_is_help=True, epilog="Example: polysem weights get dinov2-small")
 
 Name = Annotated[str, Argument(metavar="NAME", help="As `polysem weights list` shows it.")]
+
+
+_LOG_SECONDS = 2.0
 
 
 @group.command("list", cls=QuickCommand, epilog="Example: polysem weights list")
@@ -24,16 +34,42 @@ def list_weights(as_json: AsJson = False) -> None:
 
     rows = [(entry, find_weights(name)) for name, entry in CATALOGUE.items()]
     if as_json:
-        print_json([{**entry.model_dump(), "bytes": entry.bytes, "path": here and str(here)} for entry, here in rows])
+        print_json([_describe(entry, here) for entry, here in rows])
         return
-    table = new_table("Weights", "Name", "What it is", "MB", "Licence", "Here")
+    table = new_table("Weights", "Name", "What it is", "MB", "Licence", "Sources", "Here")
     for entry, here in rows:
-        table.add_row(
-            entry.name, entry.provides, f"{entry.bytes / 1e6:.0f}", entry.licence, "no" if here is None else "yes"
-        )
+        sources = ["package"] * (entry.convert is None) + ["hub"] * bool(entry.hub) + ["index"]
+        size, state = f"{entry.bytes / 1e6:.0f}", "no" if here is None else "yes"
+        table.add_row(entry.name, entry.provides, size, entry.licence, ", ".join(sources), state)
+    table.columns[0].no_wrap = True
+    for column in table.columns[1:]:
+        column.overflow = "fold"
     console = new_console()
     console.print(table)
-    console.print("polysem weights get NAME fetches what is not here.", soft_wrap=True)
+    console.print(f"polysem weights get NAME fetches what is not here, to {cache_folder()}.", soft_wrap=True)
+
+
+def _describe(entry: WeightsEntry, here: Path | None) -> dict[str, Any]:
+    package = f"{entry.package.name}=={entry.package.version}"
+    sources = ["folder (--from)", f"cache ({cache_folder()})"]
+    sources += ["installed package"] if entry.convert is None else []
+    sources += [f"model hub ({entry.hub})"] if entry.hub else []
+    return {
+        **entry.model_dump(exclude={"probe"}),
+        "bytes": entry.bytes,
+        "sources": [*sources, f"package index ({package})"],
+        "path": here and str(here),
+    }
+
+
+@contextmanager
+def _interrupt_on_terminate() -> Iterator[None]:
+    """`kill` and `timeout` stop the block as Ctrl-C does, so that it can clean up."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @group.command("get", cls=QuickCommand, epilog="Example: polysem weights get dinov2-small")
@@ -49,7 +85,8 @@ def get_command(
     """Fetch weights from the first source that has them, check them, and keep them in the cache folder."""
     from polysem.weights import get_weights
 
-    with ProgressBar() as progress:
+    stopped = f"Stopped: nothing of {name} was kept. Run it again: polysem weights get {name}"
+    with exit_on_interrupt(stopped), _interrupt_on_terminate(), ProgressBar(log_seconds=_LOG_SECONDS) as progress:
         path = get_weights(name, folder, offline=offline, find_links=find_links, progress=progress)
     if as_json:
         print_json({"name": name, "path": str(path)})
@@ -71,7 +108,8 @@ def verify_command(
     damaged = False
     for name in names or CATALOGUE:
         try:
-            report[name] = "whole" if verify_weights(name) is not None else "not here"
+            with ProgressBar(log_seconds=_LOG_SECONDS) as progress:
+                report[name] = "whole" if verify_weights(name, progress) is not None else "not here"
         except PolysemError as error:
             if names is not None and name not in CATALOGUE:
                 raise

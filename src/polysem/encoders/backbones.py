@@ -20,10 +20,10 @@ import torch
 from torch import nn
 
 from polysem.environment.packages import install_command, offline_packages
-from polysem.environment.paths import SHIPPED
+from polysem.environment.paths import SHIPPED, cache_folder
 from polysem.errors import ConfigError, PolysemError
 from polysem.weights import CATALOGUE, WeightsError, find_weights, get_weights
-from polysem.weights.fetch import HUB_FILES, HUB_TIMEOUT
+from polysem.weights.hub import HubError, download_snapshot
 
 # Says where a config comes from or what the checkpoint's head was for, not what the backbone is.
 _INCIDENTAL = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "architectures", "id2label", "label2id"}
@@ -179,44 +179,34 @@ def locate(model: str) -> Path:
 def _locate_weights(model: str) -> Path:
     """Weights of the catalogue: what is here, or else the hub's copy."""
     place, entry = find_weights(model), CATALOGUE[model]
+    if place is None or not place.is_relative_to(cache_folder()):
+        package = next((each for each in offline_packages() if each.name == entry.package.name), None)
+        if package is not None and package.status == "broken":
+            fault = next(asset.problem for asset in package.assets if asset.problem)
+            raise SourceError(
+                f"The package {package.name} of model {model!r} is damaged: {fault}. Run: {package.remedy}"
+            )
     if place is not None:
         return place
-    broken = next((each for each in offline_packages() if each.name == entry.package.name and each.remedy), None)
-    if broken is not None and broken.status == "broken":
-        fault = next(asset.problem for asset in broken.assets if asset.problem)
-        raise SourceError(f"The package {broken.name} of model {model!r} is damaged: {fault}. Run: {broken.remedy}")
     try:
         return get_weights(model, index=False)
     except WeightsError as error:
-        raise SourceError(str(error)) from None
+        own = "  or give the encoder a folder with config.json and model.safetensors: model='./my-model'"
+        raise SourceError(f"Model {model!r}: {error}\n{own}") from None
 
 
 def _download(model: str) -> Path:
     """The hub's copy, from its cache if it is there. `name@revision` asks for a branch, tag or commit."""
-    from huggingface_hub import constants, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-
-    name, _, revision = model.partition("@")
     try:
-        cached = Path(snapshot_download(name, revision=revision or None, local_files_only=True))
-        if (cached / "config.json").is_file() and any(cached.glob("*.safetensors")):
-            return cached
-    except (OSError, HFValidationError):
-        pass
-    if constants.is_offline_mode():
-        raise SourceError(f"Model {model!r} is not cached, and HF_HUB_OFFLINE is set. {_choices()}")
-    try:
-        return Path(
-            snapshot_download(name, revision=revision or None, allow_patterns=HUB_FILES, etag_timeout=HUB_TIMEOUT)
-        )
-    except (OSError, HfHubHTTPError, HFValidationError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise SourceError(f"Model {model!r} could not be had from the hub ({reason}). {_choices()}") from None
+        return download_snapshot(model)
+    except HubError as error:
+        raise SourceError(f"Model {model!r} could not be had from the hub ({error}). {_choices()}") from None
 
 
 def _choices() -> str:
     return (
         "Do one of three things: give the path of a folder with config.json and model.safetensors "
-        f"(model='./my-model'); or use weights that polysem knows ({', '.join(CATALOGUE)}; polysem weights get NAME); "
-        "or, with internet access, a name on the Hugging Face hub (model='owner/model')."
+        f"(model='./my-model'); or use weights that polysem knows ({', '.join(CATALOGUE)}: polysem weights get NAME, "
+        f"or {install_command('offline')}); or, with internet access, a name on the Hugging Face hub "
+        "(model='owner/model')."
     )

@@ -6,7 +6,8 @@ enters: a name of `catalogue.yaml` → leaves: a folder or file with checked con
 from __future__ import annotations
 
 from polysem.weights.catalogue import CATALOGUE, WeightsEntry, find_entry
-from polysem.weights.fetch import WeightsError, find_weights, get_weights, verify_weights
+from polysem.weights.fetch import find_weights, get_weights, verify_weights
+from polysem.weights.sources import WeightsError
 
 __all__ = [
     "CATALOGUE",

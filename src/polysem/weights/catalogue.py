@@ -28,11 +28,16 @@ class PackageSource(_Strict):
 
     name: str
     version: str
+    wheel_bytes: PositiveInt
     files: Mapping[str, FileRecord]
 
 
 class WeightsEntry(_Strict):
-    """One set of weights. convert: the conversion that makes a Hugging Face folder of the package's file."""
+    """One set of weights.
+
+    convert: the conversion that makes a Hugging Face folder of the package's file.
+    probe: what the network answers to the probe picture, where its files differ from source to source.
+    """
 
     name: str
     provides: str
@@ -41,6 +46,7 @@ class WeightsEntry(_Strict):
     package: PackageSource
     hub: str | None = None
     convert: Literal["dinov2"] | None = None
+    probe: tuple[float, ...] | None = None
 
     @property
     def bytes(self) -> int:

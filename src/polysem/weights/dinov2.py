@@ -8,6 +8,8 @@ at each call, and tokens would differ by 5 %. Other picture sizes are interpolat
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -67,12 +69,27 @@ def convert_hub(source: Path, folder: Path) -> None:
     """Write the same folder from the hub's copy of the model."""
     from transformers import Dinov2Model
 
-    state = Dinov2Model.from_pretrained(source, local_files_only=True, dtype=torch.float32).state_dict()
+    with hide_bars():
+        state = Dinov2Model.from_pretrained(source, local_files_only=True, dtype=torch.float32).state_dict()
     state.pop("embeddings.mask_token", None)
     positions = state["embeddings.position_embeddings"]
     if positions.shape[1] == _TRAINED_SIDE**2 + 1:
         state["embeddings.position_embeddings"] = torch.cat([positions[:, :1], _resample(positions[:, 1:])], 1)
     _save(state, folder)
+
+
+@contextmanager
+def hide_bars() -> Iterator[None]:
+    """No progress bars of transformers within the block: reading a local file takes no time worth one."""
+    from transformers.utils import logging
+
+    bars = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        if bars:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def _read_tensors(graph: Path) -> dict[str, Tensor]:
@@ -102,7 +119,6 @@ def _resample(positions: Tensor) -> Tensor:
 
 def _save(state: dict[str, Any], folder: Path) -> None:
     from transformers import Dinov2Config, Dinov2Model
-    from transformers.utils import logging
 
     width, hidden = (state[f"encoder.layer.0.{name}.weight"].shape[0] for name in ("norm1", "mlp.fc1"))
     config = Dinov2Config(
@@ -114,13 +130,8 @@ def _save(state: dict[str, Any], folder: Path) -> None:
         image_size=_PATCH * SIDE,
         use_mask_token=False,
     )
-    bars = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
+    with hide_bars():
         model = Dinov2Model(config)
         model.load_state_dict({name: tensor.contiguous() for name, tensor in state.items()})
         model.save_pretrained(folder)
-    finally:
-        if bars:
-            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
     (folder / "preprocessor_config.json").write_text(json.dumps(_PREPROCESSING, indent=2) + "\n", encoding="utf-8")

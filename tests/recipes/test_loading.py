@@ -201,7 +201,7 @@ def test_a_recipe_written_out_in_full_is_the_same_recipe(tmp_path: Path) -> None
     [
         ("trainin.epochs=5", "training"),
         ("training.epoch=5", "epochs"),
-        ("optimiser.learning_rate=1", "Known: clip, lr, lr_scales, name, weight_decay"),
+        ("optimiser.learning_rate=1", "Known: clip, frozen, lr, lr_scales, name, weight_decay"),
         ("schedule.milestone=[1]", "milestones"),
         ("data.glov=package", "glove"),
         ("image.encode.name=region", "encoder"),

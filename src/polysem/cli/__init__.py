@@ -42,6 +42,7 @@ for _group, _command, _example in (
     (app, data_commands.features_command, "features flickr8k --encoder grid --out features"),
     (app, train.train_command, "train small-vse-infty --data scenes --out runs/vse-infty"),
     (app, train.finetune_command, "finetune polysem/photo-small --data my-captions --out runs/mine"),
+    (app, train.grow_command, "grow runs/vse-infty --k 4 --data scenes --out runs/grown"),
     (app, train.sweep_command, f"{SWEEP} --seeds 0,1,2"),
     (app, evaluation.compare_command, "compare runs/vse-infty runs/dive --data scenes"),
     (app, evaluation.cost_command, "cost small-vse-infty small-dive"),

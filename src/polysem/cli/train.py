@@ -1,4 +1,4 @@
-"""`polysem train` and `polysem sweep`: a recipe and a collection to a model folder, or to many and a curve."""
+"""`polysem train`, `finetune`, `grow` and `sweep`: a recipe and a collection to a model folder, or many and a curve."""
 
 from __future__ import annotations
 
@@ -94,6 +94,36 @@ def finetune_command(
 
     options: dict[str, Any] = {"features": features, "text_features": text_features, "on_collapse": on_collapse}
     recipe = finetune_recipe(load_start(model), model, settings or ())
+    _run_training(recipe, open_data(data, folder_labels), out, tracker, as_json, options)
+
+
+def grow_command(
+    model: Annotated[str, Argument(help="Folder or name of a model that makes one vector of an item.")],
+    data: TrainingData,
+    out: RunFolder,
+    k: Annotated[int, Option("--k", min=2, help="Vectors of an image.")] = 4,
+    train_base: Annotated[
+        bool, Option("--train-base", help="The model learns too, at a tenth of the rate; else it stays as it is.")
+    ] = False,
+    settings: Annotated[
+        list[str] | None, option("Change the recipe of growing; repeatable.", "--set", metavar="KEY=VALUE")
+    ] = None,
+    features: ImageStore = None,
+    text_features: TextStore = None,
+    folder_labels: FolderLabels = False,
+    on_collapse: OnCollapse = "warn",
+    tracker: Tracker = "tensorboard",
+    as_json: AsJson = False,
+) -> None:
+    """Give a single-vector model sets: K vectors of an image that begin exactly at its own and are trained beside it.
+
+    A text keeps its one vector, and chooses among the image's. The ranking at the first step is the model's own, so
+    that the result is never worse on validation. CLIP, SigLIP and models of your own.
+    """
+    from polysem.training.start import grow_recipe, load_start
+
+    options: dict[str, Any] = {"features": features, "text_features": text_features, "on_collapse": on_collapse}
+    recipe = grow_recipe(load_start(model), model, k, train_base, settings or ())
     _run_training(recipe, open_data(data, folder_labels), out, tracker, as_json, options)
 
 

@@ -115,8 +115,13 @@ class Tower(nn.Module):
         groups = [
             {**group, "name": f"encoder.{group['name']}"} for group in self.encoder.parameter_groups(lr, weight_decay)
         ]
-        for name, part in (("project", self.project), ("pool", self.pool), ("sets", self.sets)):
+        base = getattr(self.sets, "base", None)  # of a set predictor that is built around another
+        parts = ("project", self.project), ("pool", self.pool), ("sets.base", base), ("sets", self.sets)
+        for name, part in parts:
             params = [] if part is None else list(part.parameters())
+            if name == "sets" and base is not None:
+                inner = {id(parameter) for parameter in base.parameters()}
+                params = [parameter for parameter in params if id(parameter) not in inner]
             if params:
                 groups.append({"name": name, "params": params, "lr": lr, "weight_decay": weight_decay})
         return groups

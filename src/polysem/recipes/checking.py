@@ -157,8 +157,9 @@ def _check_training(recipe: Recipe) -> None:
     places = {key: ["image", "text", "similarity"] for key in ("lr_scales", "frozen")}
     for name, side in recipe.sides():
         parts = [f"{name}.{part}" for part in PLACES if getattr(side, part) is not None]
+        parts += [f"{name}.sets.base"] if side.sets.get("base") else []
         places["lr_scales"] += [*parts, *(f"{name}.encoder.{part}" for part in ("body", "head"))]
-        places["frozen"] += [*parts, *([f"{name}.sets.base"] if side.sets.get("base") else [])]
+        places["frozen"] += parts
     for key, given in (("lr_scales", recipe.optimiser.lr_scales), ("frozen", recipe.optimiser.frozen or ())):
         for place in given:
             if place not in places[key]:

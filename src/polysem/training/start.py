@@ -16,13 +16,15 @@ from polysem.errors import ConfigError, InputError
 from polysem.models import Model
 from polysem.models.model import WITHOUT_EFFECT
 from polysem.recipes import Recipe
-from polysem.recipes.loading import override_content, parse
+from polysem.recipes.loading import BACKBONE_SCALE, override_content, parse
 from polysem.registry import Part
 from polysem.training.distillation import training_items
 from polysem.training.monitoring.diagnosis import TrainingFinding
 
 LAST_LAYERS = 1
 """Of each body, what trains where a model has nothing but frozen bodies, as a dual encoder has."""
+GROW_RATE = 1e-3
+"""The learning rate of new elements."""
 COLDEST = 0.01
 """The lowest temperature of fine-tuning: that of CLIP."""
 
@@ -168,23 +170,78 @@ def finetune_recipe(model: Model, start: str, overrides: Iterable[str] = ()) -> 
         start: the folder or name of the model.
         overrides: KEY=VALUE, as `--set` takes them; `image.encoder.trainable=2` trains the last two layers of a body.
     """
-    text = model.text.encoder
-    if text.learns_vocabulary and getattr(text, "vocabulary", None) is None:
+    content = _describe(model, start, "finetune", "trained further")
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        for side in ("image", "text"):
+            content[side]["encoder"] = {**content[side]["encoder"], "trainable": LAST_LAYERS}
+    return parse(override_content(content, overrides))
+
+
+def grow_recipe(
+    model: Model, start: str, k: int = 4, train_base: bool = False, overrides: Iterable[str] = ()
+) -> Recipe:
+    """The recipe that gives the images of a single-vector model sets: k elements that begin exactly at its own vector.
+
+    The elements are competing readings around the vector (gamma = 0 at first), compared with a text's one vector by
+    the soft maximum: before the first step the ranking is the model's own.
+
+    Args:
+        start: the folder or name of the model.
+        train_base: whether the model learns beside them, at a tenth of their rate; by default it is frozen.
+        overrides: KEY=VALUE, as `--set` takes them.
+
+    Raises:
+        ConfigError: the model makes several vectors already, or its vectors are labels.
+    """
+    if model.set_sizes != (1, 1):
+        sizes = "{} vectors of an image and {} of a text".format(*model.set_sizes)
+        raise ConfigError(
+            f"{start} makes {sizes}: grow takes a model of one vector each. Train this one further with polysem "
+            "finetune, or grow a member of it before joining."
+        )
+    if model.labels is not None:
+        raise ConfigError(f"{start} classifies, which sets around its vector do not. Grow a model that learned pairs.")
+    content, encoder = _describe(model, start, "grow", f"with {k} elements around its vector"), model.image.encoder
+    base = model.image.sets.config
+    if content["text"]["sets"] == {"name": "shared"}:
+        content["text"]["sets"] = base
+    cells = encoder.tokens_per_item if encoder.tiles_image else None
+    content["image"]["sets"] = {"name": "competing_readings", "k": k, "base": base, "cells": cells, "gamma": 0.0}
+    content["similarity"] = {"name": "soft_maximum"}
+    content["optimiser"]["lr"] = GROW_RATE
+    own = [f"image.{part}" for part in ("project", "pool") if content["image"][part] is not None]
+    if train_base:
+        slow = [*own, "image.sets.base", "text", *(["image.encoder.head"] if _has_head(encoder) else [])]
+        content["optimiser"]["lr_scales"] = dict.fromkeys(slow, BACKBONE_SCALE)
+    else:
+        content["optimiser"]["frozen"] = [*own, "image.encoder", "image.sets.base", "text"]
+        for side in ("image", "text"):
+            config = content[side]["encoder"]
+            if config.get("trainable") not in (None, "none") and getattr(model, side).encoder.takes != "features":
+                content[side]["encoder"] = {**config, "trainable": "none"}
+    return parse(override_content(content, overrides))
+
+
+def _has_head(encoder: Encoder) -> bool:
+    return any(group["name"] == "head" for group in encoder.parameter_groups(1.0))
+
+
+def _describe(model: Model, start: str, name: str, what: str) -> dict[str, Any]:
+    """A recipe with the parts of a model, as plain data."""
+    encoder = model.text.encoder
+    if encoder.learns_vocabulary and getattr(encoder, "vocabulary", None) is None:
         raise ConfigError(f"{start} has no vocabulary: its words are unknown. Import it again with --vocabulary.")
     sides = {}
-    learns = any(parameter.requires_grad for parameter in model.parameters())
     for side in ("image", "text"):
         config = dict(model.config[side])
         if config["sets"] == "shared":
             config["sets"] = {"name": "shared"}
-        if not learns:
-            config["encoder"] = {**config["encoder"], "trainable": LAST_LAYERS}
         config["encoder"] = {knob: value for knob, value in config["encoder"].items() if knob != "lr_scale"}
         sides[side] = config
     scale = model.similarity.config.get("logit_scale")
-    content: dict[str, Any] = {
-        "name": "finetune",
-        "summary": f"{start}, trained further",
+    return {
+        "name": name,
+        "summary": f"{start}, {what}",
         "start": start,
         "dim": model.dim,
         **sides,
@@ -194,4 +251,3 @@ def finetune_recipe(model: Model, start: str, overrides: Iterable[str] = ()) -> 
         "schedule": {"name": "cosine", "warmup_steps": 10},
         "training": {"epochs": 8, "batch": 64, "captions": "all"},
     }
-    return parse(override_content(content, overrides))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
 import transformers
 from PIL import Image
 
-from encoders.tiny_duals import DUALS, save_dual
+from encoders.tiny_duals import DUALS, GEMMA, save_dual, save_gemma_tokenizer
 from polysem import encoders
+from polysem.errors import InputError
 
 TEXTS = ["a dog runs", "the big red cat sits on the blue ball", "grass"]
 
@@ -32,21 +35,22 @@ def pictures(count=3):
 def test_image_features_are_those_of_transformers(dual):
     folder, model, image, _ = dual
     processor = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil")
-    pixels = processor(images=pictures(), return_tensors="pt")["pixel_values"]
-    expected = model.get_image_features(pixel_values=pixels).pooler_output
+    given = processor(images=pictures(), return_tensors="pt")
+    expected = model.get_image_features(**given).pooler_output
     prepared = torch.stack([image.preprocess(picture) for picture in pictures()])
-    torch.testing.assert_close(prepared, pixels, rtol=0, atol=0)
+    if model.config.model_type != "siglip2":  # which takes patches
+        torch.testing.assert_close(prepared, given["pixel_values"], rtol=0, atol=0)
     torch.testing.assert_close(image(prepared).summary, expected, rtol=0, atol=1e-5)
     for row, picture in enumerate(prepared):
         torch.testing.assert_close(image(picture[None]).summary[0], expected[row], rtol=0, atol=1e-5)
-    assert image(prepared).values.shape[1] == len(image.places())
+    assert image(prepared).values.shape[1] == len(image.places(*pictures()[0].size))
 
 
 @torch.no_grad()
 def test_text_features_are_those_of_transformers(dual):
     folder, model, _, text = dual
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    siglip = model.config.model_type == "siglip"
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, padding_side="right")
+    siglip = model.config.model_type.startswith("siglip")
     given = tokenizer(TEXTS, padding="max_length" if siglip else True, max_length=40 if siglip else None)
     given = {key: torch.tensor(value) for key, value in given.items() if key == "input_ids" or not siglip}
     given.pop("token_type_ids", None)
@@ -54,3 +58,57 @@ def test_text_features_are_those_of_transformers(dual):
     torch.testing.assert_close(text(text.tokenize(TEXTS)).summary, expected, rtol=0, atol=1e-5)
     for row, sentence in enumerate(TEXTS):
         torch.testing.assert_close(text(text.tokenize([sentence])).summary[0], expected[row], rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def test_naflex_sees_every_picture_in_its_own_proportions(tmp_path):
+    folder = save_dual("siglip2", tmp_path)
+    theirs = transformers.AutoModel.from_pretrained(folder).eval()
+    processor = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil")
+    image = encoders.build("dual_image", model=str(folder)).eval()
+    sizes = [(70, 50), (300, 40), (33, 90), (64, 64)]
+    drawn = [pictures()[0].resize(size) for size in sizes]
+    # Theirs are padded to 16 patches, ours are not padded at all.
+    expected = theirs.get_image_features(**processor(images=drawn, return_tensors="pt")).pooler_output
+    grids = [image.grid(*size) for size in sizes]
+    assert len(set(grids)) == 4
+    for picture, (rows, columns), summary in zip(drawn, grids, expected, strict=True):
+        features = image(image.preprocess(picture)[None])
+        assert features.values.shape[1] == rows * columns == len(image.places(*picture.size)) <= 16
+        torch.testing.assert_close(features.summary[0], summary, rtol=0, atol=1e-5)
+    with pytest.raises(InputError, match="multiples of 8"):
+        image(torch.zeros(1, 3, 30, 32))
+
+
+@pytest.mark.parametrize("name", ["dual_image", "dual_text"])
+def test_the_last_layers_can_train_alone(name, tmp_path):
+    half = encoders.build(name, model=str(save_dual("clip", tmp_path)), trainable=1)
+    first, last = half.stages()
+    assert all(parameter.requires_grad for parameter in last.parameters())
+    assert not any(parameter.requires_grad for parameter in first.parameters())
+
+
+@pytest.mark.parametrize("family", ["siglip", "siglip2"])
+@torch.no_grad()
+def test_siglip_2_reads_texts_as_it_was_trained(family, tmp_path):
+    """In lower case, without a start, with an end, padded behind to the full length by the tokenizer's own token."""
+    folder = save_dual(family, tmp_path)
+    save_gemma_tokenizer(folder)
+    config = json.loads((folder / "config.json").read_text())
+    assert config["text_config"].get("pad_token_id", 1) != 0  # it is the tokenizer that knows
+    text = encoders.build("dual_text", model=str(folder)).eval()
+    tokens = text.tokenize(["A Dog!"])
+    assert [GEMMA[token] for token in tokens.ids[0]] == [*"a▁dog!", "<eos>"]
+    theirs = transformers.AutoModel.from_pretrained(folder).eval()
+    padded = torch.tensor([[*tokens.ids[0].tolist(), *[0] * (40 - tokens.ids.shape[1])]])
+    expected = theirs.get_text_features(input_ids=padded).pooler_output
+    torch.testing.assert_close(text(tokens).summary, expected, rtol=0, atol=1e-5)
+    long = text.tokenize(["dog " * 30])
+    assert long.ids.shape == (1, 40)
+    assert GEMMA[long.ids[0, -1]] == "<eos>"
+    again = encoders.build(**text.config).eval()
+    again.load_state_dict(text.state_dict())
+    text.save_preprocessing(tmp_path / "saved")
+    again.load_preprocessing(tmp_path / "saved")
+    assert torch.equal(again(again.tokenize(["A Dog!"])).summary, text(tokens).summary)
+    assert again.fingerprint() == text.fingerprint()

@@ -38,6 +38,13 @@ def _siglip() -> Any:
     return transformers.SiglipModel(config), transformers.SiglipImageProcessorPil
 
 
+def _siglip2() -> Any:
+    vision = {**TINY_VIT, "patch_size": 8, "num_patches": 16}
+    text = {**TINY_TEXT, "projection_size": 16, "bos_token_id": 2, "eos_token_id": 3}
+    config = transformers.Siglip2Config(text_config=text, vision_config=vision)
+    return transformers.Siglip2Model(config), transformers.Siglip2ImageProcessorPil
+
+
 def _align() -> Any:
     vision = {
         "image_size": SIDE,
@@ -69,10 +76,24 @@ def _vision_text() -> Any:
     return transformers.VisionTextDualEncoderModel(config), transformers.ViTImageProcessorPil
 
 
+GEMMA = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", *"▁adgo!DAGO"]
+"""The tokens of SigLIP 2, which are not those of SigLIP: as many as `TINY_TEXT` has at most."""
+
+
+def save_gemma_tokenizer(folder: Path) -> None:
+    """The tokenizer of the SigLIP 2 models on the hub, which are of the family "siglip" but for NaFlex."""
+    vocabulary = {token: number for number, token in enumerate(GEMMA)}
+    tokenizer = transformers.GemmaTokenizer(
+        vocab=vocabulary, merges=[], add_bos_token=False, add_eos_token=True, padding_side="right"
+    )
+    tokenizer.save_pretrained(folder)
+
+
 DUALS: dict[str, Callable[[], Any]] = {
     "clip": _clip,
     "metaclip_2": _metaclip,
     "siglip": _siglip,
+    "siglip2": _siglip2,
     "align": _align,
     "chinese_clip": _chinese_clip,
     "altclip": _altclip,
@@ -91,6 +112,9 @@ def save_dual(family: str, folder: Path) -> Path:
     model.save_pretrained(folder)
     save_tokenizer(folder)
     cropped = family in ("clip", "metaclip_2", "altclip")
+    if family == "siglip2":
+        processor(patch_size=8, max_num_patches=16).save_pretrained(folder)
+        return folder
     processor(**(CROPPED if cropped else {"size": SQUARE, "crop_size": SQUARE})).save_pretrained(folder)
     return folder
 

@@ -21,13 +21,14 @@ def folder(request, tmp_path_factory):
 @torch.no_grad()
 def test_its_logits_are_those_of_transformers(folder):
     model, theirs = polysem.load(folder), transformers.AutoModel.from_pretrained(folder).eval()
-    pixels = torch.stack([model.image.encoder.preprocess(picture) for picture in pictures()])
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    siglip = theirs.config.model_type == "siglip"
+    processor = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil")
+    seen = processor(images=pictures(), return_tensors="pt")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, padding_side="right")
+    siglip = theirs.config.model_type.startswith("siglip")
     given = tokenizer(TEXTS, padding="max_length" if siglip else True, max_length=40 if siglip else None)
     ids = {key: torch.tensor(value) for key, value in given.items() if key == "input_ids" or not siglip}
     ids.pop("token_type_ids", None)
-    expected = theirs(pixel_values=pixels, **ids).logits_per_image
+    expected = theirs(**seen, **ids).logits_per_image
     scores = model.similarity(model.encode_images(pictures()), model.encode_texts(TEXTS))
     scale = float(model.similarity.logit_scale)
     torch.testing.assert_close(model.similarity.logits(scores), expected, rtol=0, atol=1e-5 * max(1.0, scale))

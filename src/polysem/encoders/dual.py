@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,9 @@ from polysem.encoders.base import Trainable, registry
 from polysem.encoders.image import ImageEncoder
 from polysem.encoders.preprocessing import Preprocessing, grid_boxes, to_rgb
 from polysem.encoders.text import TextEncoder, Tokens, Transformer
-from polysem.errors import ConfigError
+from polysem.errors import ConfigError, InputError, kind
 from polysem.features import LocalFeatures
+from polysem.masked_ops import is_tracing
 
 _IMAGE, _TEXT = ("vision_model", "visual_projection"), ("text_model", "text_projection")
 _SHARED = ("logit_scale", "logit_bias", "temperature")
@@ -97,6 +99,7 @@ class DualImage(ImageEncoder):
         backbone, logit = load_half(model, pretrained, backbone_config, _TEXT)
         processing = _build_processor(backbone, processor)
         seen = _describe(processing)
+        self.patch_size = int(processing.patch_size) if is_naflex(backbone.module) else None
         with torch.no_grad():
             states, summary = _image_outputs(backbone.module, torch.zeros(1, 3, seen.size, seen.size))
         super().__init__(backbone, states.shape[-1], None, seen, trainable, lr_scale)
@@ -105,8 +108,39 @@ class DualImage(ImageEncoder):
         self.has_cls = states.shape[1] > self.side**2
 
     def preprocess(self, image: Image.Image) -> Tensor:
-        pixels: Tensor = self.processor(images=to_rgb(image), return_tensors="pt")["pixel_values"][0]
-        return pixels
+        """(3, height, width): the picture as the model's own processor shows it. Of NaFlex in its own proportions."""
+        prepared = self.processor(images=to_rgb(image), return_tensors="pt")
+        pixels: Tensor = prepared["pixel_values"][0]
+        if self.patch_size is None:
+            return pixels
+        rows, columns = prepared["spatial_shapes"][0].tolist()
+        cells = pixels[: rows * columns].view(rows, columns, self.patch_size, self.patch_size, 3)
+        return cells.permute(4, 0, 2, 1, 3).reshape(3, rows * self.patch_size, columns * self.patch_size)
+
+    def grid(self, width: int, height: int) -> tuple[int, int] | None:
+        if self.patch_size is None:
+            return None
+        fit = import_module(type(self.processor).__module__).get_image_size_for_max_num_patches
+        high, wide = fit(height, width, self.patch_size, int(self.processor.max_num_patches))
+        return high // self.patch_size, wide // self.patch_size
+
+    def places(self, width: int | None = None, height: int | None = None) -> Tensor:
+        cells = self.grid(width or 1, height or width or 1)
+        return super().places(width, height) if cells is None else grid_boxes(*cells)
+
+    def check(self, pixels: Tensor) -> None:
+        if is_tracing() or self.patch_size is None:
+            return super().check(pixels)
+        side = self.patch_size
+        if not isinstance(pixels, Tensor) or pixels.ndim != 4 or pixels.shape[1] != 3 or not len(pixels):
+            fits = False
+        else:
+            fits = all(size >= side and size % side == 0 for size in pixels.shape[2:])
+        if not fits:
+            raise InputError(
+                f"This encoder takes pixels of shape (items, 3, height, width), both multiples of {side}, got "
+                f"{kind(pixels)}. Make them with encoder.preprocess(image); pictures of one shape can be stacked."
+            )
 
     def forward(self, pixels: Tensor) -> LocalFeatures:
         self.check(pixels)
@@ -128,10 +162,29 @@ class DualImage(ImageEncoder):
 
 def _image_outputs(module: nn.Module, pixels: Tensor) -> tuple[Tensor, Tensor]:
     """(B, 3, S, S) -> tokens (B, N, width) and the embedding (B, dim), before it is scaled to unit length."""
-    output: Any = module.get_image_features(pixel_values=pixels)  # type: ignore[operator]
+    given = {"pixel_values": pixels}
+    if is_naflex(module):
+        given = _cut_patches(pixels, int(module.config.vision_config.patch_size))  # type: ignore[union-attr, arg-type]
+    output: Any = module.get_image_features(**given)  # type: ignore[operator]
     states = output.last_hidden_state
     # A convolutional network (ALIGN) has a map of cells.
     return (states.flatten(2).transpose(1, 2) if states.ndim == 4 else states), output.pooler_output
+
+
+def is_naflex(module: nn.Module) -> bool:
+    """Whether it takes pictures in their own proportions, as so many patches: SigLIP 2 NaFlex."""
+    return bool(getattr(module.config, "model_type", None) == "siglip2")
+
+
+def _cut_patches(pixels: Tensor, side: int) -> dict[str, Tensor]:
+    """Pictures of one shape as the patches that NaFlex takes, without padding: there is none where all are alike."""
+    items, _, height, width = pixels.shape
+    rows, columns = height // side, width // side
+    patches = pixels.view(items, 3, rows, side, columns, side).permute(0, 2, 4, 3, 5, 1)
+    mask = torch.ones(items, rows * columns, dtype=torch.long, device=pixels.device)
+    shapes = torch.tensor([[rows, columns]] * items, device=pixels.device)
+    values = patches.reshape(items, rows * columns, -1)
+    return {"pixel_values": values, "pixel_attention_mask": mask, "spatial_shapes": shapes}
 
 
 def _build_processor(backbone: Backbone, stored: Mapping[str, Any] | None) -> Any:
@@ -156,7 +209,11 @@ def _build_processor(backbone: Backbone, stored: Mapping[str, Any] | None) -> An
 
 def _describe(processor: Any) -> Preprocessing:
     """What part of a picture a processor shows, for boxes on it, and how pixels are normalised, for augmentation."""
-    size, crop = dict(processor.size), dict(getattr(processor, "crop_size", None) or {})
+    if getattr(processor, "max_num_patches", None):  # NaFlex: a square picture of so many patches
+        size = {"height": math.isqrt(processor.max_num_patches) * processor.patch_size}
+    else:
+        size = dict(processor.size)
+    crop = dict(getattr(processor, "crop_size", None) or {})
     cropped = bool(getattr(processor, "do_center_crop", False) and crop)
     side = crop["height"] if cropped else size.get("height") or size["shortest_edge"]
     return Preprocessing(

@@ -98,6 +98,10 @@ class ImageEncoder(PixelEncoder):
         """(N, 4): [x0, y0, x1, y1] in 0..1 of the pixels, of each token in order: a grid of side x side cells."""
         return grid_boxes(self.side, self.side)
 
+    def grid(self, width: int, height: int) -> tuple[int, int] | None:
+        """(rows, columns) of the tokens of a picture of this size; None where every picture has the same square."""
+        return None
+
     def places(self, width: int | None = None, height: int | None = None) -> Tensor:
         """(N, 4): the box [x0, y0, x1, y1] of each token, in token order, in 0..1 of the picture.
 

@@ -203,9 +203,10 @@ class Transformer(TextEncoder):
         opener = backbones.transformers().AutoTokenizer
         with backbones.report_damage(f"The tokenizer in {folder}"):
             tokenizer = opener.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        if len(tokenizer) > self.vocab_size:
+        words = int(tokenizer.vocab_size)  # without added ones, which transformers appends unasked (SigLIP 2)
+        if words > self.vocab_size:
             raise SourceError(
-                f"The tokenizer in {folder} has {len(tokenizer)} tokens, this model {self.vocab_size}. Give its own."
+                f"The tokenizer in {folder} has {words} tokens, this model {self.vocab_size}. Give its own."
             )
         self.tokenizer = tokenizer
 

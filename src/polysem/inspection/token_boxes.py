@@ -90,7 +90,8 @@ def locate_tokens(encoder: Encoder, image: Image.Image | tuple[int, int], tokens
         boxes = encoder.preprocessing.on_picture(detected, *size)
         return TokenBoxes(boxes * boxes.new_tensor([*size, *size]), "boxes", size)
     if isinstance(encoder, ImageEncoder):
-        return _tile(encoder.places(*size), int(bool(getattr(encoder, "has_cls", False))), size)
+        unlocated = int(bool(getattr(encoder, "has_cls", False)))
+        return _tile(encoder.places(*size), unlocated, size, encoder.grid(*size))
     if tokens is None:
         raise InputError(f"{type(encoder).__name__} takes precomputed features: say how many `tokens` there are.")
     return TokenBoxes.unlocated(tokens, "frames" if encoder.kind == "video" else "unknown", size)
@@ -134,9 +135,9 @@ def locate_stored_tokens(manifest: FeatureManifest, tokens: int, size: tuple[int
     return _tile(torch.cat([boxes[:unlocated], boxes]), unlocated, size)
 
 
-def _tile(fractions: Tensor, unlocated: int, size: tuple[int, int]) -> TokenBoxes:
-    """Cells in 0..1 of the image, the first `unlocated` of which are tokens without a box."""
+def _tile(fractions: Tensor, unlocated: int, size: tuple[int, int], grid: tuple[int, int] | None = None) -> TokenBoxes:
+    """Cells in 0..1 of the image, the first `unlocated` of which are tokens without a box. grid: not a square one."""
     boxes = fractions * fractions.new_tensor([*size, *size])
     boxes[:unlocated] = float("nan")
     side = int((len(boxes) - unlocated) ** 0.5)
-    return TokenBoxes(boxes, "cells", size, (side, side))
+    return TokenBoxes(boxes, "cells", size, grid or (side, side))

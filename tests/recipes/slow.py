@@ -155,6 +155,17 @@ def transformer(part: Any, items: list[list[int]]) -> list[Item]:
     return found
 
 
+def dual_image(part: Any, items: list[Tensor]) -> list[Item]:
+    """The patches, and the pair's own embedding of the picture."""
+    made = [part.backbone.get_image_features(pixel_values=pixels[None]) for pixels in items]
+    return [Item(each.last_hidden_state[0], each.last_hidden_state[0, :0], each.pooler_output[0]) for each in made]
+
+
+def dual_text(part: Any, items: list[list[int]]) -> list[Item]:
+    made = [part.backbone.get_text_features(input_ids=torch.tensor([ids])) for ids in items]
+    return [Item(each.last_hidden_state[0], each.last_hidden_state[0, :0], each.pooler_output[0]) for each in made]
+
+
 def whole(part: Any, states: Tensor) -> Item:
     """A backbone's tokens, projected where the encoder has a projection."""
     tokens = states if part.projection is None else linear(part.projection, states)
@@ -182,6 +193,8 @@ ENCODERS: dict[str, Callable[..., list[Item]]] = {
     "patch": picture,
     "video_frames": video,
     "transformer": transformer,
+    "dual_image": dual_image,
+    "dual_text": dual_text,
     "bigru": bigru,
 }
 
@@ -430,6 +443,22 @@ def attend(part: Any, now: list[Tensor], x: Tensor, positions: Tensor, over: str
     return [linear(part.to_out, torch.cat(heads)) for heads in read]
 
 
+def competing_readings(part: Any, items: list[Item], summaries: list[Any]) -> list[tuple[Tensor, Tensor]]:
+    """The elements share out each token; each reads what it won and steps away from the global vector."""
+    found = []
+    bases = SETS[sets.registry.current_name(part.base.config["name"])](part.base, items, summaries)
+    for item, (base, _) in zip(items, bases, strict=True):
+        rows = [linear(part.w_2, torch.tanh(linear(part.w_1, x))) for x in item.tokens]  # of each token, (K,)
+        shares = torch.stack([softmax(row) for row in rows] if part.competes else rows)
+        shares = shares / sum(shares) if part.competes else torch.stack([softmax(column) for column in shares.t()], 1)
+        residual = [
+            linear(part.head, sum(a * x for a, x in zip(column, item.tokens, strict=True))) for column in shares.t()
+        ]
+        vectors = [base[0] / base[0].norm() + part.gamma * r / r.norm() for r in residual]
+        found.append((torch.stack([v / v.norm() for v in vectors]), torch.stack(residual)))
+    return found
+
+
 def feed_forward(part: Any, slot: Tensor) -> Tensor:
     return linear(part[4], gelu(linear(part[1], layer_norm(part[0], slot))))
 
@@ -443,6 +472,7 @@ SETS: dict[str, Callable[..., list[tuple[Tensor, Tensor]]]] = {
     "global_feature": global_feature,
     "pie_net": pie_net,
     "attention_pooling": attention_pooling,
+    "competing_readings": competing_readings,
     "slots": slots,
     "transformer": slots,
     "semantic_sharing": semantic_sharing,
@@ -473,6 +503,14 @@ def smooth_chamfer(part: Any, a: Tensor, b: Tensor) -> Tensor:
     return (there + back) / (2 * part.alpha)
 
 
+def soft_maximum(part: Any, a: Tensor, b: Tensor) -> Tensor:
+    def near(y: Tensor) -> Tensor:
+        cosines = torch.stack([x @ y for x in a])
+        return softmax(part.alpha * cosines) @ cosines
+
+    return sum(near(y) for y in b) / len(b)
+
+
 def match_probability(part: Any, a: Tensor, b: Tensor) -> Tensor:
     def probability(x: Tensor, y: Tensor) -> Tensor:
         if part.form == "dive":
@@ -488,6 +526,7 @@ SIMILARITIES: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
     "mil": mil,
     "chamfer": chamfer,
     "smooth_chamfer": smooth_chamfer,
+    "soft_maximum": soft_maximum,
     "match_probability": match_probability,
 }
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor
 
 from encoders.tiny_models import TINY_RESNET, TINY_TEXT, TINY_VIT
@@ -19,6 +20,11 @@ DIM, REGION, PIXELS, WORDS = 8, 10, 16, 19
 RESNET = {"model_type": "resnet", **TINY_RESNET}
 VIT = {"model_type": "vit", **TINY_VIT, "image_size": PIXELS, "patch_size": 8, "hidden_dropout_prob": 0.0}
 BERT = {"model_type": "bert", **TINY_TEXT, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+_HALVES = transformers.CLIPConfig(text_config=TINY_TEXT, vision_config=VIT, projection_dim=DIM)
+CLIP = {"model": "clip", "pretrained": False, "backbone_config": {**_HALVES.to_dict(), "model_type": "clip"}}
+SQUARE = {"height": PIXELS, "width": PIXELS}
+PROCESSOR = {"image_processor_type": "CLIPImageProcessor", "size": SQUARE, "crop_size": SQUARE}
 
 ENCODERS: dict[str, dict[str, Any]] = {
     "region": {"input_dim": REGION},
@@ -33,11 +39,14 @@ ENCODERS: dict[str, dict[str, Any]] = {
     },
     "patch": {"pretrained": False, "backbone_config": VIT},
     "transformer": {"pretrained": False, "backbone_config": BERT},
+    "dual_image": {**CLIP, "processor": PROCESSOR},
+    "dual_text": CLIP,
     "bigru": {"vocab_size": WORDS, "word_dim": 6},
 }
 FRAMES = 4
 ENCODERS["video_frames"] = {"encoder": {"name": "grid", **ENCODERS["grid"]}, "frames": FRAMES}
 SETS: dict[str, dict[str, Any]] = {name: {"heads": 2, "head_dim": 4, "ff_mult": 2} for name in ("slots", "transformer")}
+SETS["competing_readings"] = {"hidden": 6}
 SETS["attention_pooling"] = {"hidden": 6, "attention": 4}
 
 

@@ -23,6 +23,7 @@ from polysem.environment.paths import SHIPPED
 from polysem.errors import InputError, UnknownNameError, unknown
 from polysem.features import LocalFeatures
 from polysem.models import Model, Tower, build, load
+from polysem.models.build import global_width
 from polysem.models.folder import CONFIG
 from polysem.progress import Progress, ignore
 from polysem.recipes import Recipe
@@ -298,8 +299,11 @@ def build_untrained(recipe: Recipe) -> Model:
         if sets != "shared" and set_registry.find(sets["name"]).classifies:
             sets.setdefault("labels", [f"class {number}" for number in range(LABELS)])
             assumed[f"{side}.sets.labels"] = len(sets["labels"])
-    dim = assumed["image.sets.labels"] if recipe.dim == "labels" else recipe.dim
     try:
+        if recipe.dim == "global":
+            dim = global_width(towers["image"]["encoder"])
+        else:
+            dim = assumed["image.sets.labels"] if recipe.dim == "labels" else recipe.dim
         model = build(dim, similarity=recipe.similarity, **towers)
     except SourceError as error:
         raise SourceError(f"The recipe {recipe.name} cannot be built. {error} Or give a model trained by it.") from None

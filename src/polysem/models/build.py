@@ -61,6 +61,12 @@ def build_tower(side: str, config: Mapping[str, Any], dim: int, shared: sets.Set
     return Tower(encoder, predictor, project, pool, local)
 
 
+def global_width(encoder: Mapping[str, Any]) -> int:
+    """The width of the global feature that an encoder with this config makes."""
+    built = encoders.build(**encoder)
+    return int(getattr(built, "summary_dim", built.dim))
+
+
 SIMILARITY = {"name": "smooth_chamfer", "alpha": 16.0}
 
 

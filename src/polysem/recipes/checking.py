@@ -146,6 +146,11 @@ def _check_sets(recipe: Recipe, predictors: Predictors) -> None:
             raise ConfigError(f"The regulariser {entry.name} needs several vectors; here every set has one. Remove it.")
     for (name, side), (_, cls, config) in zip(recipe.sides(), predictors, strict=True):
         encoder = encoder_registry.find(side.encoder["name"])
+        if recipe.dim == "global" and not encoder.makes_summary:
+            raise ConfigError(
+                f"dim=global is the width of the encoders' global feature, and {name}.encoder {side.encoder['name']!r} "
+                "makes none. Give dim a number, --set dim=256."
+            )
         if cls.adds_global(config) and side.pool is None and not encoder.makes_summary:
             raise ConfigError(
                 f"{name}.sets {config['name']!r} adds a global feature, and the encoder {side.encoder['name']!r} makes "

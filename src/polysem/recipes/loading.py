@@ -27,6 +27,8 @@ FAMILIES = {
     "dscmr": "DSCMR",
     "semantic-sharing": "Label-wise semantic sharing",
     "dive": "DivE",
+    "clip": "Dual encoders as backbones",
+    "siglip": "Dual encoders as backbones",
 }
 """How a family's names begin, and its title, in the order of a first look: what runs anywhere, then by year."""
 
@@ -134,8 +136,22 @@ def parse(content: Mapping[str, Any]) -> Recipe:
             else:
                 problems.append(f"{path}: {detail['msg']} (given: {detail['input']!r}).")
         raise ConfigError(" ".join(dict.fromkeys(problems))) from None
+    recipe = recipe if recipe.dual is None else _fill_halves(recipe, recipe.dual)
     check(recipe)
     return recipe if recipe.start is None else _slow_backbones(recipe)
+
+
+def _fill_halves(recipe: Recipe, dual: str) -> Recipe:
+    """A recipe whose encoders are the halves of one dual encoder: each that names no `model` of its own is its half."""
+    halves = {"image": "dual_image", "text": "dual_text"}
+    for name, side in recipe.sides():
+        if side.encoder.get("name") != halves[name]:
+            wrong = f"{name}.encoder is {side.encoder.get('name')!r}"
+            raise ConfigError(f"dual={dual}: {wrong}, not {halves[name]}. Leave dual out, or choose clip-sets.")
+    filled = {
+        name: side.model_copy(update={"encoder": {"model": dual, **side.encoder}}) for name, side in recipe.sides()
+    }
+    return recipe.model_copy(update=filled)
 
 
 def _slow_backbones(recipe: Recipe) -> Recipe:

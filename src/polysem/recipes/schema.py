@@ -166,14 +166,19 @@ class Training(Section):
 
 
 class Recipe(Section):
-    """A row of a paper's table, or a small version of it. dim: of the vectors; "labels" for one number per label.
-    start: a trained model, by folder or name, whose parts are taken over where they fit."""
+    """A row of a paper's table, or a small version of it.
+
+    start: a trained model, by folder or name, whose parts are taken over where they fit.
+    dual: a dual encoder such as CLIP, by folder or name, whose halves are the encoders dual_image and dual_text.
+    dim: of the vectors; "labels" for one number per label, "global" for the width of the encoders' global feature.
+    """
 
     name: str
     summary: str
     paper: str = ""
     start: str | None = None
-    dim: PositiveInt | Literal["labels"]
+    dual: str | None = None
+    dim: PositiveInt | Literal["labels", "global"]
     image: TowerRecipe
     text: TowerRecipe
     similarity: PartConfig

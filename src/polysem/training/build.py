@@ -16,6 +16,7 @@ from polysem.encoders import TextEncoder, encoder_kind, encoder_takes
 from polysem.encoders.base import registry as encoder_registry
 from polysem.errors import ConfigError, InputError
 from polysem.models import Model
+from polysem.models.build import global_width
 from polysem.objectives import LabelObjective, registry
 from polysem.recipes import Recipe
 from polysem.sets.base import registry as set_registry
@@ -53,6 +54,8 @@ def build_model(recipe: Recipe, train: Collection, start: Model | None = None) -
         for sets in classifying:
             sets.setdefault("labels", names)
         dim = len(names) if dim == "labels" else dim
+    if dim == "global":
+        dim = global_width(image["encoder"])
     vocabulary = None
     if encoder_registry.find(text["encoder"]["name"]).learns_vocabulary:
         known = None if start is None else getattr(start.text.encoder, "vocabulary", None)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from polysem.encoders.backbones import find_stages
 from polysem.features import LocalFeatures
 from polysem.registry import Part, Registry
+from polysem.weights import WeightsEntry
 
 registry: Registry[Encoder] = Registry("encoder")
 
@@ -114,9 +115,18 @@ class Encoder(Part):
     def fingerprint(self) -> str:
         """sha256 of all that decides the features of an input: knobs, preprocessing and weights.
 
-        The same in every process and after saving and loading; another as soon as one weight changes.
+        The same in every process and after saving and loading; another as soon as one weight changes. A frozen backbone
+        of the catalogue counts by its answer to the probe picture: its files differ from source to source.
         """
-        return hash_state(self.deciding_knobs(), self.state_dict(), self.preprocessing_bytes())
+        knobs, state, entry = self.deciding_knobs(), self.state_dict(), self.find_catalogue_weights()
+        if entry is not None:
+            knobs = {**knobs, "weights": {"name": entry.name, "probe": entry.probe}}
+            state = {name: tensor for name, tensor in state.items() if not name.startswith("backbone.")}
+        return hash_state(knobs, state, self.preprocessing_bytes())
+
+    def find_catalogue_weights(self) -> WeightsEntry | None:
+        """The catalogue's entry of the frozen backbone, where that is known by its answer to the probe picture."""
+        return None
 
     def deciding_knobs(self) -> Mapping[str, Any]:
         """Knobs that change what a given set of weights computes."""

@@ -16,11 +16,12 @@ from polysem.data.images import load_image
 from polysem.data.video import is_video, sample_frames
 from polysem.encoders.backbones import Backbone
 from polysem.encoders.base import Encoder, Kind, Takes, Trainable, registry
-from polysem.encoders.preprocessing import Preprocessing, grid_boxes
+from polysem.encoders.preprocessing import Preprocessing, grid_boxes, side_of
 from polysem.encoders.region import xavier_linear
 from polysem.errors import InputError, kind
 from polysem.features import LocalFeatures
 from polysem.masked_ops import is_tracing
+from polysem.weights import CATALOGUE, WeightsEntry, probe
 
 
 class PixelEncoder(Encoder):
@@ -67,6 +68,7 @@ class ImageEncoder(PixelEncoder):
         self.projection = xavier_linear(width, dim) if dim is not None else None
         self.dim = dim or width
         self.preprocessing, self.image_size = seen, seen.size
+        self._probed: tuple[list[tuple[int, int]], list[float]] | None = None
         self.set_trainable(trainable)
 
     @property
@@ -124,6 +126,20 @@ class ImageEncoder(PixelEncoder):
                 f"This encoder takes pixels of shape (items, 3, {side}, {side}), got {kind(pixels)}. "
                 "Make them with torch.stack([encoder.preprocess(image) for image in images])."
             )
+
+    def find_catalogue_weights(self) -> WeightsEntry | None:
+        """The entry of `model`, if its backbone is frozen and answers the probe picture as the catalogue says."""
+        entry = CATALOGUE.get(str(self.config.get("model")))
+        if entry is None or entry.probe is None or self.config.get("trainable") != "none":
+            return None
+        return entry if probe.agree(self.answer_probe(), entry.probe) else None
+
+    def answer_probe(self) -> list[float]:
+        """What the backbone answers to the probe picture; asked again only when its weights were changed."""
+        stamp = [(parameter.data_ptr(), parameter._version) for parameter in self.backbone.parameters()]
+        if self._probed is None or self._probed[0] != stamp:
+            self._probed = stamp, probe.ask(self.backbone, side_of(self.backbone_config) or self.image_size)
+        return self._probed[1]
 
     def train(self, mode: bool = True) -> Self:
         """Training mode, in which the backbone's BatchNorm keeps the statistics it was pretrained with."""

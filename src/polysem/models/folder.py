@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,9 +20,10 @@ from torch import Tensor
 
 from polysem import encoders
 from polysem._version import __version__
-from polysem.encoders import backbones
+from polysem.encoders import Encoder, backbones
+from polysem.encoders.image import ImageEncoder
 from polysem.errors import InputError, PolysemError
-from polysem.weights import CATALOGUE
+from polysem.weights import CATALOGUE, probe
 
 if TYPE_CHECKING:
     from polysem.models.model import Model
@@ -41,9 +42,11 @@ def save(model: Model, path: Path, card: Mapping[str, Any], small: bool = False)
     taken = [name for name in (WEIGHTS, PREPROCESSING, CARD) if (path / name).exists()]
     if taken and not _is_ours(path):
         raise ModelFolderError(f"{path} holds files of yours: {', '.join(taken)}. Give the model another folder.")
-    lent = _find_package_tensors(model) if small else {}
+    lent = _find_catalogue_tensors(model, small)
     left_out = {name for names in lent.values() for name in names}
     model = _round_to_half(model, left_out) if small else model
+    entries = {side: _encoder(model, side).find_catalogue_weights() for side in lent}
+    answers = {side: entry.probe for side, entry in entries.items() if entry is not None}
     described = {
         "library_name": "polysem",
         "polysem_version": __version__,
@@ -52,10 +55,11 @@ def save(model: Model, path: Path, card: Mapping[str, Any], small: bool = False)
         "model": model.config,
         "provenance": model.provenance,
         **({"borrowed": sorted(lent)} if lent else {}),
+        **({"probe": answers} if answers else {}),
     }
     state = drop_aliases(model.state_dict())
+    state = {name: tensor for name, tensor in state.items() if name not in left_out}
     if small:
-        state = {name: tensor for name, tensor in state.items() if name not in left_out}
         state = {name: tensor.half() if tensor.is_floating_point() else tensor for name, tensor in state.items()}
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -127,6 +131,8 @@ def load(path: str | Path) -> Model:
             f"{len(wrong.unexpected_keys)} unknown, e.g. {example!r}. Copy both files from the same model again."
         )
     model.provenance = described.get("provenance") or {}
+    for side, answer in described.get("probe", {}).items():
+        _check_probe(_encoder(model, side), answer, folder)
     found = model.fingerprint()
     if described.get("fingerprint") not in (None, found):
         names = ", ".join(name for side in lent for name in _pretrained_models(config[side]["encoder"]))
@@ -187,14 +193,44 @@ def _round_to_half(model: Model, left_out: Set[str]) -> Model:
     return copied
 
 
-def _find_package_tensors(model: Model) -> dict[str, set[str]]:
-    """The names of the tensors of each side's encoder that are still those of its weights package."""
+def _encoder(model: Model, side: str) -> Encoder:
+    return model.image.encoder if side == "image" else model.text.encoder
+
+
+def _check_probe(encoder: Encoder, remembered: Sequence[float], folder: Path) -> None:
+    """Raise unless the backbone that was found here is the network that a model was saved with."""
+    answer = encoder.answer_probe() if isinstance(encoder, ImageEncoder) else []
+    if not probe.agree(answer, remembered):
+        name = encoder.config.get("model")
+        raise ModelFolderError(
+            f"The model in {folder} was saved with other weights than those that are here as {name}: to the probe "
+            f"picture they answer {probe.describe(answer)}, the model remembers {probe.describe(remembered)}. Run: "
+            f"polysem weights verify {name}; if they are whole, give the model's own: polysem weights get {name} --from FOLDER"
+        )
+
+
+def _find_catalogue_tensors(model: Model, small: bool) -> dict[str, set[str]]:
+    """The names of the tensors of each side's encoder that are still those of the catalogue's weights on this machine.
+
+    Unless the folder is to be small, only of a model that rests on weights known by their probe: it needs the
+    catalogue's weights in any case.
+    """
+    known = [_encoder(model, side).find_catalogue_weights() for side in ("image", "text")]
+    if not small and not any(known):
+        return {}
     found = {}
-    for side, tower in (("image", model.image), ("text", model.text)):
-        config = tower.encoder.config
-        if not all(name in CATALOGUE for name in _pretrained_models(config)):
+    for side in ("image", "text"):
+        encoder = _encoder(model, side)
+        frozen = encoder.config.get("trainable") == "none"
+        if not all(name in CATALOGUE for name in _pretrained_models(encoder.config)) or not (small or frozen):
             continue
-        own, source = tower.encoder.state_dict(), encoders.build(**{**config, "pretrained": True}).state_dict()
+        own = encoder.state_dict()
+        try:
+            source = encoders.build(**{**encoder.config, "pretrained": True}).state_dict()
+        except PolysemError:
+            if small:
+                raise
+            continue  # they are no longer here: the folder keeps its own
         same = {name for name in own if name in source and torch.equal(own[name], source[name])}
         if same:
             found[side] = {f"{side}.encoder.{name}" for name in same}

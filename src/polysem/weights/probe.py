@@ -39,7 +39,7 @@ def ask(network: nn.Module, side: int) -> list[float]:
     training = network.training
     network.eval()
     try:
-        states = network(probe_picture(side).to(parameter.device)).last_hidden_state[0].float().cpu()
+        states = network(probe_picture(side).to(parameter.device, parameter.dtype)).last_hidden_state[0].float().cpu()
     finally:
         network.train(training)
     step = max(1, states.shape[-1] // _NUMBERS)

@@ -19,7 +19,7 @@ from polysem.errors import InputError
 from polysem.search.backend import Backend
 from polysem.search.filters import matches, parse
 from polysem.search.store import Entry, Manifest, SearchError, Side, VectorBatch
-from search.engine.support import SMOOTH, score, sets
+from search.engine.support import SMOOTH, SOFT, score, sets
 from search.filters.random_filters import random_filter, random_item
 
 DIM = 12
@@ -343,6 +343,23 @@ class BackendChecks:
             found = index.search("image", query, 5, mode=mode)
             assert [item.id for item in found.items] == truth(query, left, 5)
         assert index.stats().items == 30
+
+    def test_a_similarity_that_is_not_symmetric_knows_the_sides(self, place: Place) -> None:
+        index = place.empty(manifest(similarity=SOFT))
+        index.add(batch([f"i{n}" for n in range(20)]), batch([f"t{n}" for n in range(20)], "text", seed=1))
+        stored = {"image": sets(20, SETS["image"], DIM), "text": sets(20, SETS["text"], DIM, seed=1)}
+        for side, vectors in stored.items():
+            query = sets(1, 5, DIM, seed=3)[0]
+            scores = [score(query, each, SOFT, side) for each in vectors]
+            order = sorted(range(20), key=lambda n: -scores[n])[:6]
+            for mode in index.modes:
+                found = index.search(side, query, 6, mode=mode)
+                assert [item.id for item in found.items] == [f"{side[0]}{n}" for n in order]
+                np.testing.assert_allclose(found.scores, [scores[n] for n in order], atol=1e-12)
+            np.testing.assert_allclose(sorted(index.sample_scores(side, query, 20)), sorted(scores), atol=1e-12)
+            (many,) = index.search_batch(side, query[None], 6)
+            assert [item.id for item in many.items] == [f"{side[0]}{n}" for n in order]
+        index.close()
 
     def test_a_similarity_that_no_bound_helps(self, place: Place) -> None:
         config = {"name": "match_probability", "form": "pcme"}

@@ -19,8 +19,10 @@ COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (40, 40, 230), 
 CAPTIONS = {name: [f"a {name} picture", f"something {name}"] for name in COLOURS}
 
 
-def tiny_model(folder: Path, compared: dict[str, Any] | None = None, seed: int = 0, k: int = 2) -> Model:
-    """A small ResNet and a GRU, sets of `k`. folder: where the ResNet's files may go."""
+def tiny_model(
+    folder: Path, compared: dict[str, Any] | None = None, seed: int = 0, k: int = 2, text_k: int | None = None
+) -> Model:
+    """A small ResNet and a GRU, sets of `k`, of texts of `text_k`. folder: where the ResNet's files may go."""
     if not (folder / "resnet").exists():
         tiny_models.save("resnet", folder / "resnet")
     torch.manual_seed(seed)
@@ -31,7 +33,10 @@ def tiny_model(folder: Path, compared: dict[str, Any] | None = None, seed: int =
         "pool": {"name": "max"},
         "sets": sets,
     }
-    text = {"encoder": {"name": "bigru", "vocab_size": len(vocabulary), "word_dim": 6}, "sets": sets}
+    text = {
+        "encoder": {"name": "bigru", "vocab_size": len(vocabulary), "word_dim": 6},
+        "sets": {**sets, "k": text_k or k},
+    }
     made = models.build(16, image, text, compared or {"name": "smooth_chamfer"}).eval()
     made.text.encoder.vocabulary = vocabulary
     return made

@@ -25,6 +25,7 @@ from search.photos import CAPTIONS, COLOURS, make_photos, save, tiny_model
 SIMILARITIES = [
     {"name": "smooth_chamfer"},
     {"name": "mil"},
+    {"name": "soft_maximum"},
     {"name": "match_probability", "form": "pcme", "learnable": True},
     {"name": "smooth_chamfer", "metric": "euclidean"},
 ]
@@ -56,7 +57,10 @@ def by_hand(model: Model, query: torch.Tensor, photos: Path, side: str) -> dict[
         else:
             ids = [f"{name}.png#{n}" for name in COLOURS for n in range(2)]
             sets = torch.cat([model.encode_texts([text]) for texts in CAPTIONS.values() for text in texts])
-        return dict(zip(ids, model.similarity.scores(query, sets)[0].tolist(), strict=True))
+        scores = (
+            model.similarity.scores(sets, query)[:, 0] if side == "image" else model.similarity.scores(query, sets)[0]
+        )
+        return dict(zip(ids, scores.tolist(), strict=True))
 
 
 @pytest.mark.parametrize("mode", ["exact", "fast"])
@@ -92,6 +96,23 @@ def test_every_similarity_can_be_searched(tmp_path, photos, compared):
             found = index.search("a red picture", k=4, mode=mode)
             expected = by_hand(model, model.encode_texts(["a red picture"]), photos, "image")
             assert {result.id: result.score for result in found} == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+def test_a_similarity_that_is_not_symmetric_in_all_four_directions(tmp_path, photos, mode):
+    """Images are searched as by texts, texts as by images, whatever the query is."""
+    model = tiny_model(tmp_path, {"name": "soft_maximum"}, k=3, text_k=2)
+    assert model.set_sizes == (3, 2)
+    with Index.create(tmp_path / "index", model) as index:
+        index.add(photos)
+        asked = {"query": "something blue"}, {"image": photos / "blue.png"}
+        with torch.no_grad():
+            encoded = model.encode_texts(["something blue"]), model.encode_images([photos / "blue.png"])
+        for query, own in zip(asked, encoded, strict=True):
+            for side in ("image", "text"):
+                found = index.search(**query, find=side, k=20, mode=mode)
+                expected = by_hand(model, own, photos, side)
+                assert {result.id: result.score for result in found} == pytest.approx(expected, abs=1e-5)
 
 
 def test_it_is_found_again_with_the_model_it_names(tmp_path, model, photos):

@@ -281,18 +281,27 @@ def test_exact_search_computes_what_the_similarity_does_or_says_that_it_cannot(s
     part, size = similarity.build(**config), 1 if setting == "cosine" else 3
     scoring = find_scoring(config)
     assert (scoring is None) == (part.inner_product_score() is None)
-    assert (scoring is None) == any(kind in setting for kind in ("match", "euclidean", "soft_maximum"))
+    assert (scoring is None) == ("match" in setting or "euclidean" in setting)
     if scoring is not None:
         a, b = unit(4, size, 8).double(), unit(4, size, 8, seed=1).double()
         products = (a @ b.transpose(1, 2)).numpy()
         torch.testing.assert_close(torch.from_numpy(scoring.reduce_exactly(products)), part.scores(a, b).diagonal())
+        texts = find_scoring(config, "text")
+        torch.testing.assert_close(torch.from_numpy(texts.reduce_exactly(products)), part.scores(b, a).diagonal())
 
 
 def test_a_formula_that_exact_search_does_not_know_is_refused_when_the_class_is_defined():
-    with pytest.raises(PolysemError, match=r"Median\.search_formula 'median'.*chamfer, max, smooth_chamfer"):
+    with pytest.raises(
+        PolysemError, match=r"Median\.search_formula 'median'.*chamfer, max, smooth_chamfer, soft_maximum"
+    ):
         type("Median", (similarity.Chamfer,), {"search_formula": "median"})
-    for formula, alpha in (("max", 16.0), ("smooth_chamfer", math.inf), ("median", math.inf)):
-        with pytest.raises(PolysemError, match=f"max, chamfer, smooth_chamfer.*{formula}"):
+    for formula, alpha in (
+        ("max", 16.0),
+        ("smooth_chamfer", math.inf),
+        ("soft_maximum", math.inf),
+        ("median", math.inf),
+    ):
+        with pytest.raises(PolysemError, match=f"max, chamfer, smooth_chamfer, soft_maximum.*{formula}"):
             similarity.InnerProductScore(formula, alpha)
 
 

@@ -25,9 +25,10 @@ registry: Registry[Similarity] = Registry("similarity")
 
 Reduce = Callable[[Tensor], Tensor]
 
-FORMULAS = ("max", "chamfer", "smooth_chamfer")
+FORMULAS = ("max", "chamfer", "smooth_chamfer", "soft_maximum")
 """What the search engine and its C kernels compute from inner products: the maximum over all pairs, the mean both ways
-of maxima over the other set, and the same with soft maxima."""
+of maxima over the other set, the same with soft maxima, and the mean over a text's elements of the mean over an image's
+with softmax weights."""
 
 DISTANCE_FLOPS = 4
 """Per pair, from the inner product to the distance: sum of squares, difference, clamp and root."""
@@ -37,23 +38,26 @@ DISTANCE_FLOPS = 4
 class InnerProductScore:
     """A similarity as exact search computes it from inner products: by one of `FORMULAS`, and by no other.
 
-    Each is monotone in every inner product and moves by no more than they do, so that bounds on inner products are
-    bounds on the score. alpha: of smooth_chamfer's soft maximum; infinite for the plain maximum of the other two.
+    All but soft_maximum are monotone in every inner product and move by no more than they do, so that bounds on inner
+    products are bounds on the score. soft_maximum is bounded by the plain maximum, which is monotone.
+    alpha: of the soft maximum of the last two formulas; infinite for the plain maximum of the others.
     """
 
     formula: str
     alpha: float = math.inf
 
     def __post_init__(self) -> None:
-        if self.formula not in FORMULAS or (self.formula == "smooth_chamfer") != (0 < self.alpha < math.inf):
+        if self.formula not in FORMULAS or (self.formula in ("smooth_chamfer", "soft_maximum")) != (
+            0 < self.alpha < math.inf
+        ):
             raise ConfigError(
-                f"Exact search computes {', '.join(FORMULAS)}, the last with a finite alpha > 0; got {self}. "
+                f"Exact search computes {', '.join(FORMULAS)}, the last two with a finite alpha > 0; got {self}. "
                 "Leave search_formula out of a similarity of another formula: its own code scores it."
             )
 
     @property
     def both_ways(self) -> bool:
-        return self.formula != "max"
+        return self.formula in ("chamfer", "smooth_chamfer")
 
 
 # Values held at once for each element pair: the product, its reductions and their intermediates; with a gradient, also

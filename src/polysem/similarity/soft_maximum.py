@@ -21,6 +21,7 @@ class SoftMaximum(Similarity):
     """
 
     symmetric = False
+    search_formula = "soft_maximum"
 
     def __init__(self, alpha: PositiveFloat = 16.0, budget_mb: PositiveFloat = 256.0) -> None:
         super().__init__(budget_mb)

@@ -21,8 +21,11 @@ def sets(n, K=4, D=24, *, seed=0, decay=0.7, dtype=np.float32):
     return unit((centres + 0.8 * rng.standard_normal((n, K, D))) * weights).astype(dtype)
 
 
-def score(query, item, config):
-    """The formulas with Python's floats; inner products rounded once (fsum)."""
+SOFT = {"name": "soft_maximum", "alpha": 16.0}
+
+
+def score(query, item, config, side="image"):
+    """The formulas with Python's floats; inner products rounded once (fsum). side: of the item."""
     c = [[math.fsum(float(a) * float(b) for a, b in zip(x, y, strict=True)) for y in item] for x in query]
     columns = list(zip(*c, strict=True))
     if config["name"] == "mil":
@@ -30,6 +33,12 @@ def score(query, item, config):
     if config["name"] == "cosine":
         norms = [math.sqrt(math.fsum(float(a) ** 2 for a in x[0])) for x in (query, item)]
         return c[0][0] / (norms[0] * norms[1])
+    if config["name"] == "soft_maximum":
+        total, chosen = 0.0, columns if side == "text" else c
+        for values in chosen:
+            weights = [math.exp(config["alpha"] * (v - max(values))) for v in values]
+            total += math.fsum(w * v for w, v in zip(weights, values, strict=True)) / math.fsum(weights)
+        return total / len(chosen)
     if config["name"] == "chamfer":
         peak = max
     else:
@@ -42,9 +51,9 @@ def score(query, item, config):
     return (sum(map(peak, c)) / len(c) + sum(map(peak, columns)) / len(columns)) / 2
 
 
-def assert_is_the_truth(hits, query, vectors, config, k, allowed=None):
+def assert_is_the_truth(hits, query, vectors, config, k, allowed=None, side="image"):
     """As many as there can be, with the right scores, in order, ties by position, and nobody better left out."""
-    scores = np.array([score(query, item, config) for item in vectors])
+    scores = np.array([score(query, item, config, side) for item in vectors])
     candidates = np.flatnonzero(np.ones(len(vectors), bool) if allowed is None else allowed)
     assert len(hits.positions) == min(k, len(candidates))
     assert len(set(hits.positions.tolist())) == len(hits.positions)

@@ -11,10 +11,11 @@ from polysem.search.engine.engine import max_norm_error
 from polysem.search.engine.scan import ScanItems, ScanQueries
 from polysem.search.engine.scoring import FIXED_ONE, Scoring
 from polysem.search.engine.sketch import build_sketches, learn_rotation, measure_plan, project_queries
-from search.engine.support import SETTING, SMOOTH, WAYS, sets, unit
+from search.engine.support import SETTING, SMOOTH, SOFT, WAYS, sets, unit
 
 CONFIGS = [SMOOTH, {"name": "smooth_chamfer", "alpha": 0.01}, {"name": "smooth_chamfer", "alpha": 1e4},
-           {"name": "smooth_chamfer", "alpha": 39.0}, {"name": "chamfer"}, {"name": "mil"}]  # fmt: skip
+           {"name": "smooth_chamfer", "alpha": 39.0}, {"name": "chamfer"}, {"name": "mil"}, SOFT,
+           {"name": "soft_maximum", "alpha": 0.01}, {"name": "soft_maximum", "alpha": 1e4}]  # fmt: skip
 needs_native = pytest.mark.skipif(native.library() is None, reason="the native loops are not built here")
 
 
@@ -46,8 +47,9 @@ def difficult(D):
 @pytest.mark.slow
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_the_slack_covers_what_a_scan_loses(way, config, dtype):
-    scoring = Scoring.of(config)
+@pytest.mark.parametrize("side", ["image", "text"])
+def test_the_slack_covers_what_a_scan_loses(way, config, dtype, side):
+    scoring = Scoring.of(config, side)
     for D in (8, 100, 1000):
         vectors = difficult(D).astype(dtype)
         queries = difficult(D)[::9]
@@ -63,16 +65,18 @@ def test_the_slack_covers_what_a_scan_loses(way, config, dtype):
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
-def test_bounds_are_never_below_the_score(way, config):
-    scoring = Scoring.of(config)
+@pytest.mark.parametrize("side", ["image", "text"])
+def test_bounds_are_never_below_the_score(way, config, side):
+    scoring = Scoring.of(config, side)
     for D in (8, 40, 256):
         vectors, queries = difficult(D), difficult(D)[::9]
         rotation = learn_rotation(vectors, np.random.default_rng(0))
         prefixes = sorted({8, D // 16 * 8 or 8, D})
         forms = project_queries(queries, rotation, prefixes, 1.00001)
         for level, form in zip(build_sketches(vectors, rotation, prefixes), forms, strict=True):
-            slack = scoring.slack(4, 4, level.width, 0.0, fixed=scan.count_fixed_sides(level, many=False))
-            batch_slack = scoring.slack(4, 4, level.width, 0.0, fixed=scan.count_fixed_sides(level, many=True))
+            slack = scoring.slack(4, 4, level.width, 0.0, fixed=scan.count_fixed_sides(level, many=False), bounds=True)
+            fixed = scan.count_fixed_sides(level, many=True)
+            batch_slack = scoring.slack(4, 4, level.width, 0.0, fixed=fixed, bounds=True)
             batch = scan.scan_batch(level, form, scoring)
             for q, query in enumerate(queries):
                 expected = truth(vectors, query, scoring)
@@ -225,3 +229,26 @@ def test_a_plan_is_measured_with_the_queries_that_will_be_asked(monkeypatch):
     engine = Engine.build(vectors, SMOOTH, queries=asked)
     mine, plain = engine.search(asked[0], 10), engine.search(asked[0], 10, brute=True)
     assert (mine.positions == plain.positions).all()
+
+
+@pytest.mark.parametrize("K", [1, 2, 8, 49])
+@pytest.mark.parametrize("alpha", [0.5, 16.0, 300.0])
+def test_a_soft_maximum_moves_by_no_more_than_the_slack_says(K, alpha):
+    """Inner products moved by up to d, each in the direction that moves the score most, move it by d (1 + 2 ln K)."""
+    rng, scoring = np.random.default_rng(0), Scoring.of({"name": "soft_maximum", "alpha": alpha})
+    gaps = np.concatenate([rng.uniform(0, 2, (300, K)), np.repeat(np.linspace(0, 8, 300)[:, None] / alpha, K, 1)])
+    gaps[:, 0] = 0
+    c = (1 - gaps)[:, :, None]
+    weights = np.exp(-alpha * gaps) / np.exp(-alpha * gaps).sum(1, keepdims=True)
+    slopes = weights * (1 + alpha * (c[..., 0] - (weights * c[..., 0]).sum(1, keepdims=True)))
+    for d in (0.1, 1e-3, 1e-6):
+        moved = np.abs(scoring.reduce_exactly(c + d * np.sign(slopes)[..., None]) - scoring.reduce_exactly(c))
+        assert moved.max() <= d * (1 + 2 * np.log(K)) + 1e-12
+    assert K == 1 or moved.max() > 1.15 * d  # more than the inner products did
+
+
+def test_kernels_of_an_older_source_are_not_used(monkeypatch):
+    if native.library() is None:
+        pytest.skip("the native loops are not built here")
+    monkeypatch.setattr(native, "_MAX_OF_QUERY", native._MAX_OF_QUERY + 1)
+    assert native._load.__wrapped__() is None

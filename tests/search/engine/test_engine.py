@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from polysem.errors import ConfigError, InputError, NonFiniteError
 from polysem.search.engine import Engine, SketchPlan, native, pruning, search_engines
 from polysem.search.engine import engine as engine_module
-from search.engine.support import SETTING, SMOOTH, WAYS, assert_is_the_truth, sets, unit
+from search.engine.support import SETTING, SMOOTH, SOFT, WAYS, assert_is_the_truth, sets, unit
 
 CONFIGS = [
     SMOOTH,
@@ -16,6 +16,9 @@ CONFIGS = [
     {"name": "smooth_chamfer", "alpha": 5000.0},
     {"name": "chamfer"},
     {"name": "mil"},
+    SOFT,
+    {"name": "soft_maximum", "alpha": 0.001},
+    {"name": "soft_maximum", "alpha": 5000.0},
 ]
 needs_native = pytest.mark.skipif(native.library() is None, reason="the native loops are not built here")
 
@@ -34,13 +37,13 @@ def _bounds_for_few_items_too():
         yield
 
 
-def every_answer(vectors, queries, config, k, plans, monkeypatch):
+def every_answer(vectors, queries, config, k, plans, monkeypatch, side="image"):
     """The answers of all ways, plans and kinds of search, for each query."""
     found = []
     for way in WAYS:
         monkeypatch.setenv("POLYSEM_NATIVE", SETTING[way])
         for plan in plans:
-            engine = Engine.build(vectors, config, plan=plan)
+            engine = Engine.build(vectors, config, plan=plan, side=side)
             found.append([engine.search(query, k) for query in queries])
             found.append([engine.search(query, k, brute=True) for query in queries])
             found.append(engine.search_batch(queries, k))
@@ -58,25 +61,36 @@ def assert_identical(answers):
 @pytest.mark.parametrize("decay", [0.0, 0.7])
 def test_every_path_gives_the_truth(config, decay, monkeypatch):
     vectors, queries = sets(350, decay=decay), sets(2, decay=decay, seed=1)
-    answers = every_answer(
-        vectors, queries, config, 10, [SketchPlan(), SketchPlan((8,)), SketchPlan((8, 16))], monkeypatch
-    )
-    assert_identical(answers)
-    for hits, query in zip(answers[0], queries, strict=True):
-        assert_is_the_truth(hits, query, vectors, config, 10)
+    plans = [SketchPlan(), SketchPlan((8,)), SketchPlan((8, 16))]
+    for side in ("image", "text") if config["name"] == "soft_maximum" else ("image",):
+        answers = every_answer(vectors, queries, config, 10, plans, monkeypatch, side)
+        assert_identical(answers)
+        for hits, query in zip(answers[0], queries, strict=True):
+            assert_is_the_truth(hits, query, vectors, config, 10, side=side)
 
 
 @pytest.mark.parametrize(
     ("N", "K", "L", "D"),
-    [(1, 4, 4, 16), (3, 4, 4, 9), (7, 1, 1, 8), (50, 1, 5, 30), (41, 5, 1, 17), (33, 3, 7, 1), (65, 18, 2, 40)],
+    [
+        (1, 4, 4, 16),
+        (3, 4, 4, 9),
+        (7, 1, 1, 8),
+        (50, 1, 5, 30),
+        (41, 5, 1, 17),
+        (33, 3, 7, 1),
+        (65, 18, 2, 40),
+        (90, 8, 1, 24),
+        (90, 1, 8, 24),
+    ],
 )
 def test_any_sizes(N, K, L, D, monkeypatch):
     vectors, queries = sets(N, K, D), sets(5, L, D, seed=1)
     plans = [SketchPlan(), *([SketchPlan((8,))] if D >= 8 else [])]
-    answers = every_answer(vectors, queries, SMOOTH, 10, plans, monkeypatch)
-    assert_identical(answers)
-    for hits, query in zip(answers[0], queries, strict=True):
-        assert_is_the_truth(hits, query, vectors, SMOOTH, 10)
+    for config, side in ((SMOOTH, "image"), (SOFT, "image"), (SOFT, "text")):
+        answers = every_answer(vectors, queries, config, 10, plans, monkeypatch, side)
+        assert_identical(answers)
+        for hits, query in zip(answers[0], queries, strict=True):
+            assert_is_the_truth(hits, query, vectors, config, 10, side=side)
 
 
 @settings(max_examples=15, deadline=None)
@@ -90,8 +104,9 @@ def test_any_sizes(N, K, L, D, monkeypatch):
     kind=st.sampled_from(["random", "few directions", "duplicates", "collapsed", "nearly equal", "opposite"]),
     config=st.sampled_from(CONFIGS),
     half=st.booleans(),
+    side=st.sampled_from(["image", "text"]),
 )
-def test_adversarial_data(seed, N, K, L, D, k, kind, config, half):
+def test_adversarial_data(seed, N, K, L, D, k, kind, config, half, side):
     rng = np.random.default_rng(seed)
     vectors = unit(rng.standard_normal((N, K, D)))
     if kind == "few directions":
@@ -107,9 +122,9 @@ def test_adversarial_data(seed, N, K, L, D, k, kind, config, half):
     vectors = np.ascontiguousarray(vectors.astype(np.float16 if half else np.float32))
     query = unit(vectors[rng.integers(N)].astype(np.float64)[rng.integers(0, K, L)])
     with pytest.MonkeyPatch.context() as monkeypatch:
-        answers = every_answer(vectors, query[None], config, k, [SketchPlan((8,)), SketchPlan()], monkeypatch)
+        answers = every_answer(vectors, query[None], config, k, [SketchPlan((8,)), SketchPlan()], monkeypatch, side)
     assert_identical(answers)
-    assert_is_the_truth(answers[0][0], query, vectors, config, k)
+    assert_is_the_truth(answers[0][0], query, vectors, config, k, side=side)
 
 
 def test_equal_scores_come_in_ascending_position(way):
@@ -155,22 +170,24 @@ def test_a_similarity_that_normalises_may_compare_sets(monkeypatch):
         Engine.build(sets(5), {"name": "cosine"})
 
 
+@pytest.mark.parametrize("config", [SMOOTH, SOFT], ids=lambda config: config["name"])
 @pytest.mark.parametrize("share", [0.0, 0.004, 0.5, 1.0])
-def test_only_allowed_items_are_found(way, share):
+def test_only_allowed_items_are_found(way, share, config):
     vectors, query = sets(500), sets(1, seed=1)[0]
     allowed = np.random.default_rng(0).random(500) < share
     for plan in (SketchPlan(), SketchPlan((8, 16))):
-        hits = Engine.build(vectors, SMOOTH, plan=plan).search(query, 5, allowed)
+        hits = Engine.build(vectors, config, plan=plan).search(query, 5, allowed)
         assert hits.scored <= allowed.sum()
-        assert_is_the_truth(hits, query, vectors, SMOOTH, 5, allowed)
+        assert_is_the_truth(hits, query, vectors, config, 5, allowed)
 
 
+@pytest.mark.parametrize("config", [SMOOTH, SOFT], ids=lambda config: config["name"])
 @pytest.mark.parametrize("share", [0.0, 0.004, 0.5, 1.0])
-def test_only_allowed_items_are_found_by_a_batch(way, share):
+def test_only_allowed_items_are_found_by_a_batch(way, share, config):
     vectors, queries = sets(500), sets(20, seed=1)
     allowed = np.random.default_rng(0).random(500) < share
     for plan in (SketchPlan(), SketchPlan((8, 16))):
-        engine = Engine.build(vectors, SMOOTH, plan=plan)
+        engine = Engine.build(vectors, config, plan=plan)
         found = engine.search_batch(queries, 5, allowed)
         assert all(hits.scored <= allowed.sum() for hits in found)
         assert_identical([found, [engine.search(query, 5, allowed, brute=True) for query in queries]])
@@ -178,11 +195,12 @@ def test_only_allowed_items_are_found_by_a_batch(way, share):
         engine.search_batch(queries, 5, allowed[:9])
 
 
-def test_more_near_ties_than_a_batch_has_room_for(way):
+@pytest.mark.parametrize("config", [SMOOTH, SOFT], ids=lambda config: config["name"])
+def test_more_near_ties_than_a_batch_has_room_for(way, config):
     rng = np.random.default_rng(0)
     vectors = unit(sets(1) + 1e-5 * rng.standard_normal((700, 4, 24)))
     for plan in (SketchPlan(), SketchPlan((8,))):
-        engine = Engine.build(vectors, SMOOTH, plan=plan)
+        engine = Engine.build(vectors, config, plan=plan)
         queries = sets(1).repeat(3, axis=0)
         assert_identical([engine.search_batch(queries, 3), [engine.search(query, 3, brute=True) for query in queries]])
 
@@ -197,6 +215,16 @@ def test_segments_together_answer_as_one(way):
     for query in queries:
         for mask in (None, allowed):
             assert_identical([[whole.search(query, 10, mask)], [search_engines(parts, query, 10, mask)]])
+
+
+def test_an_engine_of_texts_comes_back_as_one():
+    vectors, query = sets(60, 1), sets(1, 8, seed=1)[0]
+    engine = Engine.build(vectors, SOFT, side="text")
+    again = Engine.restore(vectors, *engine.state())
+    assert_identical([[engine.search(query, 10)], [again.search(query, 10)]])
+    assert_is_the_truth(again.search(query, 10), query, vectors, SOFT, 10, side="text")
+    older = {name: value for name, value in engine.state()[0].items() if name != "side"}
+    assert Engine.restore(vectors, older, engine.state()[1]).scoring.side == "image"
 
 
 def test_an_engine_comes_back_from_its_state(way):

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -103,6 +104,32 @@ def test_exact_search_over_several_segments_is_the_plain_one(filled):
         chosen = np.array([i % 2 == 0 for i in [*range(3000), *range(700), *range(40)]])
         assert_best(filled.search("image", query, 10, where=parse("label = 'even'")), query, 10, chosen)
     assert pruned > 0
+
+
+@pytest.mark.parametrize("side", ["image", "text"])
+def test_a_soft_maximum_over_several_segments_is_the_plain_one(tmp_path, small_thresholds, side):
+    """Queries of another size than the items' sets: the vectors of images are chosen among, on either side."""
+    asked = unit(QUERIES[:, :3])
+    with LocalBackend.create(tmp_path / "index", manifest(similarity={"name": "soft_maximum", "alpha": 16.0})) as each:
+        for count, seed, name in ((3000, 0, "item"), (700, 1, "later"), (40, 2, "few")):
+            each.add(replace(batch(count, seed, name), side=side))
+        each.optimize()
+        pruned, recall = 0, []
+        many = each.search_batch(side, asked, 10)
+        for query, together in zip(asked, many, strict=True):
+            c = np.einsum("nkd,ld->nkl", EVERY.astype(np.float64), query.astype(np.float64))
+            axis = 1 if side == "image" else 2
+            scores = ((np.exp(16 * c) * c).sum(axis) / np.exp(16 * c).sum(axis)).mean(1)
+            best = np.argsort(-scores)[:10]
+            found = each.search(side, query, 10)
+            for ranked in (found, together):
+                assert [item.id for item in ranked.items] == [IDS[i] for i in best]
+                np.testing.assert_allclose(ranked.scores, scores[best], atol=1e-9)
+            fast = each.search(side, query, 10, mode="fast", candidates=400)
+            recall.append(len({item.id for item in fast.items} & {IDS[i] for i in best}) / 10)
+            pruned += found.scored < len(IDS)
+        assert pruned > 0
+        assert np.mean(recall) > 0.7
 
 
 def test_the_fast_mode_finds_nearly_all_and_scores_exactly(filled):

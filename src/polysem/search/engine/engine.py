@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from polysem.errors import InputError, NonFiniteError, kind
 from polysem.search.engine import native, pruning
 from polysem.search.engine.scan import SHARE, ScanItems, TopHits, run_in_parts, score_exactly, top_k
-from polysem.search.engine.scoring import Float32, Float64, Mask, Scoring
+from polysem.search.engine.scoring import Float32, Float64, Mask, Scoring, Side
 from polysem.search.engine.sketch import MIN_ITEMS, SketchPlan, build_sketches, learn_rotation, measure_plan
 
 # A full scan of fewer items takes a single query about as long as the steps around it.
@@ -56,6 +56,7 @@ class Engine:
         plan: SketchPlan | None = None,
         like: Engine | None = None,
         queries: NDArray[Any] | None = None,
+        side: Side = "image",
     ) -> Self:
         """Build the sketches of an array.
 
@@ -66,13 +67,14 @@ class Engine:
             plan: the sketches to build; by default those that are measured to pay.
             like: an engine whose rotation and plan are taken over, instead of learning them again.
             queries: (n, L, D) sets of the kind that it will be searched with, to measure the plan with.
+            side: what the vectors are of, for a similarity that is not symmetric.
         """
         fits = isinstance(vectors, np.ndarray) and vectors.ndim == 3 and vectors.dtype in (np.float32, np.float16)
         if not fits or 0 in vectors.shape[1:]:
             raise InputError(f"An engine takes a float32 or float16 array (items, set size, dim), got {kind(vectors)}.")
         vectors = np.ascontiguousarray(vectors)
         norm_error = max_norm_error(vectors, "item")
-        scoring = Scoring.of(similarity)
+        scoring = Scoring.of(similarity, side)
         if scoring.part.single_vectors and vectors.shape[1] != 1:
             name = scoring.part.config["name"]
             raise InputError(f"{name} compares single vectors, got sets of {vectors.shape[1]}. Choose smooth_chamfer.")
@@ -119,6 +121,7 @@ class Engine:
             "plan": asdict(self.plan),
             "shape": list(self.vectors.shape),
             "uneven": self.norm_error,
+            "side": self.scoring.side,
         }
         return described, arrays
 
@@ -130,7 +133,7 @@ class Engine:
         given = described["plan"]
         plan = SketchPlan(tuple(given["prefixes"]), given["cost"], tuple(given["kept"]))
         sketches = [ScanItems(arrays[f"sketch{i}"], arrays[f"side{i}"]) for i in range(len(plan.prefixes))]
-        scoring = Scoring.of(described["similarity"])
+        scoring = Scoring.of(described["similarity"], described.get("side", "image"))
         return cls(vectors, scoring, plan, arrays["rotation"], sketches, described["uneven"])
 
     def should_prune(self, items: int, k: int) -> bool:

@@ -59,7 +59,8 @@ class PreparedQueries:
             return self.engine.scoring.slack(K, L, 0, self._norm_error)
         items = self.engine.sketches[number - 1] if number else self.engine.full
         fixed = scan.count_fixed_sides(items, many=many)
-        return self.engine.scoring.slack(K, L, items.width, self._norm_error, scan.rounding(), fixed)
+        sizes = K, L, items.width, self._norm_error, scan.rounding(), fixed
+        return self.engine.scoring.slack(*sizes, bounds=number > 0)
 
 
 class PruningState:

@@ -186,7 +186,7 @@ def _scan_with_torch(
             scale, error, residual = _tensor(items.norms[part]).permute(1, 2, 0)
             within, outside = (torch.from_numpy(x)[:, :, None, None] for x in (queries.within, queries.outside))
             products = (products * scale + within * error + outside * residual).clamp(max=queries.cap)
-        out[:, start:stop] = scoring.part.reduce(products).numpy()
+        out[:, start:stop] = scoring.reduce_products(products, bounds=items.norms is not None).numpy()
 
 
 def _tensor(x: NDArray[Any]) -> Tensor:

@@ -2,8 +2,9 @@
 
 Both accelerators are built once for each large segment and stored beside it (`build_accelerators`). The candidate index
 of the fast mode holds one vector for each item, the mean of its set, in faiss: by Jensen's inequality the inner product
-of two means bounds smooth-Chamfer from below and follows it closely, so the items whose means are closest to the
-query's are the right ones to re-score exactly. Positions of a side count on from segment to segment.
+of two means bounds smooth-Chamfer from below and follows it closely, as it does the soft maximum (by Chebyshev's), so
+the items whose means are closest to the query's are the right ones to re-score exactly. Positions of a side count on
+from segment to segment.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ class SegmentSearcher:
         stored = self._view.open_attached(ENGINE, verify=True)
         if stored is not None:
             return Engine.restore(self.vectors, stored.about, stored.arrays)
-        return Engine.build(self._safe_vectors, self._similarity, plan=SketchPlan())
+        return Engine.build(self._safe_vectors, self._similarity, plan=SketchPlan(), side=self._view.side)
 
     @cached_property
     def means(self) -> Any:
@@ -173,7 +174,8 @@ def build_accelerators(store: Store, progress: Progress | None) -> list[int]:
                 # A few sets of the other side: what this side will mostly be searched with.
                 others = [other.vectors for other in views if other.side != view.side and other.rows]
                 queries = others[0][:: max(1, len(others[0]) // _EXAMPLES)][:_EXAMPLES] if others else None
-                engine = Engine.build(view.vectors, similarity, like=_similar_engine(snapshot, view), queries=queries)
+                like = _similar_engine(snapshot, view)
+                engine = Engine.build(view.vectors, similarity, like=like, queries=queries, side=view.side)
                 store.attach(view.number, ENGINE, *engine.state())
             if MEANS in names:
                 index = faiss.serialize_index(build_mean_index(view.vectors))

@@ -43,7 +43,7 @@ class _TopItems:
     def __init__(self, manifest: Manifest, side: Side, query: NDArray[Any], k: int) -> None:
         self.query, self._side = validate_queries(np.asarray(query)[None], manifest.dim)[0][0], side
         self.k, self.scored, self.unreadable = validate_k(k), 0, 0
-        self._similarity, self._scoring = manifest.similarity, find_scoring(manifest.similarity)
+        self._similarity, self._scoring = manifest.similarity, find_scoring(manifest.similarity, side)
         self.hits: list[tuple[float, int, str, IndexedItem, NDArray[Any]]] = []
 
     def scores(self, sets: NDArray[Any]) -> NDArray[np.float64]:

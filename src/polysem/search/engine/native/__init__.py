@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import os
 from collections.abc import Sequence
 from functools import cache, lru_cache
@@ -18,7 +17,10 @@ if TYPE_CHECKING:
     from polysem.search.engine.scan import Rows, ScanItems, ScanQueries
     from polysem.search.engine.scoring import Float32, Float64, Int64, Scoring
 
-_SOFT_BOTH_WAYS, _BOTH_WAYS, _LARGEST = 0, 1, 2  # what kernels.c makes of inner products
+# What kernels.c makes of inner products. The last four are one-sided, over the vectors of items or of queries.
+_SOFT_BOTH_WAYS, _BOTH_WAYS, _LARGEST = 0, 1, 2
+_SOFT_OF_ITEM, _SOFT_OF_QUERY, _MAX_OF_ITEM, _MAX_OF_QUERY = 3, 4, 5, 6
+_CODES = {"max": _LARGEST, "chamfer": _BOTH_WAYS, "smooth_chamfer": _SOFT_BOTH_WAYS}
 _TYPES = {np.dtype("float32"): 0, np.dtype("float16"): 1, np.dtype("int8"): 2}
 _LANES, _FOURS = 8, 4
 _int = ctypes.c_int64
@@ -58,6 +60,9 @@ def _load() -> ctypes.CDLL | None:
             library = ctypes.CDLL(str(path))
         except OSError:  # not built, or built for another machine
             continue
+        # Built from an older source, as in an editable install after an update: torch does it, and it is right.
+        if not hasattr(library, "polysem_similarities") or library.polysem_similarities() != _MAX_OF_QUERY + 1:
+            continue
         library.polysem_largest.restype = ctypes.c_int64
         library.polysem_norms.restype = None
         return library
@@ -81,9 +86,8 @@ class Native:
             norms = np.ascontiguousarray(norms.reshape(count, 2, -1, _FOURS).swapaxes(1, 2))
         self._library = library
         self._held = (items, query, norms)  # the pointers below do not keep their arrays alive
-        soft, both_ways = math.isfinite(scoring.formula.alpha), scoring.formula.both_ways
         self._task = _Task(
-            (_SOFT_BOTH_WAYS if soft else _BOTH_WAYS) if both_ways else _LARGEST,
+            _code(scoring, bounds=items.norms is not None),
             _TYPES[items.values.dtype],
             scoring.formula.alpha,
             min(queries.cap, 1e30),
@@ -106,6 +110,15 @@ class Native:
         starts[q] to starts[q + 1]."""
         call, pointers = self._library.polysem_products, [_pointer(array) for array in (starts, rows, out)]
         _check(call(self._at, _int(first), _int(last), *pointers))
+
+
+def _code(scoring: Scoring, bounds: bool) -> int:
+    """What kernels.c makes of inner products, or of `bounds` on them: those of a soft maximum bound the plain one."""
+    if scoring.formula.formula != "soft_maximum":
+        return _CODES[scoring.formula.formula]
+    if scoring.side == "image":
+        return _MAX_OF_ITEM if bounds else _SOFT_OF_ITEM
+    return _MAX_OF_QUERY if bounds else _SOFT_OF_QUERY
 
 
 def find_candidates(

@@ -25,7 +25,8 @@
 #define STRETCH 256      /* dimensions of them taken at once: those of four query vectors stay in the first cache */
 #define FIXED_ONE 32000  /* what 1 is in 16 bits, with room for norms that are not quite 1; scoring.py knows it too */
 
-enum { SMOOTH_CHAMFER, CHAMFER, MIL };
+/* The last four are one-sided: for each vector of one set the (soft) maximum over the vectors of the item or of the query. */
+enum { SMOOTH_CHAMFER, CHAMFER, MIL, SOFT_OF_ITEM, SOFT_OF_QUERY, MAX_OF_ITEM, MAX_OF_QUERY };
 enum { FLOAT32, FLOAT16, INT8 };
 
 typedef float v8 __attribute__((vector_size(32)));
@@ -123,6 +124,9 @@ int polysem_choose(int portable) {
 #else
 #define CALL(name, ...) name##_any(__VA_ARGS__)
 #endif
+
+/* How many similarities there are: a library that was built before the last of them must not be asked for it. */
+int polysem_similarities(void) { return MAX_OF_QUERY + 1; }
 
 /* Scores (or upper bounds) of the items first..last, or of rows[first..last]. -1: out of memory. */
 int polysem_scan(const Task *task, const int64_t *rows, int64_t first, int64_t last, float *scores) {

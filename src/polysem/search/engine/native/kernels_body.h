@@ -86,6 +86,25 @@ INLINE v8 FN(log)(v8 x) {
 INLINE v8 FN(reduce)(const float *c, int64_t of_l, int64_t of_k, int64_t K, int64_t L, int similarity, float alpha) {
 #define C(l, k) (*(const v8_any *)(c + (l) * of_l + (k) * of_k))
     v8 rows = {0}, columns = {0}, top = C(0, 0);
+    if (similarity >= SOFT_OF_ITEM) {
+        const int turned = similarity == SOFT_OF_QUERY || similarity == MAX_OF_QUERY;
+        const int64_t outer = turned ? K : L, inner = turned ? L : K;
+        v8 total = {0};
+        for (int64_t i = 0; i < outer; i++) {
+            v8 most = turned ? C(0, i) : C(i, 0), sum = {0}, weighted = {0};
+            for (int64_t j = 1; j < inner; j++) most = FN(max)(most, turned ? C(j, i) : C(i, j));
+            if (similarity == MAX_OF_ITEM || similarity == MAX_OF_QUERY) {
+                total += most;
+                continue;
+            }
+            for (int64_t j = 0; j < inner; j++) {
+                const v8 one = turned ? C(j, i) : C(i, j), e = FN(exp)((one - most) * alpha);
+                sum += e, weighted += e * one;
+            }
+            total += weighted / sum;
+        }
+        return total / (float)outer;
+    }
     if (similarity == MIL || similarity == SMOOTH_CHAMFER) {
         for (int64_t l = 0; l < L; l++)
             for (int64_t k = 0; k < K; k++) top = FN(max)(top, C(l, k));

@@ -22,7 +22,7 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def model(data, tmp_path_factory):
     out = tmp_path_factory.mktemp("model") / "run"
-    train(tiny("vse-infty"), data, out, tracker=None)
+    train(tiny("vse-infty", "training.epochs=8", "optimiser.lr=1e-2"), data, out, tracker=None)
     return out
 
 
@@ -43,6 +43,14 @@ def test_it_trains_a_model_further_and_says_what_it_began_with(data, model, tmp_
     result = json.loads(again.stdout)
     assert result["best"]["rsum"] >= polysem.load(model).provenance["validation"]["rsum"]
     assert result["status"] == "finished"
+    assert result["start_rsum"] == polysem.load(model).provenance["validation"]["rsum"]
+
+
+@pytest.mark.slow
+def test_it_says_that_the_start_was_not_bettered(data, model, tmp_path):
+    absurd = ["--set", "optimiser.lr=10", "--set", "optimiser.clip=0.1", "--set", "schedule.name=constant"]
+    found = run(model, "--data", data, "--out", tmp_path / "run", *QUICK, *absurd)
+    assert "the start, which training did not better" in " ".join(found.stdout.replace("│", "").split())
 
 
 @pytest.mark.parametrize(

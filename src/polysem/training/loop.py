@@ -37,6 +37,9 @@ from polysem.training.validation import selection_score, validate
 SAVE_SECONDS = 120.0
 """A checkpoint at least so often: what a kill can cost."""
 
+START_EPOCH = -1
+"""The epoch of a validation of the model that a run starts from."""
+
 OnCollapse = Literal["stop", "warn"]
 
 _DIVERGED = (
@@ -172,7 +175,7 @@ class TrainingLoop:
         try:
             with DeferredInterrupt() as interrupt:
                 if self.recipe.start is not None and self.step == 0 and self.best is None:
-                    self.measure(-1)  # the start competes for the best
+                    self.measure(START_EPOCH)  # it competes for the best
                 self.validate_epoch()  # of a run that was cut between its last step and its validation
                 while self.step < self.total:
                     epoch = self.step // self.steps_per_epoch
@@ -214,7 +217,7 @@ class TrainingLoop:
         self.validated = self.step
 
     def measure(self, epoch: int) -> None:
-        """Validate, log it, and keep the weights if they are the best so far. epoch: -1 for a model's start."""
+        """Validate, log it, and keep the weights if they are the best so far."""
         if self.accelerator.is_main_process:
             figures = self.validate()
             best = self.best is None or selection_score(figures) > selection_score(self.best)

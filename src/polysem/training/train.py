@@ -26,14 +26,16 @@ from polysem.recipes import Recipe
 from polysem.training.build import build_model, learns_labels
 from polysem.training.distillation import embed_with_teacher, load_teacher, training_items
 from polysem.training.feature_cache import cache_both_sides
-from polysem.training.loop import NullObserver, OnCollapse, StoppedError, TrainingLoop, TrainingObserver
+from polysem.training.loop import START_EPOCH, NullObserver, OnCollapse, StoppedError, TrainingLoop, TrainingObserver
 from polysem.training.monitoring.diagnosis import TrainingFinding
 from polysem.training.monitoring.report import write_report
 from polysem.training.run_folder import (
+    METRICS,
     Checkpoints,
     check_run,
     flatten_numbers,
     lock_folder,
+    read_metrics,
     read_run,
     restore_tensors,
     write_run,
@@ -54,6 +56,7 @@ class TrainingResult:
         best: step, epoch and validation figures of the weights in the model folder.
         resumed_from: the step at which this call went on.
         left_out: items of its splits that could not be read, each with the reason.
+        start_rsum: of the model that the run started from, on validation.
     """
 
     run: Path
@@ -64,6 +67,7 @@ class TrainingResult:
     protocol: str
     resumed_from: int
     left_out: tuple[str, ...] = ()
+    start_rsum: float | None = None
 
 
 def train(
@@ -230,4 +234,6 @@ def _save_model(loop: TrainingLoop, run: Path, content: dict[str, Any], learned_
 def _result(run: Path, content: dict[str, Any], resumed_from: int) -> TrainingResult:
     steps, seconds = int(content.get("step", content["steps"])), float(content.get("seconds", 0.0))
     facts = content["status"], steps, seconds, content.get("best"), content["protocol"]
-    return TrainingResult(run, *facts, resumed_from, tuple(content.get("left_out", ())))
+    validated = (line for line in read_metrics(run / METRICS) if line.get("kind") == "validation")
+    start = next((float(line["rsum"]) for line in validated if line.get("epoch") == START_EPOCH), None)
+    return TrainingResult(run, *facts, resumed_from, tuple(content.get("left_out", ())), start)

@@ -12,7 +12,8 @@ from PIL import Image
 
 from encoders.tiny_duals import DUALS, GEMMA, save_dual, save_gemma_tokenizer
 from polysem import encoders
-from polysem.errors import InputError
+from polysem.errors import InputError, PolysemError
+from polysem.inspection.explain.explanation import align_words
 
 TEXTS = ["a dog runs", "the big red cat sits on the blue ball", "grass"]
 
@@ -112,3 +113,38 @@ def test_siglip_2_reads_texts_as_it_was_trained(family, tmp_path):
     again.load_preprocessing(tmp_path / "saved")
     assert torch.equal(again(again.tokenize(["A Dog!"])).summary, text(tokens).summary)
     assert again.fingerprint() == text.fingerprint()
+
+
+def test_the_tokenizer_of_siglip_itself_is_read(tmp_path):
+    """It is a sentencepiece model, without a fast form."""
+    pieces = pytest.importorskip("sentencepiece")
+    folder = save_dual("siglip", tmp_path / "siglip")
+    (folder / "tokenizer.json").unlink()
+    options = {"vocab_size": 40, "pad_id": -1, "bos_id": -1, "eos_id": 1, "unk_id": 0, "hard_vocab_limit": False}
+    with (folder / "spiece.model").open("wb") as file:
+        pieces.SentencePieceTrainer.train(sentence_iterator=iter(TEXTS * 20), model_writer=file, **options)
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "SiglipTokenizer", "do_lower_case": true}')
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config"] |= {"vocab_size": 64}
+    transformers.SiglipModel(transformers.SiglipConfig(**config)).save_pretrained(folder)
+    text = encoders.build("dual_text", model=str(folder)).eval()
+    assert text.pad == 1
+    assert torch.equal(text.tokenize(["A dog, RUNS!"]).ids, text.tokenize(["a dog runs"]).ids)
+    assert [word.text for word in align_words(text, "a dog runs")][-1] == "</s>"
+    again = encoders.build(**text.config)
+    again.load_state_dict(text.state_dict())
+    text.save_preprocessing(tmp_path)
+    again.load_preprocessing(tmp_path)
+    assert again.fingerprint() == text.fingerprint()
+    assert len(text.tokenize_words(["a dog"])[0]) == text.tokenize(["a dog"]).ids.shape[1]
+
+
+def test_a_tokenizer_whose_package_is_missing_says_which(tmp_path, monkeypatch):
+    folder = save_dual("siglip", tmp_path)
+
+    def fail(*_, **__):
+        raise ImportError("\nSiglipTokenizer requires the SentencePiece library but it was not found")
+
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", fail)
+    with pytest.raises(PolysemError, match="pip install sentencepiece"):
+        encoders.build("dual_text", model=str(folder))

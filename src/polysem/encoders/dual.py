@@ -124,6 +124,12 @@ class DualImage(ImageEncoder):
         high, wide = fit(height, width, self.patch_size, int(self.processor.max_num_patches))
         return high // self.patch_size, wide // self.patch_size
 
+    def patch_grid(self, pixels: Tensor) -> tuple[int, int]:
+        """(rows, columns) of the patches of prepared pixels (3, H, W)."""
+        if self.patch_size is None:
+            return self.side, self.side
+        return pixels.shape[1] // self.patch_size, pixels.shape[2] // self.patch_size
+
     def places(self, width: int | None = None, height: int | None = None) -> Tensor:
         cells = self.grid(width or 1, height or width or 1)
         return super().places(width, height) if cells is None else grid_boxes(*cells)
@@ -262,8 +268,14 @@ class DualText(Transformer):
             self.load_preprocessing(backbone.folder)
         self.set_trainable(trainable)
 
-    def encode_texts(self, texts: list[str]) -> Tokens:
-        return super().encode_texts([text.lower() for text in texts] if self.as_trained else texts)
+    def prepare_text(self, text: str) -> str:
+        return text.lower() if self.as_trained else text
+
+    @property
+    def structural_ids(self) -> frozenset[int]:
+        """The ids that stand for no word: start, end, padding. The vector is read at one of them."""
+        known = set() if self.tokenizer is None else set(self.tokenizer.all_special_ids)
+        return frozenset(known - {getattr(self.tokenizer, "unk_token_id", None)})
 
     def load_preprocessing(self, folder: Path) -> None:
         super().load_preprocessing(folder)

@@ -101,6 +101,11 @@ class TextEncoder(Encoder):
         tokens = self.tokenize(texts)
         return [[[token] for token in row[mask].tolist()] for row, mask in zip(tokens.ids, tokens.mask, strict=True)]
 
+    @property
+    def structural_ids(self) -> frozenset[int]:
+        """Ids of tokens that an explanation does not leave out, as the others mean nothing without them."""
+        return frozenset()
+
     @abstractmethod
     def encode_texts(self, texts: list[str]) -> Tokens:
         """The tokens of checked texts."""
@@ -151,8 +156,16 @@ class Transformer(TextEncoder):
     def encode_texts(self, texts: list[str]) -> Tokens:
         if self.tokenizer is None:
             raise ConfigError("This encoder has no tokenizer yet. Call encoder.load_preprocessing(folder).")
-        found = self.tokenizer(texts, truncation=True, max_length=self.max_length, padding=False)
-        return Tokens.from_lists(found["input_ids"], self.pad)
+        return Tokens.from_lists(self.call_tokenizer(texts)["input_ids"], self.pad)
+
+    def prepare_text(self, text: str) -> str:
+        """A text as the tokenizer takes it."""
+        return text
+
+    def call_tokenizer(self, texts: Sequence[str], **options: Any) -> Any:
+        """What transformers' tokenizer makes of checked texts: no padding, cut at `max_length`."""
+        prepared = [self.prepare_text(text) for text in texts]
+        return self.tokenizer(prepared, truncation=True, max_length=self.max_length, padding=False, **options)
 
     @property
     def mask_id(self) -> int:
@@ -161,7 +174,9 @@ class Transformer(TextEncoder):
 
     def tokenize_words(self, texts: Sequence[str]) -> list[list[list[int]]]:
         self.tokenize(texts)  # checks them
-        found = self.tokenizer(list(texts), truncation=True, max_length=self.max_length, padding=False)
+        if not self.tokenizer.is_fast:  # and does not know which tokens make a word
+            return super().tokenize_words(texts)
+        found = self.call_tokenizer(texts)
         words = []
         for row, ids in enumerate(found["input_ids"]):
             # A special token, which belongs to no word, stays by itself.
@@ -202,7 +217,13 @@ class Transformer(TextEncoder):
             raise SourceError(f"No tokenizer in {folder}: expected one of {', '.join(TOKENIZER_FILES)}.")
         opener = backbones.transformers().AutoTokenizer
         with backbones.report_damage(f"The tokenizer in {folder}"):
-            tokenizer = opener.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            try:
+                tokenizer = opener.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            except ImportError as error:
+                if "sentencepiece" not in str(error).lower():
+                    raise
+                missing = "it needs the package sentencepiece. Run: pip install sentencepiece protobuf"
+                raise ConfigError(missing) from None
         words = int(tokenizer.vocab_size)  # without added ones, which transformers appends unasked (SigLIP 2)
         if words > self.vocab_size:
             raise SourceError(
@@ -212,6 +233,11 @@ class Transformer(TextEncoder):
 
     def preprocessing_bytes(self) -> Iterable[bytes]:
         if self.tokenizer is None:
+            return
+        if not self.tokenizer.is_fast:  # SigLIP's own: a sentencepiece model
+            yield json.dumps({"class": type(self.tokenizer).__name__, "words": self.tokenizer.get_vocab()}).encode()
+            if hasattr(self.tokenizer, "sp_model"):
+                yield self.tokenizer.sp_model.serialized_model_proto()
             return
         state = json.loads(self.tokenizer.backend_tokenizer.to_str())
         # The last call leaves its padding and truncation here; they are not the tokenizer's own.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from polysem._deprecated import renamed_attribute
-from polysem.encoders import Tokens
+from polysem.encoders import DualImage, TextEncoder, Tokens
 from polysem.encoders.base import eval_mode
 from polysem.errors import InputError
 from polysem.features import LocalFeatures
@@ -23,6 +23,8 @@ from polysem.progress import Progress
 
 WeightKind = Literal["attention", "pooling", "omission"]
 _OCCLUDED_AT_ONCE = 32
+_BLOCKS_ACROSS = 8
+"""Of a picture that is hidden part by part: so many parts across and down at most, each a pass through the encoder."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,10 +38,13 @@ class Attention:
                  over heads
       pooling    a single vector is a weighted sum, with weights of its own for each dimension: the share of the
                  coefficients that fell on the token, mean over dimensions
-      omission   no weights exist (tokens change each other first): how far the vector turns when the token is left out
+      omission   no weights exist (tokens change each other first): how far the vector turns when the token is left out.
+                 A patch of a dual encoder is left out by the mean colour in its place
     won: (T, K, N) where slots compete for tokens: the share of the token that the slot won; sums to 1 over slots.
     terms: (N, D) where the only vector is a sum over tokens: what each adds to it, scaled so that they sum to it.
     global_weights: (N,) the pooling weights behind the global feature that every element contains, where there is one.
+    without: (N, K, D) of omission: the vectors that are left without the token.
+    hidden_together: how many patches a side were hidden at a time, where a picture has many: they share their weight.
     """
 
     vectors: Tensor
@@ -48,6 +53,8 @@ class Attention:
     won: Tensor | None = None
     terms: Tensor | None = None
     global_weights: Tensor | None = None
+    without: Tensor | None = None
+    hidden_together: int = 1
     common = renamed_attribute("common", "global_weights")
 
     @property
@@ -119,7 +126,7 @@ def _batch_attentions(tower: Tower, batch: Inputs) -> list[Attention]:
     attentions = []
     for row, (vectors, real) in enumerate(zip(prediction.vectors, read.mask, strict=True)):
         how: WeightKind = "attention"
-        terms = None
+        terms, without, together = None, None, 1
         if sums is not None:
             how, weights, terms = "pooling", sums.shares[row, real][None, None], sums.terms[row, real]
             length = terms.sum(0).norm()
@@ -127,10 +134,12 @@ def _batch_attentions(tower: Tower, batch: Inputs) -> list[Attention]:
         elif steps is not None:
             weights = steps[:, row][..., real]
         else:
-            how, weights = "omission", occlusion_weights(tower, batch, row, vectors)[None]
+            how, (without, counted, together) = "omission", _occlude(tower, batch, row, vectors)
+            weights = occlusion_weights(vectors, without, counted)[None]
         own = None if won is None else won[:, row].mean(1)[..., real]
         whole = None if shares is None else shares[row, real]
-        attentions.append(Attention(_detach(vectors), _detach(weights), how, *map(_detach, (own, terms, whole))))
+        others = map(_detach, (own, terms, whole, without))
+        attentions.append(Attention(_detach(vectors), _detach(weights), how, *others, together))
     return attentions
 
 
@@ -138,32 +147,74 @@ def _detach(x: Tensor | None) -> Any:
     return None if x is None else x.detach().float().cpu()
 
 
-def occlusion_weights(tower: Tower, batch: Inputs, row: int, vectors: Tensor) -> Tensor:
+def occlusion_weights(vectors: Tensor, without: Tensor, counted: Tensor) -> Tensor:
     """(K, N) importance of each token by occlusion: 1 - cosine of each vector to what it is without the token, scaled
-    to sum to 1. batch: the inputs that item number `row`, whose set is `vectors` (K, D), was part of.
+    to sum to 1.
+
+    Args:
+        vectors: (K, D), the item's set.
+        without: (N, K, D), the set without each of its tokens.
+        counted: (N,) bool, the tokens that were left out at all; the others weigh nothing.
     """
+    change = (1 - F.cosine_similarity(without, vectors, -1)).clamp(min=0).t() * counted
+    total = change.sum(1, keepdim=True)
+    even = counted.to(change) / counted.sum().clamp(min=1)
+    # Less is rounding: a vector that depends on none of its tokens.
+    return torch.where(total > 1e-9, change / torch.where(total > 1e-9, total, 1.0), even)
+
+
+def _occlude(tower: Tower, batch: Inputs, row: int, vectors: Tensor) -> tuple[Tensor, Tensor, int]:
+    """What an item's vectors (K, D) are without each of its tokens, (N, K, D); which of them were left out, (N,); and
+    how many patches a side were hidden at a time. batch: the inputs that item number `row` was part of."""
+    if isinstance(batch, Tensor) and isinstance(tower.encoder, DualImage):
+        return _occlude_patches(tower, batch[row], vectors)
     # Where there are tokens to leave out for the first time: before a GRU has read them all.
     features: Tokens | LocalFeatures
     if isinstance(batch, Tensor):
         features, row = tower.encoder(batch[row : row + 1]), 0
     else:
         features = batch
-    real, changes = features.mask[row], []
+    real = features.mask[row]
     count, device = int(real.sum()), real.device
+    counted = torch.ones(count, dtype=torch.bool, device=device)
+    if isinstance(features, Tokens):
+        fixed = cast(TextEncoder, tower.encoder).structural_ids
+        counted &= torch.tensor([token not in fixed for token in features.ids[row, real].tolist()], device=device)
+    without = vectors.expand(count, -1, -1).clone()
     if count == 1:
-        return vectors.new_ones(len(vectors), 1)
-    for first in range(0, count, _OCCLUDED_AT_ONCE):
-        left_out = range(first, min(count, first + _OCCLUDED_AT_ONCE))
+        return without, torch.ones_like(counted), 1
+    for left_out in counted.nonzero().flatten().split(_OCCLUDED_AT_ONCE):
         copies: Inputs
         if isinstance(features, Tokens):
             ids = features.ids[row, real].tolist()
-            copies = Tokens.from_lists([ids[:i] + ids[i + 1 :] for i in left_out]).to(device)
+            copies = Tokens.from_lists([ids[:i] + ids[i + 1 :] for i in left_out.tolist()]).to(device)
         else:
             values = features.values[row, real].expand(len(left_out), -1, -1)
-            keep = torch.arange(count, device=device) != torch.tensor(left_out, device=device)[:, None]
+            keep = torch.arange(count, device=device) != left_out[:, None]
             summary = None if features.summary is None else features.summary[row].expand(len(left_out), -1)
             copies = LocalFeatures(values, keep, summary)
-        changes.append(1 - F.cosine_similarity(tower(copies).vectors, vectors, -1))
-    change = torch.cat(changes).clamp(min=0).t()
-    total = change.sum(1, keepdim=True)
-    return torch.where(total > 0, change / torch.where(total > 0, total, 1.0), 1 / count)
+        without[left_out] = tower(copies).vectors
+    return without, counted, 1
+
+
+def _occlude_patches(tower: Tower, pixels: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor, int]:
+    """`_occlude` of a picture (3, H, W) whose vector is not made of its tokens alone: patches are hidden in it."""
+    encoder = cast(DualImage, tower.encoder)
+    rows, columns = encoder.patch_grid(pixels)
+    together = -(-max(rows, columns) // _BLOCKS_ACROSS)
+    corners = [(y, x) for y in range(0, rows, together) for x in range(0, columns, together)]
+    high, wide = pixels.shape[1] / rows, pixels.shape[2] / columns
+    without = vectors.expand(rows * columns, -1, -1).clone().unflatten(0, (rows, columns))
+    for first in range(0, len(corners), _OCCLUDED_AT_ONCE):
+        some = corners[first : first + _OCCLUDED_AT_ONCE]
+        copies = pixels.repeat(len(some), 1, 1, 1)
+        for copy, (y, x) in zip(copies, some, strict=True):
+            bottom, right = round((y + together) * high), round((x + together) * wide)
+            copy[:, round(y * high) : bottom, round(x * wide) : right] = 0.0  # the mean colour
+        for (y, x), left in zip(some, tower(copies).vectors, strict=True):
+            without[y : y + together, x : x + together] = left
+    counted = torch.ones(rows * columns, dtype=torch.bool, device=pixels.device)
+    without = without.flatten(0, 1)
+    if encoder.has_cls:  # which sees the whole picture
+        without, counted = torch.cat([vectors[None], without]), torch.cat([~counted[:1], counted])
+    return without, counted, together

@@ -80,10 +80,11 @@ def play_pointing_game(
     store = None if features is None else FeatureStore.open(features)
     if store is None and not isinstance(gallery.model.image.encoder, ImageEncoder):
         return "Where the model's features lie in the picture is not known."
+    first = next(_attentions(gallery, boxed[:1], store))  # of omission each item takes many passes
+    if first.how == "omission":
+        return "This model has no attention: its tokens change each other before they are pooled."
     peaks, even = [], 0
     for number, attention in zip(boxed, _attentions(gallery, boxed, store), strict=True):
-        if attention.how == "omission":
-            return "This model has no attention: its tokens change each other before they are pooled."
         weights = attention.last
         if bool((weights.amax(-1) - weights.amin(-1) < _EQUAL / weights.shape[-1]).all()):
             even += 1  # the strongest of equal weights would be the first token: a corner of the image

@@ -169,8 +169,8 @@ _TokenRow = tuple[str, Tensor, bool]
 
 def _lay_out_single(figure: Any, explanation: Explanation, theme: Theme) -> None:
     """Pooling weights, tokens that supply the winning dimensions, and what each token adds to the score."""
-    rows = 1 if explanation.winning is None else 3
-    maps = rows + (explanation.picture is not None)
+    rows = len(_token_rows(explanation, "text"))
+    maps = len(_token_rows(explanation, "image")) + (explanation.picture is not None)
     width = max(2.6 * _map_aspect(explanation) * maps + 1.0, 9.5)
     captions_height = 0.28 * len(explanation.nearest[0]) + 0.5 if explanation.nearest else 0.05
     top, middle, bottom = _add_title(figure, explanation, theme, width, [3.6, 0.55 * rows + 1.3, captions_height])
@@ -201,7 +201,8 @@ def _show_token_maps(part: Any, explanation: Explanation, theme: Theme, maps: in
     for signed, scale in scales.items():
         shown = [cell for cell, row in zip(axes, rows, strict=True) if row[2] == signed]
         bar = part.colorbar(scale, ax=shown, location="bottom", shrink=0.8, aspect=30, ticks=MaxNLocator(4))
-        bar.set_label("part of the sum" if signed else "share", fontsize=9)
+        of_signed = "part of the sum" if explanation.winning is not None else "fall of the score"
+        bar.set_label(of_signed if signed else "share", fontsize=9)
         bar.ax.tick_params(labelsize=8)
 
 
@@ -220,6 +221,11 @@ def _show_token_words(part: Any, explanation: Explanation, theme: Theme) -> None
 def _token_rows(explanation: Explanation, side: str) -> list[_TokenRow]:
     attention = explanation.image if side == "image" else explanation.text
     rows = [(WEIGHT_TITLES[attention.how], attention.weights[-1, 0], False)]
+    drops = explanation.image_drops if side == "image" else explanation.text_drops
+    if drops is not None:
+        side_length = attention.hidden_together
+        blocks = f" ({side_length} × {side_length} patches hidden at a time)" if side_length > 1 else ""
+        rows.append((f"how far the score falls without it{blocks}", drops, True))
     winning = explanation.winning
     if winning is not None:
         many = len(winning.dimensions)

@@ -27,6 +27,7 @@ from polysem.inspection.explain.explanation import (
     NearestCaption,
     align_words,
     decompose_score,
+    find_score_drops,
     find_winning_dimensions,
 )
 from polysem.inspection.output import PICTURES, check_output_path
@@ -108,6 +109,7 @@ def explain(
         searched = CaptionSource(source, len(texts))
     # What each dimension stands for, if it is the same on both sides.
     names = model.image.sets.dimensions if model.image.sets.dimensions == model.text.sets.dimensions else None
+    drops = find_score_drops(model.similarity, image_attention, text_attention)
     explanation = Explanation(
         model=Path(name).name,
         image_name=shown_name,
@@ -124,6 +126,8 @@ def explain(
         winning=find_winning_dimensions(model.similarity, image_attention, text_attention, names),
         moment=moment,
         labels=_predict_labels(model, batch, caption),
+        image_drops=drops[0],
+        text_drops=drops[1],
     )
     if out is not None:
         report("drawing", 0, 1)

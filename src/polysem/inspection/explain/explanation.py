@@ -77,6 +77,20 @@ def decompose_score(similarity: Similarity, first: Tensor, second: Tensor) -> Co
     return Contributions(matrix.float(), closeness, float(score), None if match is None else float(match))
 
 
+@torch.no_grad()
+def find_score_drops(similarity: Similarity, image: Attention, text: Attention) -> tuple[Tensor | None, Tensor | None]:
+    """How much the score of two sets falls without each token of the image (N,) and of the text (M,).
+
+    None of a side whose weights are not by omission.
+    """
+    score = similarity.scores(image.vectors[None], text.vectors[None])[0, 0]
+    drops = [
+        None if image.without is None else score - similarity.scores(image.without, text.vectors[None])[:, 0],
+        None if text.without is None else score - similarity.scores(image.vectors[None], text.without)[0],
+    ]
+    return drops[0], drops[1]
+
+
 @dataclass(frozen=True, eq=False)
 class WinningDimensions:
     """The dimensions that made two single vectors close, and the tokens that supplied them.
@@ -183,6 +197,8 @@ class Explanation:
     nearest: for each element of the image the captions nearest to it, the nearest first; of those in `searched`.
     winning: for models of one vector that is a weighted sum.
     moment: of a video, the part that the caption matches best; the picture is the frame there.
+    image_drops, text_drops: (N,), (M,) of a side whose weights are by omission: how much the score falls without the
+    token, given the other side as it is; negative where it rises.
     labels: of a model that predicts labels, the likeliest of the "image" and of the "text", the likeliest first.
     """
 
@@ -201,6 +217,8 @@ class Explanation:
     winning: WinningDimensions | None = None
     moment: Moment | None = None
     labels: Mapping[str, tuple[LabelProbability, ...]] = field(default_factory=dict)
+    image_drops: Tensor | None = None
+    text_drops: Tensor | None = None
 
     @property
     def score(self) -> float:
@@ -243,9 +261,9 @@ class Explanation:
             "similarity": self.similarity,
             "contributions": self.contributions.matrix.tolist(),
             "closeness": self.contributions.closeness.tolist(),
-            "image_weights": {**_weights_as_dict(self.image), "places": located},
+            "image_weights": {**_weights_as_dict(self.image, self.image_drops), "places": located},
             "text_weights": {
-                **_weights_as_dict(self.text),
+                **_weights_as_dict(self.text, self.text_drops),
                 "words": [{**asdict(word), "tokens": list(word.tokens)} for word in self.words],
                 "by_word": self.word_weights.tolist(),
             },
@@ -257,11 +275,12 @@ class Explanation:
         }
 
 
-def _weights_as_dict(attention: Attention) -> dict[str, Any]:
+def _weights_as_dict(attention: Attention, drops: Tensor | None) -> dict[str, Any]:
     """Shapes: weights and won (iterations, elements, tokens), the others (tokens,)."""
     values = {"weights": attention.weights, "won": attention.won, "wins": attention.wins}
-    values["global_feature"] = attention.global_weights
-    return {"how": attention.how, **{name: None if x is None else x.tolist() for name, x in values.items()}}
+    values |= {"global_feature": attention.global_weights, "score_drops": drops}
+    known = {"how": attention.how, "hidden_together": attention.hidden_together}
+    return {**known, **{name: None if x is None else x.tolist() for name, x in values.items()}}
 
 
 def align_words(encoder: Encoder, text: str) -> tuple[Word, ...]:
@@ -285,8 +304,26 @@ def sum_over_words(weights: Tensor, words: tuple[Word, ...]) -> Tensor:
     return torch.stack([weights[..., list(word.tokens)].sum(-1) for word in words], dim=-1)
 
 
+def _align_pieces(encoder: Transformer, text: str) -> tuple[Word, ...]:
+    """The words of a tokenizer that does not say where its tokens are from: sentencepiece marks where one begins."""
+    tokenizer, words = encoder.tokenizer, list[Word]()
+    for i, token in enumerate(encoder.call_tokenizer([text])["input_ids"][0]):
+        piece, known = tokenizer.convert_ids_to_tokens(token), token != tokenizer.unk_token_id
+        if token in tokenizer.all_special_ids and known:
+            words.append(Word(piece, (i,), special=True))
+        elif words and not words[-1].special and not piece.startswith("▁"):
+            last = words[-1]
+            words[-1] = Word(last.text + piece, (*last.tokens, i), known=last.known and known)
+        else:
+            words.append(Word(piece.removeprefix("▁"), (i,), known=known))
+    return tuple(words)
+
+
 def _align_subwords(encoder: Transformer, text: str) -> tuple[Word, ...]:
-    encoding = encoder.tokenizer([text], truncation=True, max_length=encoder.max_length, return_offsets_mapping=True)
+    text = encoder.prepare_text(text)
+    if not encoder.tokenizer.is_fast:
+        return _align_pieces(encoder, text)
+    encoding = encoder.call_tokenizer([text], return_offsets_mapping=True)
     ids, spans, owners = encoding["input_ids"][0], encoding["offset_mapping"][0], encoding.word_ids(0)
     words: list[Word] = []
     for i, (token, (start, end), owner) in enumerate(zip(ids, spans, owners, strict=True)):

@@ -94,7 +94,13 @@ def _find_caption(index: Index, element: Tensor) -> dict[str, Any] | None:
 
 
 def _to_answer(explanation: Explanation, captions: list[dict[str, Any] | None]) -> ExplainAnswer:
-    boxes, matrix, last = explanation.places, explanation.contributions.matrix, explanation.image.last
+    boxes, matrix = explanation.places, explanation.contributions.matrix
+    steps, how = explanation.image.weights, str(explanation.image.how)
+    if explanation.image_drops is not None and steps.shape[:2] == (1, 1):
+        # Of a single vector, what counts for this text says more than what counts for the vector.
+        drops = explanation.image_drops.clamp(min=0)
+        steps, how = (drops / drops.sum().clamp(min=1e-12))[None, None], "score"
+    last = steps[-1]
     words = [word.text for word in explanation.words]
     text_weights = explanation.word_weights[-1]  # (L, words)
     # What an element of the image finds in the text: the words of each text element, by what the pair contributes.
@@ -107,8 +113,8 @@ def _to_answer(explanation: Explanation, captions: list[dict[str, Any] | None]) 
     elements = [
         {
             "number": number,
-            "attention": _locate(boxes, explanation.image.weights[-1, number]),
-            "iterations": [_locate(boxes, step[number]) for step in explanation.image.weights],
+            "attention": _locate(boxes, last[number]),
+            "iterations": [_locate(boxes, step[number]) for step in steps],
             "nearest_caption": captions[number],
             "words": weigh(image_weights[number]),
         }
@@ -124,7 +130,7 @@ def _to_answer(explanation: Explanation, captions: list[dict[str, Any] | None]) 
             "match": explanation.match,
             "similarity": explanation.similarity,
             "caption": explanation.caption,
-            "how": explanation.image.how,
+            "how": how,
             "elements": elements,
             "text": {"elements": [{"number": number, "words": weigh(row)} for number, row in enumerate(text_weights)]},
             "contributions": matrix.tolist(),

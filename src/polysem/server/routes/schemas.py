@@ -288,7 +288,10 @@ class ExplainAnswer(Answer):
     match: float | None = Field(description="As in a search: the probability that they match, or null.")
     similarity: str
     caption: str
-    how: str = Field(description="What the weights are: attention, pooling or omission.")
+    how: str = Field(
+        description="What the weights are: attention, pooling, omission, or score: how far the score "
+        "falls without that part."
+    )
     elements: list[dict[str, Any]]
     text: dict[str, Any]
     contributions: list[list[float]]

@@ -12,11 +12,13 @@ const HOW = {
   attention: "Bright is what the element reads most: its attention.",
   pooling: "Bright is what the vector is made of: its pooling weights.",
   omission: "Bright is what changes the vector most when it is left out.",
+  score: "Bright is where hiding the picture lowers the score most.",
 };
 const HOW_FRAMES = {
   attention: "Bars are what an element reads of each frame: its attention.",
   pooling: "Bars are how much of each frame the vector is made of: its pooling weights.",
   omission: "Bars are how far the vector turns when the frame is left out.",
+  score: "Bars are how far the score falls when the frame is left out.",
 };
 
 /** stand: where the large picture is. seek(seconds): shows that of a video, if it is one that plays. Returns

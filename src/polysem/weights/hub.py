@@ -8,7 +8,9 @@ from pathlib import Path
 
 from polysem.errors import PolysemError
 
-HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "pytorch_model*.bin"]
+HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
+PICKLES = "pytorch_model*.bin"
+"""Fetched where a model has no safetensors: many have both, and one is enough."""
 HUB_TIMEOUT = 5.0
 """Seconds to wait for the hub's first answer: without network the next source is tried at once."""
 
@@ -24,13 +26,16 @@ def download_snapshot(name: str, *, offline: bool = False) -> Path:
         name: `owner/model`; `owner/model@revision` asks for a branch, tag or commit.
         offline: take only what the hub's cache holds, as HF_HUB_OFFLINE does.
     """
-    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub import HfApi, constants, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     model, _, revision = name.partition("@")
     try:
         cached = Path(snapshot_download(model, revision=revision or None, local_files_only=True))
-        if (cached / "config.json").is_file() and any(cached.glob("*.safetensors")):
+        # sentence-transformers keeps the model in a folder of its own.
+        if any(cached.rglob("config.json")) and any(
+            path for kind in ("*.safetensors", PICKLES) for path in cached.rglob(kind)
+        ):
             return cached
     except (OSError, HFValidationError):
         pass
@@ -38,8 +43,10 @@ def download_snapshot(name: str, *, offline: bool = False) -> Path:
         raise HubError(f"not cached, and {'--offline is given' if offline else 'HF_HUB_OFFLINE is set'}")
     try:
         reach_hub(constants.ENDPOINT)
+        names = HfApi().list_repo_files(model, revision=revision or None)
+        wanted = HUB_FILES if any(each.endswith(".safetensors") for each in names) else [*HUB_FILES, PICKLES]
         return Path(
-            snapshot_download(model, revision=revision or None, allow_patterns=HUB_FILES, etag_timeout=HUB_TIMEOUT)
+            snapshot_download(model, revision=revision or None, allow_patterns=wanted, etag_timeout=HUB_TIMEOUT)
         )
     except (OSError, HfHubHTTPError, HFValidationError) as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]

@@ -36,6 +36,7 @@ REFERENCED = (
     "sets",
     "similarity",
     "training",
+    "weights",
 )
 
 

@@ -24,6 +24,7 @@ OTHERS = {
     },
     "efficientnet": {"name": "grid", "pretrained": False, "image_size": 64},
     "video": {"name": "video_frames", "encoder": {"name": "grid", "pretrained": False, "image_size": 64}, "frames": 3},
+    "onnx": {"name": "onnx"},
     "region": {"name": "region", "input_dim": 12, "dim": 8},
     "region-dive": {"name": "region", "input_dim": 12, "dim": 8, "form": "dive", "dropout": 0.1},
     "region-linear": {"name": "region", "input_dim": 12, "dim": 8, "form": "linear"},
@@ -46,9 +47,13 @@ every_backbone = pytest.mark.parametrize("setting", [*PRETRAINED, "efficientnet"
 
 
 @pytest.fixture
-def make(build):
+def make(build, tmp_path_factory):
     def encoder(setting, **knobs):
         torch.manual_seed(0)
+        if setting == "onnx":
+            from encoders import tiny_onnx
+
+            knobs["model"] = str(tiny_onnx.save_graph(tmp_path_factory.mktemp("graph") / "tiny.onnx", "with_cls"))
         return build(setting, **knobs) if setting in PRETRAINED else encoders.build(**OTHERS[setting], **knobs).eval()
 
     return encoder

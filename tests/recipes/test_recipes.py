@@ -30,6 +30,7 @@ def test_each_method_is_there_in_full_and_small_and_on_every_feature() -> None:
     wanted += ["vse-infty-official", "vse-2ad-official", "dive-official", "dive-f30k", "dive-grid", "dive-resnext-bert"]
     wanted += ["small-vse-infty-bigru", "small-dive-bigru"]
     wanted += [f"small-{name}-dinov2" for name in ("vse++", "vse-infty", "vse-2ad", "dive")]
+    wanted += ["small-vse-infty-tinyvit"]
     wanted += ["vse++-video", "vse-infty-video", "small-vse++-video", "small-vse-infty-video", "small-dive-video"]
     wanted += [
         f"{size}semantic-sharing{kind}" for size in ("", "small-") for kind in ("", "-consistency", "-independent")
@@ -63,7 +64,8 @@ def test_small_recipes_train_nothing_but_heads_on_encoders_of_the_catalogue(name
     recipe = recipes.load(name)
     assert recipe.image.encoder["trainable"] == "none"
     encoder = recipe.image.encoder.get("encoder", recipe.image.encoder)  # a video's frames have one of their own
-    assert encoder["model"].startswith("dinov2" if name.endswith("-dinov2") else "efficientnet-lite")
+    kind = name.rpartition("-")[2]
+    assert encoder["model"].startswith(kind if kind in ("dinov2", "tinyvit") else "efficientnet-lite")
     assert encoder["model"] in CATALOGUE
     assert recipe.text.encoder["name"] == "bigru" or recipe.text.encoder["trainable"] == "none"
     assert recipe.data.glove in (None, "package")

@@ -43,6 +43,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "dual_text": CLIP,
     "bigru": {"vocab_size": WORDS, "word_dim": 6},
 }
+ENCODERS["onnx"] = {"name": "grid", **ENCODERS["grid"]}  # both a frozen map of cells; what is tested comes after it
 FRAMES = 4
 ENCODERS["video_frames"] = {"encoder": {"name": "grid", **ENCODERS["grid"]}, "frames": FRAMES}
 SETS: dict[str, dict[str, Any]] = {name: {"heads": 2, "head_dim": 4, "ff_mult": 2} for name in ("slots", "transformer")}

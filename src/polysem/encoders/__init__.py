@@ -8,6 +8,7 @@ from polysem.encoders.dual import DualImage, DualText
 from polysem.encoders.extraction import caption_keys, extract, extract_texts
 from polysem.encoders.grid import Grid, Grids, Patch
 from polysem.encoders.image import ImageEncoder, PixelEncoder, VideoFrames
+from polysem.encoders.onnx_image import Onnx
 from polysem.encoders.preprocessing import Preprocessing
 from polysem.encoders.region import Frames, Region
 from polysem.encoders.text import TextEncoder, Tokens, Transformer
@@ -37,6 +38,7 @@ __all__ = [
     "Grid",
     "Grids",
     "ImageEncoder",
+    "Onnx",
     "Patch",
     "PixelEncoder",
     "Preprocessing",

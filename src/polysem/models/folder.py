@@ -46,7 +46,7 @@ def save(model: Model, path: Path, card: Mapping[str, Any], small: bool = False)
     left_out = {name for names in lent.values() for name in names}
     model = _round_to_half(model, left_out) if small else model
     entries = {side: _encoder(model, side).find_catalogue_weights() for side in lent}
-    answers = {side: entry.probe for side, entry in entries.items() if entry is not None}
+    answers = {side: entry.probe for side, entry in entries.items() if entry is not None and entry.probe}
     described = {
         "library_name": "polysem",
         "polysem_version": __version__,

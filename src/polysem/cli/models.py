@@ -17,8 +17,10 @@ FORMATS = ("onnx",)
 
 
 def import_command(
-    checkpoint: Annotated[Path, Argument(help="The checkpoint file, as its authors released it.")],
-    source: Annotated[str, Option("--from", help="Whose it is: vse-infty, vse-2ad, dive or labelwise.")],
+    checkpoint: Annotated[
+        str, Argument(help="The checkpoint file, as its authors released it; of transformers a folder or hub name.")
+    ],
+    source: Annotated[str, Option("--from", help="Whose it is: vse-infty, vse-2ad, dive, labelwise or transformers.")],
     out: Annotated[Path, Option(help="Folder of the model. One that is there is replaced.")],
     vocabulary: Annotated[Path | None, option("JSON vocabulary of a BiGRU, for a model that takes sentences.")] = None,
     tokenizer: Annotated[Path | None, option("Folder of BERT's tokenizer, for the same.")] = None,
@@ -28,7 +30,8 @@ def import_command(
 ) -> None:
     """Turn the authors' checkpoint into a model that `polysem.load` reads, with embeddings equal to theirs.
 
-    No code from the file is run: it is read as tensors and plain values, or refused.
+    `--from transformers` takes a Hugging Face dual encoder: CLIP, SigLIP and their relatives. No code from the file is
+    run: it is read as tensors and plain values, or refused.
     """
     from polysem.models import import_checkpoint
 
@@ -38,6 +41,7 @@ def import_command(
     model.save(out)
     image, text, origin = model.image.encoder.config, model.text.encoder, model.provenance["imported"]
     boxes = " with their boxes" if model.image.sets.classifies else ""
+    takes = f"region features{boxes}, (regions, {image['input_dim']})" if "input_dim" in image else "pictures"
     # What turns sentences into token ids: the attribute of the encoder is named as the option.
     needed = "vocabulary" if hasattr(text, "vocabulary") else "tokenizer"
     summary: dict[str, Any] = {
@@ -46,7 +50,7 @@ def import_command(
         "dim": model.dim,
         "image_vectors": model.set_sizes[0],
         "text_vectors": model.set_sizes[1],
-        "images": f"region features{boxes}, (regions, {image['input_dim']})",
+        "images": takes,
         "texts": "sentences" if getattr(text, needed, None) else "token ids",
         "parts": [
             {"place": place, "part": part.config["name"], "parameters": sum(p.numel() for p in part.parameters())}
@@ -59,10 +63,11 @@ def import_command(
         return
     facts = {"data": origin["data"], "epoch": origin["epoch"], **origin["recorded"]}
     recorded = ", ".join(f"{name} {value}" for name, value in facts.items() if value not in (None, "")) or "nothing"
+    kinds = (origin["from"], origin["family"] if "family" in origin else f"variant {origin['variant']}")
     rows = [
         ("Model", summary["out"]),
-        ("From", f"{origin['file']} ({origin['from']}, variant {origin['variant']})"),
-        ("The file says", f"{recorded} (as recorded there, not measured)"),
+        ("From", f"{origin['file']} ({', '.join(kinds)})"),
+        *([] if "family" in origin else [("The file says", f"{recorded} (as recorded there, not measured)")]),
         ("Vectors", f"{model.set_sizes[0]} per image, {model.set_sizes[1]} per text, width {model.dim}"),
         ("Takes", f"{summary['images']}; {summary['texts']}"),
         *((part["place"], f"{part['part']}, {part['parameters']:,} parameters") for part in summary["parts"]),

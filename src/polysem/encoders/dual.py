@@ -36,11 +36,25 @@ _SHARED = ("logit_scale", "logit_bias", "temperature")
 
 def is_dual_encoder(folder: Path) -> bool:
     """Whether a folder holds a Hugging Face model that embeds images and texts into one space."""
+    return _dual_class(_read_family(folder)) is not None
+
+
+def _read_family(folder: Path) -> Any:
+    """The model_type that a folder's config.json names; None where there is none."""
     try:
-        family = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
+        return json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
     except (OSError, ValueError, AttributeError):
-        return False
-    return _dual_class(family) is not None
+        return None
+
+
+def explain_family(folder: Path) -> str:
+    """Why the model in a folder is no dual encoder, in a sentence."""
+    family = _read_family(folder)
+    if family is None:
+        return f"{folder} has no config.json that names a model_type."
+    if family == "xclip":
+        return "X-CLIP changes its text vectors by the video they are compared with, so that no index can hold them."
+    return f"A {family!r} model does not embed images and texts into one space."
 
 
 def _dual_class(family: Any) -> Any:

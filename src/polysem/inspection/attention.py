@@ -138,8 +138,10 @@ def _batch_attentions(tower: Tower, batch: Inputs) -> list[Attention]:
             weights = occlusion_weights(vectors, without, counted)[None]
         own = None if won is None else won[:, row].mean(1)[..., real]
         whole = None if shares is None else shares[row, real]
-        others = map(_detach, (own, terms, whole, without))
-        attentions.append(Attention(_detach(vectors), _detach(weights), how, *others, together))
+        own, terms, whole, without = map(_detach, (own, terms, whole, without))
+        attentions.append(
+            Attention(_detach(vectors), _detach(weights), how, own, terms, whole, without, hidden_together=together)
+        )
     return attentions
 
 

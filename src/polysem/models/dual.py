@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import cast
 
 from polysem import encoders, sets
+from polysem.encoders import backbones
 from polysem.encoders.dual import DualImage, is_dual_encoder
 from polysem.models.model import Model
 from polysem.models.tower import Tower
@@ -32,7 +33,9 @@ def load_dual_encoder(folder: Path, name: str) -> Model:
         folder: of the Hugging Face model, with its tokenizer and image processor.
         name: what the user calls it; kept in the model's provenance.
     """
-    image, text = (encoders.build(name, model=str(folder)) for name in ("dual_image", "dual_text"))
+    # By the name that the user knows, which says more on another machine than where its files are on this one.
+    source = name if backbones.locate(name) == folder else str(folder)
+    image, text = (encoders.build(half, model=source) for half in ("dual_image", "dual_text"))
     dim, (scale, bias) = cast(DualImage, image).summary_dim, cast(DualImage, image).logit
     first, second = (Tower(half, sets.build("global_feature", dim=dim, input_dim=half.dim)) for half in (image, text))
     similarity = build_similarity("cosine", logit_scale=scale, logit_bias=bias)

@@ -21,6 +21,7 @@ from torch import Tensor
 from polysem import encoders
 from polysem._version import __version__
 from polysem.encoders import Encoder, backbones
+from polysem.encoders.dual import explain_family
 from polysem.encoders.image import ImageEncoder
 from polysem.errors import InputError, PolysemError
 from polysem.weights import CATALOGUE, probe
@@ -154,6 +155,11 @@ def read_config(folder: Path) -> dict[str, Any]:
         ) from None
     except (OSError, ValueError) as error:
         raise ModelFolderError(f"{folder / CONFIG} cannot be read ({error}). Copy the model folder again.") from None
+    if isinstance(described, dict) and "model_type" in described:
+        raise ModelFolderError(
+            f"{folder} holds a Hugging Face model that cannot search by itself. {explain_family(folder)} Give a dual "
+            "encoder, such as CLIP or SigLIP, or train a model with it as its encoder."
+        )
     if not isinstance(described, dict) or not isinstance(described.get("model"), dict):
         raise ModelFolderError(f"{folder / CONFIG} does not describe a polysem model. Give the folder of one.")
     if described.get("format", 0) > FORMAT:

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import cast
 
 from polysem.data.vocabulary import Vocabulary
-from polysem.encoders import BiGRU, Transformer
+from polysem.encoders import BiGRU, Transformer, backbones
+from polysem.encoders.dual import explain_family
 from polysem.errors import unknown
+from polysem.models.dual import find_dual_encoder, load_dual_encoder
 from polysem.models.importing.checkpoint import SOURCES, ImportedCheckpointError, ReleasedBy, Variant, read
 from polysem.models.importing.plans import plan_dive, plan_labelwise, plan_vse_2ad, plan_vse_infty
 from polysem.models.model import Model
@@ -16,6 +18,7 @@ __all__ = ["SOURCES", "ImportedCheckpointError", "import_checkpoint"]
 
 _PLANS = {"vse-infty": plan_vse_infty, "vse-2ad": plan_vse_2ad, "dive": plan_dive, "labelwise": plan_labelwise}
 VARIANTS = ("paper", "official")
+TRANSFORMERS = "transformers"
 
 
 def import_checkpoint(
@@ -29,6 +32,9 @@ def import_checkpoint(
 ) -> Model:
     """The model in a checkpoint that the authors of `source` released: vse-infty, vse-2ad, dive or labelwise.
 
+    Or, with the source "transformers", in a Hugging Face dual encoder: CLIP, SigLIP and their relatives, by folder or
+    name on the hub. It needs none of the options below.
+
     Nothing of the file is executed: it is read as tensors and plain values, or refused.
 
     vocabulary: the JSON that a BiGRU was trained with, so that the model takes sentences; else it takes word ids.
@@ -41,6 +47,15 @@ def import_checkpoint(
     """
     if variant not in VARIANTS:
         raise unknown("variant", variant, VARIANTS)
+    if source not in (*SOURCES, TRANSFORMERS):
+        raise unknown("origin of a checkpoint", source, (*SOURCES, TRANSFORMERS))
+    if source == TRANSFORMERS:
+        if vocabulary is not None or tokenizer is not None or bert_heads is not None or variant != "paper":
+            raise ImportedCheckpointError(
+                f"{path}: a Hugging Face model brings its own tokenizer and settings. Leave out --vocabulary, "
+                "--tokenizer, --variant and --bert-heads."
+            )
+        return _import_dual_encoder(str(path))
     checkpoint = read(Path(path), source, cast(Variant, variant), bert_heads)
     plan = _PLANS[source](checkpoint)
     model = plan.build(checkpoint.file)
@@ -70,6 +85,23 @@ def import_checkpoint(
             + [f"text: {what}" for what in plan.text.dropped],
         }
     }
+    return model
+
+
+def _import_dual_encoder(name: str) -> Model:
+    """A Hugging Face dual encoder as a model that saves all it needs: weights, tokenizer, how pictures are prepared."""
+    folder = backbones.locate(name)
+    found = find_dual_encoder(folder)
+    if found is None:
+        raise ImportedCheckpointError(
+            f"{name} is not a dual encoder of transformers: {explain_family(folder)} Give a folder of CLIP, SigLIP or "
+            "a relative, as save_pretrained() writes it, or its name on the hub."
+        )
+    model = load_dual_encoder(found, name)
+    family = model.image.encoder.config["backbone_config"]["model_type"]
+    shown = Path(name).name if Path(name).expanduser().is_dir() else name
+    known = {"from": TRANSFORMERS, "file": shown, "family": family, "data": "", "epoch": None}
+    model.provenance |= {"imported": {**known, "recorded": {}, "dropped": []}}
     return model
 
 

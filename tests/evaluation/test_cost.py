@@ -52,6 +52,8 @@ BY_HAND = {
         6 + 6 + (2 * 2 + 3 * 1) + (2 + 3) + (2 + 3) + 2,  # alpha, exp, sums, logs, means, sum and 1 / (2 alpha)
     ),
     "smooth_chamfer-euclidean": ({"name": "smooth_chamfer", "metric": "euclidean"}, 31 + 6 * 5),
+    # For each of three: alpha, exp and product of two, two sums and their quotient; then the mean.
+    "soft_maximum": ({"name": "soft_maximum"}, 3 * (2 + 2 + 2 + 1 + 1 + 1) + 3),
     "match_probability": ({"name": "match_probability"}, 6 * 3 + 6),  # scale, shift, sigmoid; mean
     "match_probability-pcme": ({"name": "match_probability", "form": "pcme"}, 6 * 4 + 6 + 6 * 6),
 }

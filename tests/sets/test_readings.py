@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from encoders import tiny_models
 from polysem import sets
 from polysem.errors import PolysemError
 from polysem.models.build import build_tower
@@ -158,6 +159,16 @@ def test_an_encoder_before_it_keeps_its_width():
     encoder = {"name": "frames", "input_dim": 10}
     tower = build_tower("image", {"encoder": encoder, "sets": {"name": "competing_readings", "k": 2}}, 6)
     assert (tower.encoder.dim, tower.sets.input_dim, tower.sets.dim) == (10, 10, 6)
+
+
+def test_cells_are_those_of_the_encoder(tmp_path):
+    tiny_models.save("resnet", tmp_path / "resnet")
+    encoder = {"name": "grid", "model": str(tmp_path / "resnet"), "image_size": 64}
+    readings = {"name": "competing_readings", "k": 2}
+    tokens = build_tower("image", {"encoder": encoder, "sets": {**readings, "cells": None}}, 6).encoder.tokens_per_item
+    assert build_tower("image", {"encoder": encoder, "sets": {**readings, "cells": tokens}}, 6).sets.cells == tokens
+    with pytest.raises(PolysemError, match=rf"each of {tokens + 1} cells.*{tokens} local.*sets\.cells={tokens}"):
+        build_tower("image", {"encoder": encoder, "sets": {**readings, "cells": tokens + 1}}, 6)
 
 
 @pytest.mark.parametrize("name", ["slots", "transformer", "pie_net"])

@@ -51,6 +51,12 @@ def build_tower(side: str, config: Mapping[str, Any], dim: int, shared: sets.Set
             f"{predictor.input_dim}; those of {side} have {read}. Give {side}.project, or the {side} encoder that "
             f"width: {side}.encoder.dim={predictor.input_dim}."
         )
+    tokens = encoder.tokens_per_item
+    if predictor.cells is not None and tokens not in (None, predictor.cells):
+        raise ConfigError(
+            f"{side}.sets has a place for each of {predictor.cells} cells, and {side}.encoder "
+            f"{encoder.config['name']!r} makes {tokens} local features. Set {side}.sets.cells={tokens}."
+        )
     if predictor.needs_global and pool is None and not encoder.makes_summary:
         raise ConfigError(
             f"{side}.sets {predictor.config['name']!r} adds a global feature, and the encoder "

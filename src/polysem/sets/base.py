@@ -83,6 +83,8 @@ class SetPredictor(Part):
     """Whether it has a state for each token, as masked modelling needs."""
     elements_compete = False
     """Whether its elements share out each token among them, so that attention sums to 1 over the elements."""
+    cells: int | None = None
+    """How many tokens an item has, where each has a place in a fixed grid that the predictor knows."""
     labels: tuple[str, ...] | None = None
     """The names of the classes, where it classifies."""
     dimensions: tuple[str, ...] | None = None

@@ -58,6 +58,7 @@ class CompetingReadings(SetPredictor):
         width = input_dim or dim
         self.check_knobs({"base": base})
         super().__init__(dim, k + keep_global, width)
+        self.cells = cells
         self.keep_global, self.competes = keep_global, competition and k > 1
         # A global element beside them reads without competing.
         self.elements_compete = self.competes and not keep_global

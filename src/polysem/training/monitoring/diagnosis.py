@@ -232,6 +232,7 @@ def advise_against_set_collapse(side: str) -> str:
     return (
         "Let every element take part, and push them apart: --set similarity.name=smooth_chamfer "
         f"--set {side}.sets.name=slots --set regularisers='[{{name: diversity, weight: 0.1, on: residual}}]'. "
+        f"Elements that begin at a global vector need time, or a larger start: --set {side}.sets.gamma=1. "
         "If one meaning is enough, a single vector costs less."
     )
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from polysem.encoders import PixelEncoder, TextEncoder, Tokens
+from polysem.encoders import ImageEncoder, PixelEncoder, TextEncoder, Tokens
 from polysem.errors import ConfigError, PolysemError
 from polysem.features import LocalFeatures
 from polysem.models import Model, Tower
@@ -146,6 +146,12 @@ def build_graphs(model: Model) -> dict[str, Graph]:
             name = encoder.config["name"]
             raise ConfigError(
                 f"The {side} encoder {name!r} cannot be exported: no graph takes {encoder.takes} as it does."
+            )
+        if isinstance(encoder, ImageEncoder) and encoder.grid(1, 1) is not None:
+            raise ConfigError(
+                f"The {side} encoder {encoder.config['model']!r} cannot be exported: it sees each picture in its own "
+                "proportions, and a graph has one shape. Export a model of a fixed size, such as "
+                "google/siglip2-base-patch16-224 in place of a NaFlex one."
             )
         if tower.reads_padding and encoder.takes != "pixels":
             raise ConfigError(

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from polysem._version import __version__
-from polysem.encoders import BiGRU, Transformer
+from polysem.encoders import BiGRU, DualImage, Transformer
 from polysem.environment.packages import install_command
 from polysem.errors import ConfigError
 from polysem.export.graphs import OPSET, ExportError, Graph, SimilarityGraph, TextGraph, build_graphs
@@ -270,6 +270,13 @@ def _describe_images(model: Model) -> dict[str, Any]:
         meaning = "feature_mask is 1 for a real region and 0 for padding; real ones come first, each image has one."
         return {"preprocessing": None, "note": f"Precomputed local features. {meaning}"}
     seen = encoder.preprocessing
+    if isinstance(encoder, DualImage):
+        processor = json.loads(encoder.processor.to_json_string())
+        steps = [
+            "turn the picture as its EXIF orientation says, lay it on white, convert it to RGB",
+            "prepare it as the processor says, in the order of transformers: resize, crop, rescale, normalise",
+        ]
+        return {"preprocessing": {"size": seen.size, "processor": processor, "steps": steps}}
     steps = [
         "turn the picture as its EXIF orientation says, lay it on white, convert it to RGB",
         "stretch it to size x size" if seen.resize == "stretch" else "cut out the central square, resize it",
@@ -298,7 +305,7 @@ def _describe_texts(model: Model, graph: Graph, folder: Path) -> dict[str, Any]:
 
 
 def _save_tokenizer(encoder: Transformer, path: Path) -> None:
-    from tokenizers import Tokenizer
+    from tokenizers import Tokenizer, normalizers
 
     backend = getattr(encoder.tokenizer, "backend_tokenizer", None)
     if backend is None:
@@ -306,5 +313,7 @@ def _save_tokenizer(encoder: Transformer, path: Path) -> None:
     # A copy: the original's padding and truncation are those of its last call.
     own = Tokenizer.from_str(backend.to_str())
     own.no_padding()
+    if encoder.prepare_text("A") == "a":  # what the encoder does before, the file has to do itself
+        own.normalizer = normalizers.Sequence([normalizers.Lowercase(), *([own.normalizer] if own.normalizer else [])])
     own.enable_truncation(encoder.max_length)
     own.save(str(path))

@@ -40,7 +40,8 @@ def list_weights(as_json: AsJson = False) -> None:
     for entry, here in rows:
         sources = ["package"] * (entry.convert is None) + ["hub"] * bool(entry.hub) + ["index"]
         size, state = f"{entry.bytes / 1e6:.0f}", "no" if here is None else "yes"
-        table.add_row(entry.name, entry.provides, size, entry.licence, ", ".join(sources), state)
+        short = [text.partition(" (")[0] for text in (entry.provides, entry.licence)]
+        table.add_row(entry.name, short[0], size, short[1], ", ".join(sources), state)
     table.columns[0].no_wrap = True
     for column in table.columns[1:]:
         column.overflow = "fold"

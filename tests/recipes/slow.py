@@ -503,7 +503,7 @@ def smooth_chamfer(part: Any, a: Tensor, b: Tensor) -> Tensor:
     return (there + back) / (2 * part.alpha)
 
 
-def soft_maximum(part: Any, a: Tensor, b: Tensor) -> Tensor:
+def soft_maximum_scores(part: Any, a: Tensor, b: Tensor) -> Tensor:
     def near(y: Tensor) -> Tensor:
         cosines = torch.stack([x @ y for x in a])
         return softmax(part.alpha * cosines) @ cosines
@@ -526,7 +526,7 @@ SIMILARITIES: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
     "mil": mil,
     "chamfer": chamfer,
     "smooth_chamfer": smooth_chamfer,
-    "soft_maximum": soft_maximum,
+    "soft_maximum": soft_maximum_scores,
     "match_probability": match_probability,
 }
 

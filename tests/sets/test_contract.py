@@ -96,6 +96,10 @@ def test_its_class_declares_the_set_size_and_the_need_of_a_global_feature_before
     part = build(setting)
     assert type(part).set_size(SETTINGS[setting]) == part.k
     assert type(part).adds_global(SETTINGS[setting]) == part.needs_global
+    center = part(*inputs(setting)).global_vector
+    assert type(part).makes_global_vector(SETTINGS[setting]) == (center is not None)
+    if center is not None:
+        torch.testing.assert_close(center.norm(dim=-1), torch.ones(len(center)))
 
 
 @every_predictor

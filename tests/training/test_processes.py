@@ -24,6 +24,14 @@ CASES = {
     "vse-infty": ("vse-infty", 0, ("training.batch=7",)),  # batch norm, uneven shares
     "vse-infty cached": ("vse-infty", 2, ("training.batch=7",)),
     "dive": ("dive", 0, (*STILL, "image.sets.head_dim=8", "text.sets.head_dim=8", "training.batch=5")),
+    "dive with auxiliary losses": (
+        "dive",
+        2,
+        (
+            *(*STILL, "image.sets.head_dim=8", "text.sets.head_dim=8", "text.sets.k=2", "training.batch=5"),
+            "auxiliary=[{on: global, weight: 0.5}, {on: elements, weight: 2}]",
+        ),
+    ),
     # Masked modelling chooses among the masked regions of its own process: without it.
     "labels": ("semantic-sharing-consistency", 0, ("objective.lambda=0", "training.batch=7", "training.captions=2")),
     "dive-mp learned scale": (

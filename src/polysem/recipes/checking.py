@@ -7,7 +7,7 @@ from types import ModuleType
 from polysem import encoders, objectives, pooling, sets, similarity
 from polysem.encoders.base import registry as encoder_registry
 from polysem.errors import ConfigError, PolysemError, unknown
-from polysem.objectives.base import LabelObjective, Regulariser
+from polysem.objectives.base import LabelObjective, Objective, Regulariser
 from polysem.objectives.base import registry as objective_registry
 from polysem.recipes.schema import SHARED, PartConfig, Recipe, TowerRecipe
 from polysem.sets.base import SetPredictor
@@ -36,10 +36,12 @@ def check(recipe: Recipe) -> None:
         _check_part(f"regularisers.{number}", objectives, {"name": entry.name, **entry.knobs}, complete=True)
         if not issubclass(objective_registry.find(entry.name), Regulariser):
             raise ConfigError(f"regularisers.{number}: {entry.name!r} is an objective, not a regulariser.")
+    _check_auxiliary(recipe)
     image = recipe.image.sets
     text = image if recipe.text.sets["name"] == SHARED else recipe.text.sets
     predictors = [(side, set_registry.find(part["name"]), part) for side, part in (("image", image), ("text", text))]
     _check_labels(recipe, predictors)
+    _check_global_vectors(recipe, predictors)
     _check_sets(recipe, predictors)
     _check_training(recipe)
 
@@ -130,6 +132,31 @@ def _check_labels(recipe: Recipe, predictors: Predictors) -> None:
             f"and project behind it (--set image.project.name=region --set image.project.form=linear --set "
             f"image.project.dim={image.get('input_dim', recipe.dim)}), or set objective.lambda=0."
         )
+
+
+def _check_auxiliary(recipe: Recipe) -> None:
+    for number, entry in enumerate(recipe.auxiliary):
+        place, given = f"auxiliary.{number}", entry.objective or recipe.objective
+        if entry.objective is not None:
+            _check_part(f"{place}.objective", objectives, entry.objective, complete=True)
+        if not issubclass(objective_registry.find(given["name"]), Objective):
+            raise ConfigError(
+                f"{place}.objective: {given['name']!r} takes no scores of pairs. Give one that does, e.g. "
+                f"{{on: {entry.on}, objective: {{name: infonce}}}}."
+            )
+        if any(entry.on == other.on for other in recipe.auxiliary[:number]):
+            raise ConfigError(f"{place}: there is an auxiliary loss on {entry.on} already. Add up their weights.")
+
+
+def _check_global_vectors(recipe: Recipe, predictors: Predictors) -> None:
+    if not any(entry.on == "global" for entry in recipe.auxiliary):
+        return
+    for side, cls, config in predictors:
+        if not cls.makes_global_vector(config) and cls.set_size(config) != 1:
+            raise ConfigError(
+                f"auxiliary: on: global needs a global vector, and {side}.sets {config['name']!r} makes "
+                f"{cls.set_size(config)} vectors and none for all. Take competing_readings, or leave it out."
+            )
 
 
 def _check_sets(recipe: Recipe, predictors: Predictors) -> None:

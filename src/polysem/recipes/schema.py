@@ -88,6 +88,18 @@ class RegulariserEntry(Section):
     knobs: dict[str, Any] = {}
 
 
+class AuxiliaryEntry(Section):
+    """An objective beside the recipe's own, on scores other than those of the sets.
+
+    on: "global", cosines of the global vectors; "elements", each element alone with the other side, averaged.
+    weight: what its loss is multiplied by. objective: a part; None for one like the recipe's.
+    """
+
+    on: Literal["global", "elements"]
+    weight: NonNegativeFloat = 1.0
+    objective: Annotated[PartConfig, _rename("objective")] | None = None
+
+
 class Teacher(Section):
     """A trained model to learn from beside the pairs (distillation): of each image and each text, a softmax over the
     teacher's scores of the batch is the target of one over the student's.
@@ -184,6 +196,7 @@ class Recipe(Section):
     similarity: PartConfig
     objective: Annotated[PartConfig, _rename("objective")]
     regularisers: list[RegulariserEntry] = []
+    auxiliary: list[AuxiliaryEntry] = []
     teacher: Teacher | None = None
     optimiser: Optimiser
     schedule: Schedule = Schedule()

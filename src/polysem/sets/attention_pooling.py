@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Mapping
+from typing import Any, cast
 
 import torch
 from pydantic import NonNegativeFloat, PositiveInt
@@ -105,6 +106,10 @@ class PIENet(SetPredictor):
         for weight in (self.w_1.weight, self.w_2.weight, self.fc.weight):
             nn.init.xavier_uniform_(weight)
         nn.init.zeros_(self.fc.bias)
+
+    @classmethod
+    def makes_global_vector(cls, knobs: Mapping[str, Any]) -> bool:
+        return cls.adds_global(knobs)
 
     def predict(self, features: LocalFeatures, global_feature: Tensor | None) -> SetPrediction:
         attention, means = _attend(features, self.w_1, self.w_2)

@@ -101,6 +101,11 @@ class SetPredictor(Part):
         return cls.needs_global and bool(cls.knob(knobs, "add_global", True))
 
     @classmethod
+    def makes_global_vector(cls, knobs: Mapping[str, Any]) -> bool:  # noqa: ARG003
+        """Whether predictions of a predictor with these knobs have a `global_vector`."""
+        return False
+
+    @classmethod
     def dimensions_are_labels(cls, knobs: Mapping[str, Any]) -> bool:  # noqa: ARG003
         """Whether a vector of a predictor with these knobs has one dimension for each label."""
         return False

@@ -105,6 +105,10 @@ class CompetingReadings(SetPredictor):
         base = knobs.get("base")
         return base is not None and registry.find(base["name"]).adds_global(base)
 
+    @classmethod
+    def makes_global_vector(cls, knobs: Mapping[str, Any]) -> bool:  # noqa: ARG003
+        return True
+
     def predict(self, features: LocalFeatures, global_feature: Tensor | None) -> SetPrediction:
         clean = features.zero_padding()
         whole = self._summarise(clean, global_feature)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from pydantic import NonNegativeFloat, PositiveInt
@@ -310,6 +310,10 @@ class Slots(SetPredictor):
             self.reject_knobs(f"gamma={gamma} is a step away from the global feature, and add_global is off.")
         self.global_norm = nn.LayerNorm(dim) if add_global and gamma is None else None
         self.gamma = None if gamma is None else nn.Parameter(torch.tensor([gamma]))
+
+    @classmethod
+    def makes_global_vector(cls, knobs: Mapping[str, Any]) -> bool:
+        return cls.adds_global(knobs)
 
     def predict(self, features: LocalFeatures, global_feature: Tensor | None) -> SetPrediction:
         if not self.block.how.padding_competes:

@@ -20,7 +20,9 @@ from polysem import distributed, objectives
 from polysem.models import Model, Tower
 from polysem.models.tower import Inputs, TokenMask
 from polysem.objectives import LabelledBatch, LabelObjective, Loss, Objective
+from polysem.objectives.auxiliary import auxiliary_loss
 from polysem.recipes import Recipe
+from polysem.recipes.schema import AuxiliaryEntry
 from polysem.sets import SetPrediction
 from polysem.similarity import Similarity
 from polysem.training.distillation import kl_divergence
@@ -31,7 +33,7 @@ from polysem.training.monitoring import diagnosis
 InputsT = TypeVar("InputsT", bound=Inputs)
 
 
-TENSORS = ("vectors", "residual", "logits", "states")
+TENSORS = ("vectors", "residual", "logits", "global_vector", "states")
 """Of a prediction: what the loss may read."""
 
 
@@ -45,8 +47,8 @@ def seed_random(seed: int) -> None:
 
 
 class Criterion(nn.Module):
-    """The loss of a recipe: its objective on scores or labels, plus teacher, masked modelling (with `heads`) and
-    regularisers."""
+    """The loss of a recipe: its objective on scores or labels, plus teacher, masked modelling (with `heads`), auxiliary
+    losses and regularisers."""
 
     def __init__(self, recipe: Recipe, heads: MaskedModellingHeads | None = None) -> None:
         super().__init__()
@@ -60,9 +62,26 @@ class Criterion(nn.Module):
         self.regularisers = [
             (entry, objectives.build(entry.name, **entry.knobs)) for entry in recipe.regularisers if entry.weight > 0
         ]
+        self.auxiliary = [
+            (entry, self._build_auxiliary(entry, recipe)) for entry in recipe.auxiliary if entry.weight > 0
+        ]
+        self.needs_global = any(entry.on == "global" for entry, _ in self.auxiliary)
+        """Whether the loss reads global vectors."""
         on_residual = any(entry.on == "residual" for entry, _ in self.regularisers)
         self.needs_residual = on_residual or isinstance(objective, LabelObjective)
         """Whether the loss reads residuals and logits."""
+
+    @staticmethod
+    def _build_auxiliary(entry: AuxiliaryEntry, recipe: Recipe) -> Objective:
+        objective = objectives.build(**(entry.objective or recipe.objective))
+        if not isinstance(objective, Objective):
+            raise TypeError(f"{entry} takes no scores")  # a checked recipe does not come here
+        return objective
+
+    def set_epoch(self, epoch: int) -> None:
+        """The epoch (from 0), for objectives with a schedule."""
+        for objective in (self.objective, *(auxiliary for _, auxiliary in self.auxiliary)):
+            objective.set_epoch(epoch)
 
     def forward(
         self, images: SetPrediction, texts: SetPrediction, batch: TrainingBatch, similarity: Similarity
@@ -94,6 +113,9 @@ class Criterion(nn.Module):
                 predicted: Loss = self.heads(images.states, texts.states, batch.masked)
                 total = total + getattr(self.objective, "masked_weight", 0.0) * predicted.total
                 parts |= predicted.parts
+            for extra, auxiliary in self.auxiliary:
+                parts[extra.on] = auxiliary_loss(extra.on, auxiliary, images, texts, batch.positives, similarity)
+                total = total + extra.weight * parts[extra.on]
             for entry, regulariser in self.regularisers:
                 on = "vectors" if entry.on == "vectors" else "residual"
                 parts[entry.name] = regulariser(getattr(images, on), getattr(texts, on)).total
@@ -168,8 +190,8 @@ def average_batches(results: Sequence[Any]) -> Any:
 
 def _gather(side: SetPrediction, sizes: list[int], criterion: Criterion) -> SetPrediction:
     """Of all processes. States stay: each process predicts what is masked of its own tokens."""
-    names = [name for name in TENSORS[:3] if getattr(side, name) is not None]
-    names = names if criterion.needs_residual else ["vectors"]
+    names = ["vectors", *(["residual", "logits"] if criterion.needs_residual else []), "global_vector"]
+    names = [name for name in names if getattr(side, name) is not None]
     return replace(side, **{name: distributed.gather(getattr(side, name), sizes) for name in names})
 
 
@@ -177,7 +199,8 @@ def _reduce(prediction: SetPrediction, criterion: Criterion) -> SetPrediction:
     """Without what the loss does not read."""
     logits = prediction.logits if criterion.needs_residual else None
     states = None if criterion.heads is None else prediction.states
-    return SetPrediction(prediction.vectors, None, prediction.residual, None, logits, states)
+    center = prediction.global_vector if criterion.needs_global else None
+    return SetPrediction(prediction.vectors, None, prediction.residual, None, logits, states, center)
 
 
 class _ChunkedTower:

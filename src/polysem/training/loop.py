@@ -198,7 +198,7 @@ class TrainingLoop:
 
     def begin_epoch(self, epoch: int) -> None:
         """Set what depends on the epoch: schedules of the objective, encoders that are frozen for some epochs."""
-        self.criterion.objective.set_epoch(epoch)
+        self.criterion.set_epoch(epoch)
         for tower, side in ((self.model.image, self.recipe.image), (self.model.text, self.recipe.text)):
             if side.frozen_epochs:
                 trainable = side.encoder.get("trainable", "all")

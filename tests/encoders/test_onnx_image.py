@@ -93,6 +93,30 @@ def test_nothing_of_it_learns_but_the_projection(tmp_path, pixels):
         encoders.build("onnx", model=str(tmp_path / "tiny.onnx"), trainable="all")
 
 
+def test_in_a_pool_of_threads_each_runs_the_graph_by_itself(tmp_path, pixels, monkeypatch):
+    from polysem.cpu_blocks import single_threaded_pool
+    from polysem.encoders import onnx_image
+
+    asked = []
+
+    def spy(content, output, threads, real=onnx_image.open_graph):
+        asked.append(threads)
+        return real(content, output, threads)
+
+    monkeypatch.setattr(onnx_image, "open_graph", spy)
+    torch.set_num_threads(2)
+    try:
+        encoder = encoders.build("onnx", model=str(save_graph(tmp_path / "tiny.onnx")))
+        expected = encoder(pixels).values
+        with single_threaded_pool(2) as pool:
+            for features in pool.map(encoder, [pixels] * 6):
+                assert torch.equal(features.values, expected)
+    finally:
+        torch.set_num_threads(1)
+    assert asked[0] == 2
+    assert set(asked[1:]) == {1}
+
+
 def make_model(**knobs):
     torch.manual_seed(0)
     sets = {"name": "single", "pooling": "mean"}

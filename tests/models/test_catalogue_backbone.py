@@ -158,3 +158,10 @@ def test_a_frozen_backbone_that_differs_in_a_bit_keeps_that_tensor(copies, tmp_p
     ]
     loaded = polysem.load(folder)
     assert torch.equal(loaded.image.encoder.backbone.layernorm.weight, model.image.encoder.backbone.layernorm.weight)
+
+
+def test_damaged_weights_in_the_cache_name_the_command_that_checks_them(copies):
+    place = get_weights("tiny-dinov2", copies["graph"])
+    (place / "model.safetensors").write_bytes(b"damaged")
+    with pytest.raises(SourceError, match="polysem weights verify tiny-dinov2"):
+        encoders.build(**IMAGE)

@@ -95,7 +95,8 @@ def _read_stored(stored: Mapping[str, Any]) -> Any:
 
 
 def _read_weights(cls: Any, config: Any, model: str, folder: Path, bare: dict[str, Any]) -> Any:
-    with report_damage(f"Model {model!r}: the weights in {folder}"):
+    remedy = f"; see polysem weights verify {model}" if model in CATALOGUE else ""
+    with report_damage(f"Model {model!r}: the weights in {folder}", remedy):
         module, report = cls.from_pretrained(
             folder,
             config=config,
@@ -121,13 +122,13 @@ def _read_weights(cls: Any, config: Any, model: str, folder: Path, bare: dict[st
 
 
 @contextmanager
-def report_damage(what: str) -> Iterator[None]:
+def report_damage(what: str, remedy: str = "") -> Iterator[None]:
     """Raise whatever a reader of damaged files raises, which is almost anything, as a `SourceError`."""
     try:
         yield
     except Exception as error:  # a missing optional package is an ImportError
         reason = next((line for line in str(error).strip().splitlines() if line.strip()), type(error).__name__)
-        raise SourceError(f"{what} cannot be read ({reason}).") from error
+        raise SourceError(f"{what} cannot be read ({reason}){remedy}.") from error
 
 
 @contextmanager

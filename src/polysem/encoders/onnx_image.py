@@ -38,18 +38,25 @@ class OnnxGraph(nn.Module):
         super().__init__()
         self.register_buffer("content", content)
         self.output = output
-        self._session: tuple[tuple[int, int], Any] | None = None
+        self._sessions: dict[tuple[int, int, int], Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_session": None}  # a session can be neither copied nor sent to another process
+        return {**self.__dict__, "_sessions": {}}  # a session can be neither copied nor sent to another process
 
     @property
     def session(self) -> Any:
-        """The graph in ONNX Runtime; opened again when other bytes were loaded."""
+        """The graph in ONNX Runtime, on as many threads as torch uses in the thread that asks: 1 in a pool's.
+
+        Opened again when other bytes were loaded.
+        """
         stamp = (self.content.data_ptr(), self.content._version)
-        if self._session is None or self._session[0] != stamp:
-            self._session = stamp, open_graph(self.content.cpu().numpy().tobytes(), self.output)
-        return self._session[1]
+        threads = torch.get_num_threads()
+        session = self._sessions.get((*stamp, threads))
+        if session is None:
+            session = open_graph(self.content.cpu().numpy().tobytes(), self.output, threads)
+            kept = {key: known for key, known in self._sessions.items() if key[:2] == stamp}
+            self._sessions = {**kept, (*stamp, threads): session}
+        return session
 
     @property
     def picture(self) -> tuple[int | None, bool]:
@@ -84,15 +91,15 @@ class OnnxGraph(nn.Module):
             raise ConfigError(f"ONNX Runtime cannot run the graph on pictures of shape {x.shape}: {reason}") from None
 
 
-def open_graph(content: bytes, output: str | None) -> Any:
-    """A session of ONNX Runtime on as many threads as torch uses; output: the tensor to cut the graph at."""
+def open_graph(content: bytes, output: str | None, threads: int = 1) -> Any:
+    """A session of ONNX Runtime. output: the tensor to cut the graph at; None for its own outputs."""
     try:
         runtime = import_module("onnxruntime")
         onnx = import_module("onnx") if output is not None else None
     except ImportError as error:
         raise ConfigError(f"An onnx encoder needs {error.name}. Run: {install_command('onnx')}") from None
     options = runtime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
+    options.intra_op_num_threads = threads
     options.log_severity_level = 4
     if onnx is not None:
         with backbones.report_damage("The ONNX graph"):

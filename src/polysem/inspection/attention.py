@@ -23,8 +23,10 @@ from polysem.progress import Progress
 
 WeightKind = Literal["attention", "pooling", "omission"]
 _OCCLUDED_AT_ONCE = 32
-_BLOCKS_ACROSS = 8
-"""Of a picture that is hidden part by part: so many parts across and down at most, each a pass through the encoder."""
+_BLOCKS_ACROSS = (4, 8)
+"""Of a picture that is hidden part by part: how many parts across and down, each a pass through the encoder."""
+_OCCLUSION_FLOPS = 1e12
+"""What the passes may cost together before there are fewer parts: seconds on a few cores."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,7 +205,9 @@ def _occlude_patches(tower: Tower, pixels: Tensor, vectors: Tensor) -> tuple[Ten
     """`_occlude` of a picture (3, H, W) whose vector is not made of its tokens alone: patches are hidden in it."""
     encoder = cast(DualImage, tower.encoder)
     rows, columns = encoder.patch_grid(pixels)
-    together = -(-max(rows, columns) // _BLOCKS_ACROSS)
+    cost = 2 * sum(parameter.numel() for parameter in encoder.parameters()) * rows * columns
+    fewest, most = _BLOCKS_ACROSS
+    together = -(-max(rows, columns) // min(most, max(fewest, int((_OCCLUSION_FLOPS / cost) ** 0.5))))
     corners = [(y, x) for y in range(0, rows, together) for x in range(0, columns, together)]
     high, wide = pixels.shape[1] / rows, pixels.shape[2] / columns
     without = vectors.expand(rows * columns, -1, -1).clone().unflatten(0, (rows, columns))

@@ -148,3 +148,46 @@ def test_a_tokenizer_whose_package_is_missing_says_which(tmp_path, monkeypatch):
     monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", fail)
     with pytest.raises(PolysemError, match="pip install sentencepiece"):
         encoders.build("dual_text", model=str(folder))
+
+
+@torch.no_grad()
+def test_the_first_clips_end_a_text_at_its_largest_id(tmp_path):
+    """Their configs name 2 as the end, which it is not: transformers then takes the largest id."""
+    folder = save_dual("clip", tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config"]["eos_token_id"] = 2
+    (folder / "config.json").write_text(json.dumps(config))
+    given = transformers.AutoTokenizer.from_pretrained(folder)(TEXTS, padding=True, return_tensors="pt")
+    given.pop("token_type_ids", None)
+    expected = transformers.AutoModel.from_pretrained(folder).eval().get_text_features(**given).pooler_output
+    text = encoders.build("dual_text", model=str(folder)).eval()
+    torch.testing.assert_close(text(text.tokenize(TEXTS)).summary, expected, rtol=0, atol=1e-5)
+    alone = torch.cat([text(text.tokenize([sentence])).summary for sentence in TEXTS])
+    torch.testing.assert_close(alone, expected, rtol=0, atol=1e-5)
+
+
+OLD = {"feature_extractor_type": "CLIPFeatureExtractor", "size": 32, "crop_size": 32, "resample": 3}
+
+
+@pytest.mark.parametrize("form", ["new", "old"])
+def test_image_processors_are_read_as_any_release_of_transformers_wrote_them(form, tmp_path):
+    folder = save_dual("clip", tmp_path)
+    expected = encoders.build("dual_image", model=str(folder))
+    processor = transformers.AutoImageProcessor.from_pretrained(folder)
+    if form == "new":  # inside processor_config.json
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        (folder / "preprocessor_config.json").unlink()
+        transformers.CLIPProcessor(image_processor=processor, tokenizer=tokenizer).save_pretrained(folder)
+        assert not (folder / "preprocessor_config.json").exists()
+    else:
+        means = {"image_mean": list(processor.image_mean), "image_std": list(processor.image_std)}
+        (folder / "preprocessor_config.json").write_text(json.dumps({**OLD, **means}))
+    image = encoders.build("dual_image", model=str(folder))
+    assert torch.equal(image.preprocess(pictures()[0]), expected.preprocess(pictures()[0]))
+
+
+def test_a_folder_without_an_image_processor_says_so(tmp_path):
+    folder = save_dual("clip", tmp_path)
+    (folder / "preprocessor_config.json").unlink()
+    with pytest.raises(PolysemError, match=r"no image processor .*preprocessor_config\.json"):
+        encoders.build("dual_image", model=str(folder))

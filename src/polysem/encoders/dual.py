@@ -208,7 +208,7 @@ def _cut_patches(pixels: Tensor, side: int) -> dict[str, Tensor]:
 
 
 def _build_processor(backbone: Backbone, stored: Mapping[str, Any] | None) -> Any:
-    """The image processor of a folder, or from what an encoder has stored; the family's own where a folder has none."""
+    """The image processor of a folder, or from what an encoder has stored."""
     library = backbones.transformers()
     if stored is not None:
         kind, knobs = (
@@ -223,7 +223,7 @@ def _build_processor(backbone: Backbone, stored: Mapping[str, Any] | None) -> An
     except (OSError, ValueError) as error:
         raise SourceError(
             f"{backbone.folder} has no image processor ({str(error).splitlines()[0]}). "
-            "Copy preprocessor_config.json of the model there."
+            "Copy preprocessor_config.json (or processor_config.json) of the model there."
         ) from None
 
 

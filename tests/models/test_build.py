@@ -88,6 +88,31 @@ def _moved(built: models.Model) -> models.Model:
     return built
 
 
+def test_one_sided_members_stay_so(tmp_path: Path):
+    """Sets of 8 x 1 become sets of 16 x 2, in which each text vector chooses among the elements of its own member."""
+
+    def uneven(seed: int) -> models.Model:
+        torch.manual_seed(seed)
+        image = {"encoder": {"name": "region", "input_dim": 10, "dim": 9, "form": "linear"}}
+        image["sets"] = {"name": "competing_readings", "k": 8}
+        text = {"encoder": WORDS, "sets": {"name": "competing_readings", "k": 1}}
+        built = models.build(12, image, text, {"name": "soft_maximum", "alpha": 20.0})
+        built.image.encoder.load_state_dict(model(1).image.encoder.state_dict())
+        built.text.encoder.load_state_dict(model(1).text.encoder.state_dict())
+        return built.eval()
+
+    joined = models.join([uneven(1), uneven(2)])
+    assert joined.set_sizes == (16, 2)
+    assert joined.similarity.config == uneven(1).similarity.config
+    assert joined.similarity(joined.encode_images(REGIONS), joined.encode_texts(TEXTS)).shape == (3, 3)
+    assert models.join([uneven(1), model(2)]).similarity.config["name"] == "smooth_chamfer"
+    folders = [str(uneven(seed).save(tmp_path / str(seed))) for seed in (1, 2)]
+    result = CliRunner().invoke(app, ["join", *folders, "--out", str(tmp_path / "both"), "--alpha", "4"])
+    assert result.exit_code == 0, result.output
+    config = polysem.load(tmp_path / "both").similarity.config
+    assert (config["name"], config["alpha"]) == ("soft_maximum", 4)
+
+
 def test_the_command_joins_folders(tmp_path: Path):
     folders = [str(model(seed).save(tmp_path / str(seed))) for seed in (1, 2)]
     result = CliRunner().invoke(app, ["join", *folders, "--out", str(tmp_path / "both"), "--alpha", "4"])

@@ -82,7 +82,10 @@ def import_command(
 def join_command(
     models: Annotated[list[str], Argument(help="Model folders, two or more, over the same frozen encoders.")],
     out: Annotated[Path, Option(help="Folder of the joined model.")],
-    alpha: Annotated[float, Option(help="Of the smooth-Chamfer similarity that compares the joined sets.")] = 16,
+    alpha: Annotated[
+        float | None,
+        Option(help="Of the similarity that compares the joined sets: smooth-Chamfer, or the members' soft maximum."),
+    ] = None,
     small: Annotated[bool, Option("--small", help="Write float16, without weights that packages hold.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -92,13 +95,14 @@ def join_command(
     than each member's as far as the members make different mistakes. Measure it: `polysem eval`.
     """
     from polysem.models import join, load
+    from polysem.models.build import joined_similarity
 
     with ProgressBar(quiet=as_json) as progress:
         loaded = []
         for number, model in enumerate(models):
             progress("load", number, len(models))
             loaded.append(load(model))
-        joined = join(loaded, {"name": "smooth_chamfer", "alpha": alpha})
+        joined = join(loaded, None if alpha is None else {**joined_similarity(loaded), "alpha": alpha})
         progress("write", 0, 1)
         joined.save(out, small=small)
     images, texts = joined.set_sizes

@@ -73,19 +73,24 @@ def global_width(encoder: Mapping[str, Any]) -> int:
     return int(getattr(built, "summary_dim", built.dim))
 
 
-SIMILARITY = {"name": "smooth_chamfer", "alpha": 16.0}
+def joined_similarity(models: Sequence[Model]) -> dict[str, Any]:
+    """How the sets of joined models are compared if nothing is said: by smooth-Chamfer; or by their own similarity
+    where that is one-sided and the same for all, as the elements of an image are chosen among in any number."""
+    configs = [dict(model.similarity.config) for model in models]
+    one_sided = not models[0].similarity.symmetric and all(config == configs[0] for config in configs)
+    return configs[0] if one_sided else {"name": "smooth_chamfer", "alpha": 16.0}
 
 
-def join(models: Sequence[Model], similarity: Mapping[str, Any] = SIMILARITY) -> Model:
+def join(models: Sequence[Model], similarity: Mapping[str, Any] | None = None) -> Model:
     """A model whose sets hold the vectors of all the given ones, on both sides.
 
     They must read the same encoders, with nothing but a set predictor behind: trained apart, from other seeds say, over
-    the same frozen networks. similarity: how the joined sets are compared.
+    the same frozen networks. similarity: how the joined sets are compared; by default `joined_similarity`.
     """
     if len(models) < 2:
         raise InputError(f"Joining takes at least two models, got {len(models)}.")
     image, text = (_join_towers(side, [getattr(model, side) for model in models]) for side in ("image", "text"))
-    joined = Model(models[0].dim, image, text, build_similarity(**similarity))
+    joined = Model(models[0].dim, image, text, build_similarity(**(similarity or joined_similarity(models))))
     # What the joined model learned from is what any of them did: protocols refuse to measure on it.
     known = [model.provenance for model in models]
     data = [each.get("data", {}) for each in known]

@@ -161,6 +161,7 @@ def test_it_is_joined_with_its_like_and_no_other(model: Path, tmp_path: Path) ->
     assert call("join", model, model, "--out", tmp_path / "both", "--json")["set_sizes"] == [2, 2]
     refused = call("join", model, save_dual("altclip", tmp_path / "other"), "--out", tmp_path / "no", fails=True)
     assert isinstance(refused, PolysemError)
+    assert "each has a space of its own" in str(refused)
 
 
 def test_its_space_is_mapped_and_diagnosed(model: Path, photos: Path, index: Path, tmp_path: Path) -> None:

@@ -111,10 +111,16 @@ def _join_towers(side: str, towers: Sequence[Tower]) -> Tower:
     for place, tower in enumerate(towers, 1):
         if tower.project is not None or tower.pool is not None:
             raise InputError(f"Model {place} projects or pools its {side} features. Join models with sets alone there.")
+        other = tower.encoder.fingerprint() != made
+        if other and any(isinstance(each.encoder, (encoders.DualImage, encoders.DualText)) for each in (first, tower)):
+            raise InputError(
+                f"Model {place} reads another {side} encoder than the first, and one of them is a dual encoder such as "
+                "CLIP: each has a space of its own. Join models over the same one, or compare these: `polysem compare`."
+            )
         if tower.sets.dim != first.sets.dim:
             dims = f"{tower.sets.dim}, the first of {first.sets.dim}"
             raise InputError(f"Model {place} has {side} vectors of width {dims}. Train them with the same dim.")
-        if tower.encoder.fingerprint() != made:
+        if other:
             raise InputError(
                 f"Model {place} has another {side} encoder than the first: other weights, or seen at another size. "
                 "Join models that were trained over the same frozen encoders."

@@ -48,7 +48,8 @@ class Media:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Something known to be at a place of the picture: pixels from the top left, right and bottom exclusive."""
+    """Something known to be at a place of the picture: pixels from the top left, right and bottom exclusive. group,
+    colour: of the thing, where the data set tells."""
 
     name: str
     x0: float
@@ -56,6 +57,7 @@ class Box:
     x1: float
     y1: float
     group: str | None = None
+    colour: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

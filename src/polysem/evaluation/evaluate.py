@@ -49,7 +49,7 @@ def evaluate(
             collection's order), or several of these in a list: an ensemble, whose scores are averaged.
         data: A collection, or the path of one.
         protocol: A protocol or its name: `polysem.evaluation.catalogue()` has all.
-        split: By default the protocol's, which is "test"; `pairs` takes what there is.
+        split: By default the protocol's, which is "test"; `pairs` and `parts` take what there is.
         rescore: A method of `Rescoring`.
         features, text_features: Feature stores; for an ensemble, one for all or one for each member.
         embeddings: A file to keep the embeddings in; read if it is there.
@@ -80,11 +80,18 @@ def evaluate(
         options = {"--features": features, "--text-features": text_features, "--embeddings": embeddings}
         if useless := [option for option, value in options.items() if value is not None]:
             raise InputError(f"{' and '.join(useless)} is for models; a matrix of scores needs none. Leave it out.")
-    default = None if chosen.name == "pairs" else chosen.split or "all"
+    default = None if chosen.split == "any" else chosen.split or "all"
     items, split_name = select_split(collection, split, models, default)
     gallery = chosen.gallery(items)
     names = [Path(m).name or str(m) if isinstance(m, (str, Path)) else type(m).__name__ for m in members]
     stores = [_one_each(each, len(members), of) for each, of in ((features, "features"), (text_features, "text"))]
+    if not chosen.asks_captions:
+        stores[1] = [None] * len(members)  # they hold features of captions, and queries are other texts
+        if unable := [name for name, model in zip(names, sources, strict=True) if _reads_features(model)]:
+            raise InputError(
+                f"Protocol {chosen.name} asks queries of its own, and {unable[0]} reads texts as stored features. Take "
+                "a model that reads texts, or --protocol pairs."
+            )
     report = progress or ignore
     scored = [
         _score(source, name, gallery, report, features=images, text_features=texts, cache=embeddings)
@@ -94,7 +101,7 @@ def evaluate(
     result = chosen.measure(_ensemble(scored), gallery, split_name, **how)
     if trec_folder is not None:
         trec.export_trec(result.rankings, gallery, Path(trec_folder), tag=names[0])
-    trained = max((_trained_share(model, gallery) for model in models), default=0.0)
+    trained = max((_trained_share(model, items) for model in models), default=0.0)
     remarks = result.stamp.remarks
     if trained > 0:
         much = "THIS SPLIT" if trained > 0.95 else f"{max(1, round(100 * trained))} % OF THIS SPLIT"
@@ -141,6 +148,10 @@ def select_split(
 def _trained_share(model: Model, items: Collection) -> float:
     """The share of these items that the model was trained on, as far as it knows its training items."""
     return train_overlap.estimate_overlap(model.provenance.get("data", {}).get("items", []), items)
+
+
+def _reads_features(source: Model | Scores) -> bool:
+    return isinstance(source, Model) and source.text.encoder.takes == "features"
 
 
 def _one_each(stores: Store | Sequence[Store], count: int, option: str) -> list[Store]:

@@ -27,6 +27,7 @@ class Stamp:
         selected_on: The split that chose the checkpoint.
         ties: How equal scores were ordered.
         members: How many models' scores were averaged.
+        resampled: What intervals and tests draw anew.
         remarks: Whatever else a reader must know.
 
     Example:
@@ -45,6 +46,7 @@ class Stamp:
     selected_on: str = "unknown"
     ties: str = "pessimistic"
     members: int = 1
+    resampled: str = "items"
     remarks: tuple[str, ...] = ()
 
     def __str__(self) -> str:

@@ -81,6 +81,6 @@ def _read_item(entry: dict[str, Any], folder: Path, repair_bytes: bool, problems
     for thing in entry.get("objects", ()):
         if "box" in thing:
             x0, y0, x1, y1 = map(float, thing["box"])
-            boxes.append(Box(str(thing["name"]), x0, y0, x1, y1, thing.get("group")))
+            boxes.append(Box(str(thing["name"]), x0, y0, x1, y1, thing.get("group"), thing.get("color")))
     labels, split = base.parse_labels(entry.get("labels"), name, problems), base.normalise_split(entry.get("split"))
     return Item(name, Media(folder, file), captions, labels, split, tuple(boxes), caption_ids)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, ClassVar, TypeVar, get_type_hints
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
@@ -118,7 +118,9 @@ class Protocol(ABC):
     about: str
     """A line for lists."""
     split: str | None = "test"
-    """The split to take if none is named; None: all items."""
+    """The split to take if none is named; "any": the test split, or else what there is; None: all items."""
+    asks_captions: ClassVar[bool] = True
+    """Whether its texts are the collection's captions, which may have stored features, or queries of its own."""
 
     @property
     def options(self) -> tuple[str, ...]:

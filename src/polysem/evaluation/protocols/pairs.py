@@ -148,5 +148,5 @@ register(
     _five_captions(
         "coco-1k-5fold", "COCO: mean over five consecutive blocks of 1,000 test images", 5000, "coco", folds=5
     ),
-    PairsProtocol("pairs", "any collection, any number of captions per image"),
+    PairsProtocol("pairs", "any collection, any number of captions per image", "any"),
 )

@@ -135,10 +135,12 @@ def compare(
 
 
 def _default_columns(known: Sequence[str], is_labels: bool) -> Sequence[str]:
-    """Where labels were measured: NDCG and mAP both ways and micro-F1 of each side. Else the recalls and RSUM."""
+    """Where labels were measured: NDCG and mAP both ways and micro-F1 of each side. Else the recalls and RSUM, or all
+    means over queries of a protocol that has none."""
     wanted = re.compile(r"(i2t|t2i)\.(ndcg\d+|map)|micro_f1\.\w+")
     labels = [path for path in known if is_labels and wanted.fullmatch(path)]
-    return labels or [path for path in COLUMNS if path in known] or COLUMNS
+    means = [path for path in known if "." in path and not re.search(r"(^|\.)(queries\w*|positives)$", path)]
+    return labels or [path for path in COLUMNS if path in known] or means or COLUMNS
 
 
 def compare_separately(

@@ -15,6 +15,7 @@ from rich.text import Text
 from polysem.evaluation.reports.compare import DIGITS, Comparison, ComparisonRow
 
 WAYS = {"i2t": "image → text", "t2i": "text → image", "i2i": "image → image", "t2t": "text → text"}
+WAYS |= {"nouns": "nouns", "rare_nouns": "rare nouns", "phrases": "phrases", "rare_phrases": "rare phrases"}
 METRICS = {
     "rsum": "RSUM",
     "map_at_r": "mAP@R",
@@ -130,10 +131,10 @@ def legend(comparison: Comparison, best: str, second: str) -> list[str]:
     if any(cell.p is not None for cell in cells):
         notes.append(
             f"{MARK} worse than the best of the column: p < {comparison.alpha:g} in a paired sign-flip test over "
-            "items, Holm-corrected within the column."
+            f"{comparison.stamp.resampled}, Holm-corrected within the column."
         )
     if any("[" in _figure(comparison, row, path)[1] for row in comparison.rows for path in comparison.columns):
-        notes.append("In brackets: 95 % intervals, bootstrapped over items.")
+        notes.append(f"In brackets: 95 % intervals, bootstrapped over {comparison.stamp.resampled}.")
     return [*notes, *comparison.notes]
 
 
@@ -152,7 +153,8 @@ def _direction(path: str, name: str | None) -> str:
 
 
 def _short(path: str) -> str:
-    return _direction(path, path.rpartition(".")[0].upper().replace("2", "→"))
+    way = path.rpartition(".")[0]
+    return _direction(path, way.upper().replace("2", "→") if "2" in way else WAYS.get(way))
 
 
 def _figure(comparison: Comparison, row: ComparisonRow, path: str) -> tuple[str, str]:

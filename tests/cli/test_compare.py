@@ -10,11 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from typer.testing import CliRunner, Result
 
 from evaluation.sample_evaluations import from_scores
+from evaluation.sample_photos import photos
 from polysem.cli import app
+from polysem.data import open_collection
 from polysem.errors import ConfigError, InputError
+from polysem.evaluation import protocols
 from polysem.evaluation.reports.significance import intervals
 from sample_data import precomp
 from waiting import LONG
@@ -119,3 +123,54 @@ def test_the_command_itself_loads_nothing_heavy() -> None:
     probe = f"import sys, {module}; print([m for m in ('torch', 'numpy', 'rich.table') if m in sys.modules])"
     finished = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=LONG, check=True)
     assert finished.stdout == "[]\n"
+
+
+def test_all_captions_of_an_image_are_compared(scored: tuple[str, str, str]) -> None:
+    data, good, bad = scored
+    found = run(good, bad, "--data", data, "--columns", "i2t.map_at_r, i2t.r_precision", "--json")
+    assert found.exit_code == 0, found.output
+    first, second = (row["cells"] for row in json.loads(found.stdout)["tables"][0]["rows"])
+    for path in ("i2t.map_at_r", "i2t.r_precision"):
+        assert first[path]["interval"][0] <= first[path]["value"] <= first[path]["interval"][1]
+        assert first[path]["difference"] is None
+        low, high = second[path]["difference"]
+        assert low < second[path]["value"] - first[path]["value"] < high < 0
+        assert second[path]["is_worse"]
+    table = run(good, bad, "--data", data, "--columns", "i2t.map_at_r,i2t.r_precision").stdout
+    assert "mAP@R" in table
+    assert "R-Precision" in table
+
+
+def test_queries_for_parts_are_compared(tmp_path: Path) -> None:
+    collection, _ = photos()
+    data = tmp_path / "photos"
+    data.mkdir()
+    for number, item in enumerate(collection):
+        Image.new("RGB", (8, 8)).save(data / f"{number}.png")
+        lines = [{"image": f"{number}.png", "caption": caption, "split": "test"} for caption in item.captions]
+        with (data / "captions.jsonl").open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines)
+    queries = len(protocols.find("parts").gallery(open_collection(data)).captions)
+    paths = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        np.save(tmp_path / name / "scores.npy", np.random.default_rng(len(paths)).random((60, queries)))
+        paths.append(str(tmp_path / name / "scores.npy"))
+    found = run(*paths, "--data", str(data), "--protocol", "parts")
+    assert found.exit_code == 0, found.output
+    for part in ("nouns", "rare phrases", "mAP", "P@10", "bootstrapped over nouns", "truth by captions"):
+        assert part in found.stdout
+    alone = CliRunner().invoke(
+        app, ["eval", paths[0], "--data", str(data), "--protocol", "parts", "--option", "rare=12", "--json"]
+    )
+    result = json.loads(alone.stdout)
+    assert {"nouns.map", "nouns.precision10", "phrases.map", "rare_nouns.map"} <= result["metrics"].keys()
+    assert set(result["intervals"]) >= {"nouns.map", "phrases.precision10"}
+    assert result["protocol"]["resampled"] == "nouns"
+    written = tmp_path / "one.json"
+    written.write_text(alone.stdout, encoding="utf-8")
+    again = run(str(written), "--columns", "nouns.map,rare_nouns.map")
+    assert again.exit_code == 0, again.output
+    shown = CliRunner().invoke(app, ["eval", paths[0], "--data", str(data), "--protocol", "parts"])
+    assert "rare nouns" in shown.stdout
+    assert "precision@10" in shown.stdout

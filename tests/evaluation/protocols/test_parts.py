@@ -253,6 +253,8 @@ def test_models_are_compared_on_the_same_queries_alone() -> None:
     table = compare([one, two])
     assert table.columns[:2] == ("nouns.map", "nouns.precision10")
     assert all(row.cells["nouns.map"].interval is not None for row in table.rows)
+    low, high = next(row.cells["nouns.map"].difference for row in table.rows if row.cells["nouns.map"].difference)
+    assert low < high
     text = as_plain(table)
     for part in ("bootstrapped over nouns", "sign-flip test over nouns", "rare phrases", "P@10"):
         assert part in text

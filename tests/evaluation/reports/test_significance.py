@@ -8,7 +8,7 @@ import pytest
 from evaluation.sample_evaluations import from_hits, from_scores, stamp
 from polysem.errors import ConfigError, InputError, UnknownNameError
 from polysem.evaluation.reports import significance
-from polysem.evaluation.reports.significance import RSUM, holm, intervals, paired_p
+from polysem.evaluation.reports.significance import RSUM, holm, intervals, paired_interval, paired_p
 from polysem.evaluation.result import Evaluation
 
 
@@ -162,3 +162,32 @@ def test_holm_is_the_step_down_of_the_textbook() -> None:
     assert holm([0.7, 0.6]) == [1.0, 1.0]
     assert holm([0.2]) == [0.2]
     assert holm([]) == []
+
+
+def test_the_interval_of_a_difference_draws_the_same_items_for_both() -> None:
+    rng = np.random.default_rng(0)
+    clusters = np.repeat(np.arange(50), 2)
+    hard = rng.random(100) * 80
+    a, b = (from_hits((hard + gain) / 100, clusters) for gain in (2.0, 0.0))
+    assert paired_interval(a, b, "t2i.r1") == pytest.approx((2, 2))
+    assert paired_interval(b, a, "t2i.r1") == pytest.approx((-2, -2))
+    assert paired_interval(a, a, "t2i.r1") == (0, 0)
+    low, high = intervals(a)["t2i.r1"]
+    assert high - low > 5  # each by itself is far less certain
+
+
+def test_the_interval_of_a_difference_is_its_definition() -> None:
+    rng = np.random.default_rng(0)
+    clusters = np.repeat(np.arange(12), [1, 3] * 6)
+    one, other = (rng.random(24) < share for share in (0.7, 0.4))
+    drawn = np.random.default_rng(3).integers(12, size=(200, 12))
+    figures = []
+    for items in drawn:
+        queries = np.concatenate([np.flatnonzero(clusters == item) for item in items])
+        figures.append(100 * (one[queries].mean() - other[queries].mean()))
+    found = paired_interval(from_hits(one, clusters), from_hits(other, clusters), "t2i.r1", resamples=200, seed=3)
+    assert found == pytest.approx(np.quantile(figures, [0.025, 0.975]))
+    with pytest.raises(ConfigError, match=r"level is a share.*got 95"):
+        paired_interval(from_hits(one, clusters), from_hits(other, clusters), "t2i.r1", level=95)
+    with pytest.raises(UnknownNameError, match=r"t2i\.r7"):
+        paired_interval(from_hits(one, clusters), from_hits(other, clusters), "t2i.r7")

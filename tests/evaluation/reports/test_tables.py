@@ -114,7 +114,7 @@ def test_the_json_is_all_there_is_to_know() -> None:
     assert found["protocol"]["stamp"] == str(TABLE.stamp)
     assert found["columns"] == list(COLUMNS)
     assert found["rows"][1]["cells"]["rsum"] == {
-        "value": 300, "interval": [290.0, 310.0], "place": 2, "p": 0.0001, "is_worse": True,
+        "value": 300, "interval": [290.0, 310.0], "place": 2, "p": 0.0001, "is_worse": True, "difference": None,
     }  # fmt: skip
     assert (found["alpha"], found["notes"]) == (0.05, ["third: selection unknown."])
 

@@ -31,6 +31,7 @@ class ComparisonCell:
         p: p-value of being as good as the best of its column, corrected for all models of that column; None: not
             tested.
         is_worse: Whether it is significantly worse than the best.
+        difference: 95 % interval of its value minus the best's, the same items drawn for both; None: not tested.
     """
 
     value: float | None
@@ -38,6 +39,7 @@ class ComparisonCell:
     place: int | None = None
     p: float | None = None
     is_worse: bool = False
+    difference: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -206,6 +208,7 @@ def _column(
     rows = [row for row in known if row != top and top in known]
     tests = [significance.paired_p(evaluations[top], evaluations[row], path, seed=seed) for row in rows]
     ps = dict(zip(rows, significance.holm(tests), strict=True))
+    apart = {row: significance.paired_interval(evaluations[row], evaluations[top], path, seed=seed) for row in rows}
     return [
         ComparisonCell(
             values[row],
@@ -213,6 +216,7 @@ def _column(
             best.index(printed[row]) + 1 if printed.get(row) in best else None,
             ps.get(row),
             ps.get(row, 1.0) < alpha,
+            apart.get(row),
         )
         for row, each in enumerate(evaluations)
     ]

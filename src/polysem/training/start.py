@@ -23,8 +23,8 @@ from polysem.training.monitoring.diagnosis import TrainingFinding
 
 LAST_LAYERS = 1
 """Of each body, what trains where a model has nothing but frozen bodies, as a dual encoder has."""
-GROW_RATE = 1e-3
-"""The learning rate of new elements."""
+GROW_RATE, GROW_EPOCHS = 4e-3, 8
+"""Of new elements, which have further to go than weights that were trained."""
 COLDEST = 0.01
 """The lowest temperature of fine-tuning: that of CLIP."""
 
@@ -208,7 +208,7 @@ def grow_recipe(
     cells = encoder.tokens_per_item if encoder.tiles_image else None
     content["image"]["sets"] = {"name": "competing_readings", "k": k, "base": base, "cells": cells, "gamma": 0.0}
     content["similarity"] = {"name": "soft_maximum"}
-    content["optimiser"]["lr"] = GROW_RATE
+    content["optimiser"]["lr"], content["training"]["epochs"] = GROW_RATE, GROW_EPOCHS
     own = [f"image.{part}" for part in ("project", "pool") if content["image"][part] is not None]
     if train_base:
         slow = [*own, "image.sets.base", "text", *(["image.encoder.head"] if _has_head(encoder) else [])]

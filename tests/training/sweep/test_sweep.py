@@ -15,7 +15,7 @@ from polysem.training.sweep import SweepObserver, plan_sweep, sweep
 from polysem.training.sweep.plan import SweepPoint, parse_axis
 from polysem.training.sweep.result import positions, validation_figures
 from training.labelled import LAYERS, SHORT, WIDTHS, make_labelled
-from training.small import TINY, make_data
+from training.small import TINY, WORDS, make_data
 
 pytestmark = pytest.mark.slow
 
@@ -312,6 +312,17 @@ def test_a_protocol_measures_each_run_once(labelled, tmp_path, monkeypatch):
     run(labelled, tmp_path / "sweep", "objective.eta=0,1", **how)
     with pytest.raises(UnknownNameError, match="ndcg5"):
         run(labelled, tmp_path / "sweep", "objective.eta=0,1", metrics=["i2t.ndcg"], **how)
+
+
+def test_queries_for_parts_measure_each_run(data, tmp_path):
+    (tmp_path / "queries.txt").write_text("\n".join(WORDS))
+    protocol = protocols.find("parts").with_options(queries=tmp_path / "queries.txt")
+    found = run(data, tmp_path / "sweep", "optimiser.lr=1e-4,1e-3", protocol=protocol)
+    assert found.metrics == ("nouns.map",)
+    assert all(0 < each.figures["nouns.map"] < 100 for each in found.runs)
+    assert found.runs[0].figures["nouns.queries"] == len(WORDS)
+    assert "nouns and 0 phrases of queries.txt" in found.protocols[0]
+    assert len(found.protocols) == 1
 
 
 def test_a_metric_that_is_none_is_refused_before_anything_is_trained(data, tmp_path):

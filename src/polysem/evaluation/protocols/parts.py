@@ -45,6 +45,7 @@ class PartsProtocol(Protocol):
         prompt: Of a query, with {} for the name.
         queries: A file of queries to ask instead, one on each line.
         truth: "captions", "objects" or "labels"; "auto" takes objects where the data set has them.
+        version: Of how nouns are found.
     """
 
     name: str = "parts"
@@ -57,6 +58,7 @@ class PartsProtocol(Protocol):
     prompt: str = "a {}"
     queries: str | Path | None = None
     truth: Literal["auto", "captions", "objects", "labels"] = "auto"
+    version: int = noun_phrases.VERSION
 
     options = ("least", "share", "most", "rare", "prompt", "queries", "truth")
     asks_captions: ClassVar[bool] = False
@@ -146,7 +148,7 @@ class PartsProtocol(Protocol):
             lost = len(read_query_list(Path(self.queries).expanduser())) - len(ids)
             found = f"of {Path(self.queries).name}" + (f", {lost} that no picture shows left out" if lost else "")
         chosen = f", {self.most} of each at most" if self.most else ""
-        version = f" (noun phrases v{noun_phrases.VERSION})" if truth == "captions" else ""
+        version = f" (noun phrases v{self.version})" if truth == "captions" else ""
         return (
             f"{counts} {found}{chosen}",
             f"truth by {truth}{version}",

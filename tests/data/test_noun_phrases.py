@@ -88,6 +88,10 @@ def test_a_noun_before_a_noun_describes_it(finder: NounPhraseFinder) -> None:
 def test_a_verb_that_is_spelt_like_a_noun(finder: NounPhraseFinder) -> None:
     assert names(finder, "the boy swings over a chair") == [("boy", set()), ("chair", set())]
     assert [noun for noun, _ in names(finder, "the boy is on the swings")] == ["boy", "swing"]
+    assert [noun for noun, _ in names(finder, "boys want swings")] == ["boy", "swing"]
+    assert [noun for noun, _ in names(finder, "a man painting swings")] == ["man", "swing"]
+    assert [noun for noun, _ in names(finder, "the boy quickly swings")] == ["boy"]
+    assert [noun for noun, _ in names(finder, "boys swing")] == ["boy"]
 
 
 def test_plurals_that_mean_something_else_stay(finder: NounPhraseFinder) -> None:

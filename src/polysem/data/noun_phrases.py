@@ -202,8 +202,12 @@ class NounPhraseFinder:
             return True
         if before in _PHRASE_STARTS or before in self.adjectives:
             return True
-        # "A dirt track", for "a boy run" is no sentence; but "a boy runs" and "boys run" are.
-        return noun == clause[position] and before in self.nouns and self.fold(before) == before
+        is_plural = noun != clause[position]
+        if self.fold(before) in self.nouns:
+            # "A dirt track", for "a boy run" is no sentence; but "a boy runs" and "boys run" are.
+            return not is_plural and self.fold(before) == before
+        is_verb = bool(before) and before not in FUNCTION_WORDS and not before.endswith("ly")
+        return is_verb and (is_plural or before.endswith("ing"))  # "they ride bikes", "holding hands"
 
     def _extend(self, clause: Clause, head: int) -> NounPhrase:
         """The phrase that ends at `head`."""

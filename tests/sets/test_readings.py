@@ -161,6 +161,25 @@ def test_an_encoder_before_it_keeps_its_width():
     assert (tower.encoder.dim, tower.sets.input_dim, tower.sets.dim) == (10, 10, 6)
 
 
+def test_local_elements_begin_in_their_own_part_of_the_grid():
+    for k, cells in ((16, 16), (4, 16), (3, 7)):
+        part = sets.build("competing_readings", dim=6, k=k, cells=cells, local=6.0)
+        homes = part.cell_bias.detach().argmax(0)
+        assert part.cell_bias.detach().sum() == 6 * cells
+        assert homes.unique().tolist() == list(range(k))
+        if k == 4:
+            assert homes.view(4, 4).tolist() == [[0, 0, 1, 1], [0, 0, 1, 1], [2, 2, 3, 3], [2, 2, 3, 3]]
+    part = sets.build("competing_readings", dim=6, k=16, cells=16, local=6.0).eval()
+    with torch.no_grad():
+        part.w_2.weight.zero_()
+        part.w_2.bias.zero_()
+    shares = part.token_shares(part(batch(6, lengths=(16,))))[0, 0]
+    assert shares.diagonal().min() > 0.9
+    assert "local" not in sets.build("competing_readings", dim=6).original_knobs()
+    with pytest.raises(PolysemError, match=r"local=6\.0.*8 elements"):
+        sets.build("competing_readings", dim=6, k=8, cells=4, local=6.0)
+
+
 def test_cells_are_those_of_the_encoder(tmp_path):
     tiny_models.save("resnet", tmp_path / "resnet")
     encoder = {"name": "grid", "model": str(tmp_path / "resnet"), "image_size": 64}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
 from pydantic import NonNegativeFloat, PositiveInt
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from polysem import masked_ops
 from polysem.dropout import Dropout, Rate
@@ -35,7 +37,11 @@ class CompetingReadings(SetPredictor):
     hidden: of w_1. head: h, linear or with a small MLP beside it. dropout: of what is read, and of the default base's
       mean.
     keep_global: the global vector itself is one more element, the last.
+    local: the start of P where an element is at home: the grid is divided among the elements, in blocks where both are
+      square numbers. With 6 and as many elements as cells each begins as its own cell. None: P starts at 0.
     """
+
+    added_knobs = frozenset({"local"})
 
     works_on_tokens = False
     projects = True
@@ -54,6 +60,7 @@ class CompetingReadings(SetPredictor):
         gamma: NonNegativeFloat = 0.5,
         learn_gamma: bool = True,
         keep_global: bool = False,
+        local: NonNegativeFloat | None = None,
     ) -> None:
         width = input_dim or dim
         self.check_knobs({"base": base})
@@ -74,7 +81,10 @@ class CompetingReadings(SetPredictor):
         self.needs_global = self.base.needs_global
         self.w_1 = nn.Linear(width, hidden)
         self.w_2 = nn.Linear(hidden, k)
-        self.cell_bias = None if cells is None else nn.Parameter(torch.zeros(k, cells))
+        if local is not None and (cells is None or k > cells):
+            self.reject_knobs(f"local={local} divides a grid among {k} elements: give cells, at least as many.")
+        homes = None if cells is None else F.one_hot(_divide_grid(cells, k), k).t().float()
+        self.cell_bias = None if homes is None else nn.Parameter((local or 0.0) * homes)
         self.head = nn.Linear(width, dim)
         layers = (nn.Linear(width, 2 * dim), nn.GELU(), Dropout(dropout), nn.Linear(2 * dim, dim, bias=False))
         self.mlp = nn.Sequential(*layers) if head == "mlp" else None
@@ -156,3 +166,12 @@ class CompetingReadings(SetPredictor):
         logarithms = logits.log_softmax(1)
         attention = logarithms.exp().masked_fill(~real, 0.0)
         return attention, masked_ops.softmax(logarithms, real, dim=-1)
+
+
+def _divide_grid(cells: int, k: int) -> Tensor:
+    """(cells,): the element at home in each cell, row by row; square blocks where the numbers allow."""
+    side, blocks = math.isqrt(cells), math.isqrt(k)
+    if (side**2, blocks**2) != (cells, k):
+        return torch.arange(cells) * k // cells
+    block = torch.arange(side) * blocks // side
+    return (block[:, None] * blocks + block).flatten()

@@ -18,6 +18,8 @@ from polysem.synthetic.scenes.catalogue import choose_article, indefinite_phrase
 
 QueryKind = Literal["nouns", "phrases"]
 Truth = Literal["captions", "objects", "labels"]
+KNOWN = 0.75
+"""The share of pictures with objects from which on the others have none."""
 KINDS: tuple[QueryKind, ...] = ("nouns", "phrases")
 Shown = dict[QueryKind, dict[str, set[int]]]
 """Positions of the pictures that show a thing, by its name."""
@@ -52,8 +54,9 @@ class PartQuery:
 
 
 def choose_truth(collection: Collection) -> Truth:
-    """Exact where the data set knows what its pictures show, else by captions."""
-    return "objects" if any(item.boxes for item in collection) else "captions"
+    """Exact where the data set knows what its pictures show, all but few of which have objects; else by captions."""
+    known = sum(bool(item.boxes) for item in collection)
+    return "objects" if known and known >= KNOWN * len(collection) else "captions"
 
 
 def make_queries(

@@ -176,6 +176,12 @@ def test_captions_on_request_where_there_are_objects() -> None:
     assert asked(boxed, truth="captions") == asked(collection)
 
 
+def test_a_few_pictures_with_objects_do_not_speak_for_all() -> None:
+    collection, _ = photos()
+    boxed = [replace(item, boxes=(Box("house", 0, 0, 1, 1),)) for item in collection.items[:20]]
+    assert asked(replace(collection, items=[*boxed, *collection.items[20:]])) == asked(collection)
+
+
 def test_pictures_without_captions_are_no_wrong_answers() -> None:
     collection, _ = photos()
     more = replace(collection, items=[*collection, Item("bare.jpg", NOWHERE, split="test")])
@@ -321,6 +327,11 @@ def test_options_that_make_no_sense(values: dict[str, Any], says: str) -> None:
 def test_a_truth_that_is_not_there(truth: str) -> None:
     with pytest.raises(InputError, match=rf"toys has no {truth} here.*--option truth=captions"):
         options(truth=truth).gallery(photos()[0])
+
+
+def test_scores_of_other_queries() -> None:
+    with pytest.raises(InputError, match=r"60 images and \d+ queries here.*\(images, queries\)"):
+        evaluate(np.zeros((60, 3)), photos()[0], protocol="parts")
 
 
 def test_make_queries_counts_positions() -> None:

@@ -164,9 +164,10 @@ class Protocol(ABC):
         shape = subject.scores.shape
         if shape != (images, texts):
             turned = " It looks transposed." if shape == (texts, images) else ""
+            asked = "captions" if self.asks_captions else "queries"
             raise InputError(
                 f"The scores are {shape[0]} × {shape[1]}, and {gallery.name} has {images} images and {texts} "
-                f"captions here.{turned} Scores are (images, captions), in the order of the collection; check --split."
+                f"{asked} here.{turned} Scores are (images, {asked}), in the order of the collection; check --split."
             )
         return self.compute(EvaluationTask(subject, gallery, split, **how))
 

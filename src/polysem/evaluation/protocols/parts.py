@@ -99,7 +99,8 @@ class PartsProtocol(Protocol):
             remedy = (
                 "Write other queries there."
                 if given is not None
-                else "Take more pictures, --option least=1, or a list of your own: --option queries=FILE."
+                else "Captions must be English. Take more pictures, --option least=1, or a list of your own: "
+                "--option queries=FILE."
             )
             raise InputError(
                 f"There is nothing to ask for: no noun {wanted} that the {where}, among the {len(items)} pictures of "

@@ -2,8 +2,8 @@
 
 A word is a noun if captions use it at the end of noun phrases: after a determiner, an adjective or a preposition, and
 before a preposition, an auxiliary or the end ("a brown *dog* is on the *grass*"). Adjectives stand at the beginning of
-such phrases and seldom at their end; verbs are not preceded by determiners. Only the closed classes of English
-(determiners, prepositions, auxiliaries, pronouns) and what spelling does not tell (irregular plurals) are lists here.
+such phrases and seldom at their end; verbs are not preceded by determiners. The lists here are the closed classes of
+English (determiners, prepositions, auxiliaries, pronouns), irregular plurals, and nouns that name no thing.
 """
 
 from __future__ import annotations

@@ -316,3 +316,17 @@ def test_embeddings_of_changed_files_are_refused(collection, model, tmp_path):
     np.save(collection[0].media.path, np.ones((9, 6), dtype=np.float32))
     with pytest.raises(InputError, match="files have changed"):
         evaluate(model, collection, embeddings=cache)
+
+
+@pytest.mark.parametrize("side", ["image", "text"])
+def test_within_a_side_a_similarity_that_is_not_symmetric_scores_as_a_search_does(side):
+    """Rows are queries. Images are searched as by texts, texts as by images."""
+    from polysem import similarity
+    from polysem.evaluation.evaluate import _score_within
+    from support import unit
+
+    part, sets = similarity.build("soft_maximum"), unit(5, 3, 8)
+    found = _score_within(side, sets, part).tile(slice(1, 4), slice(None))
+    np.testing.assert_allclose(found, part.search_scores(sets[1:4], sets, side).numpy(), atol=1e-6)
+    other = part.search_scores(sets[1:4], sets, "text" if side == "image" else "image").numpy()
+    assert np.abs(found - other).max() > 1e-3

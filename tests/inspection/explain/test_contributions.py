@@ -12,6 +12,7 @@ SETTINGS = {
     "smooth_chamfer-euclidean": {"name": "smooth_chamfer", "metric": "euclidean", "alpha": 3.0},
     "chamfer": {"name": "chamfer"},
     "mil": {"name": "mil"},
+    "soft_maximum": {"name": "soft_maximum"},
     "match_probability": {"name": "match_probability"},
     "match_probability-pcme": {"name": "match_probability", "form": "pcme", "learnable": True},
     "cosine": {"name": "cosine"},
@@ -30,14 +31,16 @@ def test_they_sum_to_the_score_in_both_directions(setting, k, size):
         k = size = 1
     alike = similarity.build(**SETTINGS[setting])
     image, text = unit(1, k, 8)[0], unit(1, size, 8, seed=1)[0]
-    found, back = decompose_score(alike, image, text), decompose_score(alike, text, image)
+    found = decompose_score(alike, image, text)
     expected = float(alike.scores(image[None], text[None]).detach())
     assert found.score == expected
     assert found.matrix.shape == (k, size)
     assert float(found.matrix.sum()) == pytest.approx(expected, abs=1e-6)
-    assert float(back.matrix.sum()) == pytest.approx(expected, abs=1e-6)
-    torch.testing.assert_close(back.matrix, found.transposed.matrix)
-    torch.testing.assert_close(back.closeness, found.transposed.closeness)
+    if alike.symmetric:
+        back = decompose_score(alike, text, image)
+        assert float(back.matrix.sum()) == pytest.approx(expected, abs=1e-6)
+        torch.testing.assert_close(back.matrix, found.transposed.matrix)
+        torch.testing.assert_close(back.closeness, found.transposed.closeness)
     assert float(found.rows.sum()) == pytest.approx(float(found.columns.sum()), abs=1e-6)
 
 

@@ -121,7 +121,7 @@ class CompetingReadings(SetPredictor):
 
     def predict(self, features: LocalFeatures, global_feature: Tensor | None) -> SetPrediction:
         clean = features.zero_padding()
-        whole = self._summarise(clean, global_feature)
+        whole = self._summarise(features, global_feature)
         attention, shares = self._attend(clean)
         read = self.dropout(shares @ clean.values)
         residual = self.head(read) if self.mlp is None else self.head(read) + self.mlp(read)

@@ -50,7 +50,7 @@ def test_image_features_are_those_of_transformers(dual):
 @torch.no_grad()
 def test_text_features_are_those_of_transformers(dual):
     folder, model, _, text = dual
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, padding_side="right")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     siglip = model.config.model_type.startswith("siglip")
     given = tokenizer(TEXTS, padding="max_length" if siglip else True, max_length=40 if siglip else None)
     given = {key: torch.tensor(value) for key, value in given.items() if key == "input_ids" or not siglip}
@@ -113,6 +113,29 @@ def test_siglip_2_reads_texts_as_it_was_trained(family, tmp_path):
     again.load_preprocessing(tmp_path / "saved")
     assert torch.equal(again(again.tokenize(["A Dog!"])).summary, text(tokens).summary)
     assert again.fingerprint() == text.fingerprint()
+
+
+@torch.no_grad()
+def test_siglip_2_pads_on_the_side_that_its_tokenizer_says(tmp_path):
+    folder = save_dual("siglip2", tmp_path)
+    halves = []
+    for side in ("left", "right"):
+        config = json.loads((folder / "tokenizer_config.json").read_text())
+        (folder / "tokenizer_config.json").write_text(json.dumps({**config, "padding_side": side}))
+        halves.append(encoders.build("dual_text", model=str(folder)).eval())
+    before, behind = halves
+    assert (before.pads_before, behind.pads_before) == (True, False)
+    assert before.fingerprint() != behind.fingerprint()
+    tokens = before.tokenize(TEXTS)
+    both = before(tokens)
+    assert not torch.allclose(both.summary, behind(tokens).summary)
+    for row, sentence in enumerate(TEXTS):
+        alone = before(before.tokenize([sentence]))
+        torch.testing.assert_close(both.values[row, : alone.values.shape[1]], alone.values[0], rtol=0, atol=1e-5)
+    # The vector is the last state's, which is the text's last token only where padding stands before it.
+    theirs = transformers.AutoModel.from_pretrained(folder).eval()
+    last = torch.stack([row[mask][-1] for row, mask in zip(both.values, both.mask, strict=True)])
+    torch.testing.assert_close(theirs.text_model.head(last), both.summary, rtol=0, atol=1e-5)
 
 
 def test_the_tokenizer_of_siglip_itself_is_read(tmp_path):

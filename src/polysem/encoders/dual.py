@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -250,7 +250,8 @@ class DualText(Transformer):
     """The text half of a dual encoder: its tokens, and the pair's text embedding as the global feature.
 
     Texts are tokenized, lower-cased and padded as the family was trained: SigLIP sees every text at its full length
-    of 64 tokens, padding included, and in lower case; the others see a text's own tokens.
+    of 64 tokens, padding included (on the side that its tokenizer says), and in lower case; the others see a text's
+    own tokens.
     """
 
     makes_summary = True
@@ -296,11 +297,28 @@ class DualText(Transformer):
         if self.tokenizer.pad_token_id is not None:
             self.pad = int(self.tokenizer.pad_token_id)
 
+    @property
+    def pads_before(self) -> bool:
+        """Whether padding that the model sees stands before the text: the hub's SigLIP 2 has it behind."""
+        return self.as_trained and getattr(self.tokenizer, "padding_side", "right") == "left"
+
+    def preprocessing_bytes(self) -> Iterable[bytes]:
+        yield from super().preprocessing_bytes()
+        if self.pads_before:
+            yield b"padding before the text"
+
     def forward(self, tokens: Tokens) -> LocalFeatures:
         ids, length = self.check_tokens(tokens), tokens.ids.shape[1]
         if self.as_trained:
             ids = F.pad(ids, (0, self.max_length - length), value=self.pad)
+        if self.pads_before:  # the text's tokens go to the end, and their states come back
+            columns = torch.arange(self.max_length, device=ids.device)
+            shift = self.max_length - tokens.lengths[:, None]
+            ids = ids.gather(1, (columns - shift) % self.max_length)
         mask = None if self.as_trained else tokens.mask.long()
         output: Any = self.backbone.get_text_features(input_ids=ids, attention_mask=mask)  # type: ignore[operator]
-        features = LocalFeatures(output.last_hidden_state[:, :length], tokens.mask, output.pooler_output)
-        return features.zero_padding()
+        states = output.last_hidden_state[:, :length]
+        if self.pads_before:
+            back = ((columns + shift) % self.max_length)[:, :length, None]
+            states = output.last_hidden_state.gather(1, back.expand(-1, -1, states.shape[-1]))
+        return LocalFeatures(states, tokens.mask, output.pooler_output).zero_padding()

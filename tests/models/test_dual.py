@@ -12,6 +12,7 @@ import transformers
 import polysem
 from encoders.test_dual import TEXTS, pictures
 from encoders.tiny_duals import DUALS, save_dual
+from polysem import encoders
 from polysem.data import open_collection
 from polysem.encoders import caption_keys, extract, extract_texts
 from polysem.errors import PolysemError
@@ -29,7 +30,7 @@ def test_its_logits_are_those_of_transformers(folder):
     model, theirs = polysem.load(folder), transformers.AutoModel.from_pretrained(folder).eval()
     processor = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil")
     seen = processor(images=pictures(), return_tensors="pt")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, padding_side="right")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     siglip = theirs.config.model_type.startswith("siglip")
     given = tokenizer(TEXTS, padding="max_length" if siglip else True, max_length=40 if siglip else None)
     ids = {key: torch.tensor(value) for key, value in given.items() if key == "input_ids" or not siglip}
@@ -58,7 +59,12 @@ def test_a_folder_of_sentence_transformers_is_read(tmp_path):
     modules = [{"idx": 0, "name": "0", "path": "0_CLIPModel", "type": "sentence_transformers.models.CLIPModel"}]
     (tmp_path / "modules.json").write_text(json.dumps(modules))
     (tmp_path / "config_sentence_transformers.json").write_text("{}")
-    assert polysem.load(tmp_path).set_sizes == (1, 1)
+    model, inner = polysem.load(tmp_path), polysem.load(tmp_path / "0_CLIPModel")
+    assert model.set_sizes == (1, 1)
+    assert model.fingerprint() == inner.fingerprint()
+    assert model.image.encoder.config["model"] == str(tmp_path)  # on the hub a name, not where the cache has it
+    half = encoders.build("dual_text", model=str(tmp_path)).eval()  # as the recipe clip-sets builds it
+    assert torch.equal(half(half.tokenize(TEXTS)).summary, inner.text.encoder(half.tokenize(TEXTS)).summary)
 
 
 def test_it_is_loaded_by_its_name_on_the_hub_without_network(tmp_path, monkeypatch):
@@ -82,6 +88,26 @@ def test_a_model_that_is_no_dual_encoder_is_refused_with_the_reason(tmp_path, fa
         polysem.load(tmp_path)
     with pytest.raises(ImportedCheckpointError, match=why):
         import_checkpoint(tmp_path, "transformers")
+
+
+@pytest.mark.parametrize("name", ["./nowhere", "minilm"])
+def test_what_is_no_model_is_refused_with_the_models_there_are(name, tmp_path, monkeypatch):
+    """Not with the encoders there are: an encoder's weights search nothing."""
+    monkeypatch.chdir(tmp_path)
+    for open_model in (polysem.load, lambda given: import_checkpoint(given, "transformers")):
+        with pytest.raises(
+            PolysemError, match=r"(?s)trained model.*photo-small.*dual encoder on the Hugging Face hub"
+        ) as error:
+            open_model(name)
+        assert name in str(error.value)
+        assert "efficientnet-lite0" not in str(error.value)
+
+
+def test_damaged_weights_are_named_with_the_remedy(tmp_path):
+    folder = save_dual("clip", tmp_path)
+    (folder / "model.safetensors").write_bytes(b"nothing")
+    with pytest.raises(PolysemError, match=r"cannot be read .*; copy the files of the model to .* again\."):
+        polysem.load(folder)
 
 
 def test_imported_it_needs_its_source_no_longer(folder, tmp_path):

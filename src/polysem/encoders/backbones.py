@@ -95,8 +95,12 @@ def _read_stored(stored: Mapping[str, Any]) -> Any:
 
 
 def _read_weights(cls: Any, config: Any, model: str, folder: Path, bare: dict[str, Any]) -> Any:
-    remedy = f"; see polysem weights verify {model}" if model in CATALOGUE else ""
-    with report_damage(f"Model {model!r}: the weights in {folder}", remedy):
+    remedy = (
+        f"see polysem weights verify {model}"
+        if model in CATALOGUE
+        else f"copy the files of the model to {folder} again"
+    )
+    with report_damage(f"Model {model!r}: the weights in {folder}", f"; {remedy}"):
         module, report = cls.from_pretrained(
             folder,
             config=config,
@@ -161,8 +165,11 @@ class SourceError(PolysemError):
     """A model that is not a folder, not in an installed package and not to be had from the hub; or a damaged one."""
 
 
-def locate(model: str) -> Path:
-    """The folder of a model (the weights file, for a package that is just that), or an error that says what to do."""
+def locate(model: str, choices: str = "") -> Path:
+    """The folder of a model (the weights file, for a package that is just that), or an error that says what to do.
+
+    choices: what to give where there is none; by default what an encoder takes.
+    """
     given = Path(model).expanduser()
     # What happens to be called so here, such as the features made with minilm, does not hide a model that we know.
     if (model in SHIPPED or model in CATALOGUE) and not (given / "config.json").is_file():
@@ -173,8 +180,8 @@ def locate(model: str) -> Path:
         raise SourceError(f"Model {model!r} is a file. Give the folder that holds it, as save_pretrained() writes it.")
     # A name on the hub is `model` or `owner/model`.
     if model.startswith((".", "~", os.sep)) or model.count("/") > 1 or "\\" in model or model.endswith("/"):
-        raise SourceError(f"Model {model!r} looks like a path, but there is no such folder. {_choices()}")
-    return _download(model)
+        raise SourceError(f"Model {model!r} looks like a path, but there is no such folder. {choices or _choices()}")
+    return _download(model, choices)
 
 
 def _locate_weights(model: str) -> Path:
@@ -196,12 +203,12 @@ def _locate_weights(model: str) -> Path:
         raise SourceError(f"Model {model!r}: {error}\n{own}") from None
 
 
-def _download(model: str) -> Path:
+def _download(model: str, choices: str) -> Path:
     """The hub's copy, from its cache if it is there. `name@revision` asks for a branch, tag or commit."""
     try:
         return download_snapshot(model)
     except HubError as error:
-        raise SourceError(f"Model {model!r} could not be had from the hub ({error}). {_choices()}") from None
+        raise SourceError(f"Model {model!r} could not be had from the hub ({error}). {choices or _choices()}") from None
 
 
 def _choices() -> str:

@@ -39,6 +39,18 @@ def is_dual_encoder(folder: Path) -> bool:
     return _dual_class(_read_family(folder)) is not None
 
 
+def find_dual_encoder(folder: Path) -> Path | None:
+    """The folder of the Hugging Face dual encoder in a folder: itself, or within one of sentence-transformers' CLIP."""
+    if is_dual_encoder(folder):
+        return folder
+    try:
+        modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+        inner = [folder / str(module["path"]) for module in modules]
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return next((path for path in inner if path != folder and is_dual_encoder(path)), None)
+
+
 def _read_family(folder: Path) -> Any:
     """The model_type that a folder's config.json names; None where there is none."""
     try:
@@ -80,6 +92,11 @@ def load_half(
     model: str, pretrained: bool, stored: Mapping[str, Any] | None, other: tuple[str, ...]
 ) -> tuple[Backbone, tuple[float, float | None]]:
     """The dual encoder without the modules of its other half, and what makes a cosine its logit: scale and bias."""
+    if pretrained or stored is None:
+        folder = backbones.locate(model)
+        found = find_dual_encoder(folder)
+        if found not in (None, folder):  # within the folder of sentence-transformers
+            model = str(found)
     backbone = backbones.load(model, pretrained, stored, _choose)
     constants = {name: getattr(backbone.module, name).detach() for name in _SHARED if hasattr(backbone.module, name)}
     for name in (*other, *constants):

@@ -214,7 +214,9 @@ class Transformer(TextEncoder):
     def load_preprocessing(self, folder: Path) -> None:
         # Without them transformers makes a tokenizer that knows no word, and says nothing.
         if not any((folder / name).is_file() for name in TOKENIZER_FILES):
-            raise SourceError(f"No tokenizer in {folder}: expected one of {', '.join(TOKENIZER_FILES)}.")
+            raise SourceError(
+                f"No tokenizer in {folder}: expected one of {', '.join(TOKENIZER_FILES)}. Copy the model's there."
+            )
         opener = backbones.transformers().AutoTokenizer
         with backbones.report_damage(f"The tokenizer in {folder}"):
             try:

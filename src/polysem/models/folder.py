@@ -21,7 +21,7 @@ from torch import Tensor
 from polysem import encoders
 from polysem._version import __version__
 from polysem.encoders import Encoder, backbones
-from polysem.encoders.dual import explain_family
+from polysem.encoders.dual import explain_family, find_dual_encoder
 from polysem.encoders.image import ImageEncoder
 from polysem.errors import InputError, PolysemError
 from polysem.weights import CATALOGUE, probe
@@ -101,12 +101,11 @@ def load(path: str | Path) -> Model:
         True
     """
     from polysem.models.build import build
-    from polysem.models.dual import find_dual_encoder, load_dual_encoder
+    from polysem.models.dual import load_dual_encoder
 
-    folder = backbones.locate(str(path))
-    dual = find_dual_encoder(folder)
-    if dual is not None:
-        return load_dual_encoder(dual, str(path))
+    folder = locate_model(str(path))
+    if find_dual_encoder(folder) is not None:
+        return load_dual_encoder(str(path))
     described = read_config(folder)
     lent = described.get("borrowed", [])
     config = dict(described["model"])
@@ -143,6 +142,20 @@ def load(path: str | Path) -> Model:
             + (f" Or other weights of {names} are installed than those it was saved with." if lent else "")
         )
     return model.eval()
+
+
+def locate_model(name: str) -> Path:
+    """The folder of a model by path or name, or an error that says which models there are."""
+    choices = (
+        "Give the folder of a trained model or of a dual encoder, or polysem/photo-small; or, with internet access, "
+        "the name of a dual encoder on the Hugging Face hub, such as openai/clip-vit-base-patch32."
+    )
+    if name in CATALOGUE and not (Path(name) / CONFIG).is_file():
+        raise ModelFolderError(
+            f"{name!r} names the weights of an encoder, which is no model by itself. Train one over it (`polysem "
+            f"recipes` lists how). {choices}"
+        )
+    return backbones.locate(name, choices)
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import cast
 
 from polysem.data.vocabulary import Vocabulary
-from polysem.encoders import BiGRU, Transformer, backbones
-from polysem.encoders.dual import explain_family
+from polysem.encoders import BiGRU, Transformer
+from polysem.encoders.dual import explain_family, find_dual_encoder
 from polysem.errors import unknown
-from polysem.models.dual import find_dual_encoder, load_dual_encoder
+from polysem.models.dual import load_dual_encoder
+from polysem.models.folder import locate_model
 from polysem.models.importing.checkpoint import SOURCES, ImportedCheckpointError, ReleasedBy, Variant, read
 from polysem.models.importing.plans import plan_dive, plan_labelwise, plan_vse_2ad, plan_vse_infty
 from polysem.models.model import Model
@@ -90,14 +91,13 @@ def import_checkpoint(
 
 def _import_dual_encoder(name: str) -> Model:
     """A Hugging Face dual encoder as a model that saves all it needs: weights, tokenizer, how pictures are prepared."""
-    folder = backbones.locate(name)
-    found = find_dual_encoder(folder)
-    if found is None:
+    folder = locate_model(name)
+    if find_dual_encoder(folder) is None:
         raise ImportedCheckpointError(
             f"{name} is not a dual encoder of transformers: {explain_family(folder)} Give a folder of CLIP, SigLIP or "
             "a relative, as save_pretrained() writes it, or its name on the hub."
         )
-    model = load_dual_encoder(found, name)
+    model = load_dual_encoder(name)
     family = model.image.encoder.config["backbone_config"]["model_type"]
     shown = Path(name).name if Path(name).expanduser().is_dir() else name
     known = {"from": TRANSFORMERS, "file": shown, "family": family, "data": "", "epoch": None}

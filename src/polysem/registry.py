@@ -79,6 +79,9 @@ class Part(nn.Module, ABC):
     added_knobs: ClassVar[frozenset[str]] = frozenset()
     """Knobs of later versions: where they are None, the fingerprint is that of before."""
 
+    registered_name: ClassVar[str]
+    """What `build` and the documentation call it, in messages too; `config` keeps a former name."""
+
     config: Config
     """Its registry name and knobs; `build(**part.config)` makes the part again, without its weights."""
 
@@ -170,6 +173,7 @@ class Registry(Generic[PartT]):
         def decorate(cls: type[P]) -> type[P]:
             require_free_name(self.kind, name, cls, self._parts.get(name, cls))
             _validate_knobs_on_construction(cls, name, stored_as or name)
+            cls.registered_name = name
             self._parts[name] = cls  # type: ignore[assignment]
             if stored_as is not None:
                 self._aliases[stored_as] = name

@@ -150,6 +150,8 @@ def test_a_graph_has_no_place_for_pictures_of_any_shape(tmp_path: Path) -> None:
 def test_imported_it_serves_the_same_index(model: Path, index: Path, tmp_path: Path) -> None:
     source = shutil.copytree(model, tmp_path / "source")
     told = call("import", source, "--from", "transformers", "--out", tmp_path / "mine", "--json")
+    named = {part["place"]: part["part"] for part in told["parts"]}
+    assert named["image.sets"] == named["text.sets"] == "global_feature"  # as the documentation has it
     assert told["imported"]["family"] == model.name
     assert told["texts"] == "sentences"
     shutil.rmtree(source)

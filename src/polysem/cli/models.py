@@ -53,7 +53,7 @@ def import_command(
         "images": takes,
         "texts": "sentences" if getattr(text, needed, None) else "token ids",
         "parts": [
-            {"place": place, "part": part.config["name"], "parameters": sum(p.numel() for p in part.parameters())}
+            {"place": place, "part": part.registered_name, "parameters": sum(p.numel() for p in part.parameters())}
             for place, part in model.parts().items()
         ],
         "fingerprint": model.fingerprint(),

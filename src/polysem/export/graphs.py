@@ -59,7 +59,7 @@ class TowerGraph(Graph):
     def __init__(self, tower: Tower, side: str, *inputs: Port) -> None:
         super().__init__()
         self.tower, self.inputs = tower, inputs
-        self.part = f"{side} tower ({tower.encoder.config['name']} and {tower.sets.config['name']})"
+        self.part = f"{side} tower ({tower.encoder.registered_name} and {tower.sets.registered_name})"
         self.output = Port("embeddings", "float32", ("batch", tower.sets.k, tower.sets.dim))
 
 

@@ -110,7 +110,7 @@ def take_over(model: Model, source: Model) -> StartReport:
         elif isinstance(base, Part) and _find_difference(base, other) is None:
             base.load_state_dict(other.state_dict())
             taken.append(f"{place}.base")
-            new[place] = f"{part.config['name']} around it"
+            new[place] = f"{part.registered_name} around it"
         elif isinstance(part, Encoder) and isinstance(other, Encoder) and _have_same_body(part, other):
             part.body.load_state_dict(other.body.state_dict())
             _take_preprocessing(part, other)
@@ -124,7 +124,7 @@ def take_over(model: Model, source: Model) -> StartReport:
 def _find_difference(part: Part, other: Part) -> str | None:
     """Why the weights of the one cannot be those of the other; None where they can."""
     if other.config["name"] != part.config["name"]:
-        return f"{other.config['name']} in the start, {part.config['name']} here"
+        return f"{other.registered_name} in the start, {part.registered_name} here"
     if isinstance(other, Encoder) and other.learns_vocabulary and getattr(other, "vocabulary", None) is None:
         return "the start has no vocabulary: import it with --vocabulary"
     own, state = part.state_dict(), other.state_dict()

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 import polysem.demo
 from demo.tiny import SCENES, fake_packages, make_photos, ship_tiny, tiny_settings
+from encoders.tiny_duals import save_dual
 from polysem.cli import app
 from polysem.cli import demo as command
 from polysem.demo import Demo
@@ -108,6 +109,15 @@ def test_it_says_whether_the_difference_means_anything(scores, p, says):
     ]
     stamp = Stamp("pairs", "toy", "test", 10, 50)
     assert command.describe_lead(Comparison(stamp, ("rsum",), tuple(rows))) == says
+
+
+def test_a_model_of_the_machine_is_not_said_to_come_with_polysem(tmp_path, monkeypatch):
+    monkeypatch.setenv("POLYSEM_MODEL", str(save_dual("clip", tmp_path / "clip")))
+    photos = make_photos(tmp_path / "photos", 3, 0)
+    done = call("demo", "--out", tmp_path / "out", "--data", photos, "--no-serve")
+    assert done.exit_code == 0, done.output
+    assert f"The model is {tmp_path / 'clip'}, the best on this machine" in done.stdout
+    assert "comes with polysem" not in done.stdout
 
 
 def test_own_pictures_that_nobody_has_described(out, tmp_path, monkeypatch):

@@ -45,6 +45,16 @@ def test_a_fetched_dual_encoder_comes_first(hub):
     assert "fetched" in choice.why
 
 
+def test_one_of_sentence_transformers_is_found_within_its_folder(hub):
+    snapshot = hub("sentence-transformers/clip-ViT-B-32", "clip")
+    (snapshot / "0_CLIPModel").mkdir()
+    for file in ("config.json", *WHOLE):
+        (snapshot / file).rename(snapshot / "0_CLIPModel" / file)
+    assert find_dual_encoders() == []
+    (snapshot / "modules.json").write_text("[]")
+    assert find_dual_encoders() == ["sentence-transformers/clip-ViT-B-32"]
+
+
 def test_better_families_then_newer_ones_come_first(hub):
     hub("openai/clip-vit-base-patch32", "clip", fetched=2e9)
     hub("google/siglip-base-patch16-224", "siglip", fetched=1e9)

@@ -16,6 +16,7 @@ from polysem.cli.options import option
 from polysem.cli.output import escape_name, exit_on_interrupt, new_console, print_first
 from polysem.cli.search import show_results
 from polysem.cli.train import TrainingDisplay
+from polysem.environment.paths import SHIPPED
 from polysem.errors import InputError
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ def demo_command(
 ) -> None:
     """Make data, train a single-vector model and a set model, compare them, index, and open the page to search.
 
-    Your own pictures are indexed with the model for photographs that comes with polysem. Where 40 or more of them have
-    captions, the two are trained on these and compared with it; otherwise nothing is trained.
+    Your own pictures are indexed with the best model on this machine, as `polysem doctor` names it. Where 40 or more of
+    them have captions, the two are trained on these and compared with it; otherwise nothing is trained.
 
     Run again, it goes on where it was stopped and makes nothing twice.
     """
@@ -88,10 +89,15 @@ def _show(made: Demo, data: Path | None, console: Console, seconds: float) -> No
     skipped = [f"Left out: {escape_name(each.what)}: {each.why}" for each in made.skipped]
     print_first(skipped, _SHOWN, f"`polysem data check {_quote(data)}` lists all.")
     if made.why_not is not None:
+        source = (
+            "which comes with polysem"
+            if str(made.model) in SHIPPED
+            else "the best on this machine (`polysem doctor` says why)"
+        )
         console.print(
-            f"Nothing was trained on {made.indexed.name}: {made.why_not}. The model is {made.model}, which comes with "
-            "polysem. Captions are read from captions.csv in the folder (columns image and caption), or from photo.txt "
-            "beside photo.jpg.",
+            f"Nothing was trained on {made.indexed.name}: {made.why_not}. The model is {made.model}, {source}. "
+            "Captions are read from captions.csv in the folder (columns image and caption), or from photo.txt beside "
+            "photo.jpg.",
             style="yellow",
             soft_wrap=wrap,
         )

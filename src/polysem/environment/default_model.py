@@ -44,10 +44,14 @@ def find_dual_encoders() -> list[str]:
     """Names of the dual encoders that are whole in the model hub's cache, the best family first, then the newest."""
     found = []
     for name, snapshot in _list_snapshots():
-        family = _read_family(snapshot)
-        if family in _FAMILIES and _is_whole(snapshot):
-            rank = _FAMILIES.index("siglip2" if "siglip2" in name.lower() else family)
-            found.append((rank, -snapshot.stat().st_mtime, name))
+        # sentence-transformers keeps the model in a folder within its own.
+        inner = snapshot.glob("*/") if (snapshot / "modules.json").is_file() else ()
+        for folder in (snapshot, *inner):
+            family = _read_family(folder)
+            if family in _FAMILIES and _is_whole(folder):
+                rank = _FAMILIES.index("siglip2" if "siglip2" in name.lower() else family)
+                found.append((rank, -snapshot.stat().st_mtime, name))
+                break
     return [name for *_, name in sorted(found)]
 
 

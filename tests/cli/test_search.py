@@ -97,6 +97,8 @@ def test_the_name_of_a_shipped_model_stands_for_its_folder(tmp_path, model, phot
 def test_without_its_packages_the_command_that_installs_them_is_named(tmp_path, photos, monkeypatch):
     absent = tuple(replace(each, installed=None, status="missing", assets=()) for each in offline_packages())
     monkeypatch.setattr(backbones, "offline_packages", lambda: absent)
+    monkeypatch.setattr("polysem.weights.fetch._installed", lambda entry: None)
+    monkeypatch.setenv("POLYSEM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(packages, "source_checkout", lambda: None)  # as from a wheel
     failed = call("index", photos, "--out", tmp_path / "index")
     assert failed.exit_code == 1

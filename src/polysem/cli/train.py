@@ -176,7 +176,7 @@ def _show_run(result: TrainingResult) -> None:
         where = f"at step {best['step']:,}"
         if result.start_rsum is not None:
             kept = "the start, which training did not better"
-            where = kept if best["step"] == 0 else f"{where}; the start has {result.start_rsum:.1f}"
+            where = kept if best["step"] == 0 else f"{where}; before the first step {result.start_rsum:.1f}"
         rows.append(("Validation RSUM", f"{best['rsum']:.1f} {where}"))
         for way, name in (("i2t", "Image to text"), ("t2i", "Text to image")):
             rows.append((name, "  ".join(f"R@{key[1:]} {value:.1f}" for key, value in best[way].items())))

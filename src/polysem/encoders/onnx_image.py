@@ -224,11 +224,9 @@ def find_graph(model: str) -> Path:
     graphs = sorted(given.glob("*.onnx")) if given.is_dir() else []
     if len(graphs) == 1:
         return graphs[0]
-    if model in CATALOGUE:
-        place = backbones.locate(model)
-        if place.suffix == ".onnx":
-            return place
     names = [name for name, entry in CATALOGUE.items() if entry.convert is None and _is_graph(entry)]
+    if model in names:
+        return backbones.locate(model)
     held = f"a folder with {len(graphs)} .onnx files" if given.is_dir() else "no file or folder"
     raise SourceError(
         f"Model {model!r} is {held}. Give the path of an .onnx file, or one of {', '.join(names) or 'the catalogue'} "

@@ -106,7 +106,7 @@ def test_a_missing_tensor_of_its_own_is_told(small: Path, tmp_path: Path) -> Non
 
 
 def test_without_the_package_the_error_names_it(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(model: str, choices: str = "") -> Path:  # noqa: ARG001
+    def gone(model: str, choices: str = "") -> Path:
         if model in CATALOGUE:
             raise SourceError(f"{model} is absent")
         return Path(model)

@@ -152,7 +152,7 @@ def locate_model(name: str) -> Path:
     )
     if name in CATALOGUE and not (Path(name) / CONFIG).is_file():
         raise ModelFolderError(
-            f"{name!r} names the weights of an encoder, which is no model by itself. Train one over it (`polysem "
+            f"{name!r} names the weights of an encoder, which is not a model by itself. Train one over it (`polysem "
             f"recipes` lists how). {choices}"
         )
     return backbones.locate(name, choices)

@@ -155,7 +155,7 @@ class CompetingReadings(SetPredictor):
             if not masked_ops.is_tracing() and tokens > cells:
                 raise InputError(
                     f"competing_readings has a bias for each of {cells} cells; these items have {tokens} tokens. "
-                    f"Build it with cells={tokens}, or with cells=None for tokens that are no fixed grid."
+                    f"Build it with cells={tokens}, or with cells=None for tokens that are not a fixed grid."
                 )
             logits = logits + self.cell_bias[:, :tokens]
         real = features.mask[:, None]

@@ -14,12 +14,12 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+
+from photo_data import FIGURES, measure, merge
 
 from polysem import recipes
 from polysem.data import open_collection
 from polysem.encoders import build, extract, extract_texts
-from polysem.evaluation import evaluate
 from polysem.models import join, load
 from polysem.training import train
 
@@ -51,31 +51,6 @@ and no caption is in the weights' folder. If your use needs weights of another o
 - Flickr8k's and COCO's photographs and annotators are mostly from North America and Europe, and so are their habits of
   naming people's sex, age and origin from looks. Do not use its scores to sort or judge people.
 """
-FIGURES = ("rsum", *(f"{way}.r{cut}" for way in ("i2t", "t2i") for cut in (1, 5, 10)))
-
-
-def merged(flickr8k: Path, coco: Path, out: Path) -> Path:
-    """One collection of both: Flickr8k keeps its train and val, of COCO everything is to learn from."""
-    images: list[dict[str, Any]] = []
-    (out / "images").mkdir(parents=True, exist_ok=True)
-    for name, folder in (("flickr", flickr8k), ("coco", coco)):
-        link = out / "images" / name
-        if not link.exists():
-            link.symlink_to((folder / "images").resolve())
-        (file,) = folder.glob("dataset*.json")
-        for item in json.loads(file.read_text(encoding="utf-8"))["images"]:
-            split = item["split"] if name == "flickr" else "restval"
-            if split != "test":
-                place = f"{name}/{item['filename']}"
-                images.append({"filename": place, "split": split, "sentences": item["sentences"][:5]})
-    (out / "dataset_photos.json").write_text(json.dumps({"dataset": "photos", "images": images}), encoding="utf-8")
-    return out
-
-
-def measured(model: Any, data: Any, stores: dict[str, Path]) -> dict[str, Any]:
-    found = evaluate(model, data, protocol="pairs", split="val", **stores)
-    metrics = found.as_dict()["metrics"]
-    return {**{name: metrics[name] for name in FIGURES}, "protocol": str(found.stamp)}
 
 
 def main() -> None:
@@ -89,7 +64,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()
 
-    data = open_collection(merged(given.flickr8k, given.coco, given.out / "data"))
+    data = open_collection(merge(given.flickr8k, [given.coco], given.out / "data"))
     recipe = recipes.load(RECIPE, given.settings)
     stores = {"features": given.out / "features", "text_features": given.out / "text-features"}
     extract(data, build(**recipe.image.encoder), stores["features"])
@@ -101,16 +76,16 @@ def main() -> None:
     if given.member is not None:
         return
     members = [load(given.out / f"member-{seed}") for seed in range(given.members)]
-    found = {f"member {seed}": measured(model, data, stores) for seed, model in enumerate(members)}
+    found = {f"member {seed}": measure(model, data, **stores) for seed, model in enumerate(members)}
     joined = join(members)
-    found["joined"] = measured(joined, data, stores)
+    found["joined"] = measure(joined, data, **stores)
     joined.provenance["recipe"] = {"name": "polysem/photo-small", "summary": SUMMARY}
     joined.provenance["validation"] = found["joined"]
     folder = joined.save(given.out / "model", {"license": "apache-2.0", "language": "en"}, small=True)
     card = folder / "README.md"
     card.write_text(card.read_text(encoding="utf-8") + CARD.format(members=given.members), encoding="utf-8")
     small = load(given.out / "model")
-    found["joined, saved small"] = measured(small, data, stores)
+    found["joined, saved small"] = measure(small, data, **stores)
     given.output.write_text(json.dumps({"settings": given.settings, "models": found}, indent=1) + "\n")
     for name, figures in found.items():
         print(f"{name:20} RSUM {figures['rsum']:.1f}  " + "  ".join(f"{figures[key]:.1f}" for key in FIGURES[1:]))

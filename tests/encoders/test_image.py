@@ -80,6 +80,22 @@ def test_a_class_token_is_kept_or_dropped(build):
     assert (with_cls.has_cls, without.has_cls, build("siglip").has_cls) == (True, False, False)
 
 
+def test_a_class_token_beside_every_patch(build):
+    first, beside = build("vit"), build("vit", cls="beside")
+    pixels = torch.randn(2, 3, 32, 32)
+    tokens, joined = first(pixels).values, beside(pixels).values
+    assert beside.dim == 2 * first.dim
+    assert torch.equal(joined[..., : first.dim], tokens[:, 1:])
+    assert torch.equal(joined[..., first.dim :], tokens[:, :1].expand_as(tokens[:, 1:]))
+    assert len(beside.places()) == joined.shape[1]
+    assert not beside.has_cls
+    again = encoders.build(**beside.config)
+    again.load_state_dict(beside.state_dict())
+    assert torch.equal(again.eval()(pixels).values, joined)
+    with pytest.raises(PolysemError, match="siglip.*no class token"):
+        build("siglip", cls="beside")
+
+
 def test_a_detector_has_no_fixed_places(build):
     with pytest.raises(PolysemError, match="detect"):
         build("detr").places()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, PositiveInt
@@ -180,7 +181,8 @@ class Patch(ImageEncoder):
     """A vision transformer's last hidden states, each patch a token: ViT, CLIP, SigLIP, DINOv2, DINOv3.
 
     `model` is the folder of a Hugging Face model or a name on the hub; of a CLIP or SigLIP pair the vision half is
-    taken. `cls` keeps the class token, where there is one, before the patches: its place is the whole picture. Register
+    taken. `cls` keeps the class token, where there is one: True before the patches, its place is the whole picture;
+    "beside" joins it to every patch, so that a token is twice as wide and each says what the picture is, too. Register
     tokens are dropped. `grid` averages the patches to grid x grid cells: fewer tokens to store and to train on. Another
     `image_size` than the trained interpolates positions. The other knobs are as in `Grid`.
     """
@@ -191,7 +193,7 @@ class Patch(ImageEncoder):
         self,
         model: str,
         dim: PositiveInt | None = None,
-        cls: bool = True,
+        cls: bool | Literal["beside"] = True,
         image_size: PositiveInt | None = None,
         resize: Resize = "stretch",
         mean: Channels | None = None,
@@ -206,7 +208,10 @@ class Patch(ImageEncoder):
         backbone = backbones.load(model, pretrained, backbone_config, _choose_transformer)
         config = backbone.config
         seen = read_preprocessing(backbone.folder, config, image_size, resize, mean, std, interpolation)
-        super().__init__(backbone, config["hidden_size"], dim, seen, trainable, lr_scale)
+        beside = cls == "beside" and _makes_cls(config)
+        super().__init__(backbone, config["hidden_size"] * (2 if beside else 1), dim, seen, trainable, lr_scale)
+        if cls == "beside" and not beside:
+            self.reject_knobs(f"cls='beside': a {config['model_type']!r} model has no class token. Give cls=False.")
         if seen.size % config["patch_size"]:
             self.reject_knobs(f"image_size={seen.size} is not a multiple of the patch size {config['patch_size']}.")
         self.patches = seen.size // config["patch_size"]
@@ -216,25 +221,31 @@ class Patch(ImageEncoder):
         if grid is not None:
             self.register_buffer("average", area_weights(grid, self.patches), persistent=False)
         self.registers = int(config.get("num_register_tokens") or 0)
-        self.keep_cls = cls
+        self.keep_cls, self.cls_beside = cls is True, beside
         # DINOv3 and some others take any size as they are, and know no such argument.
         knows = "interpolate_pos_encoding" in inspect.signature(self.backbone.forward).parameters
         self.arguments = {"interpolate_pos_encoding": True} if knows and seen.size != side_of(config) else {}
 
     @property
     def has_cls(self) -> bool:
-        """Whether the class token is among this encoder's tokens."""
-        return self.keep_cls and not self.backbone_config["model_type"].startswith("siglip")
+        """Whether the class token is one of this encoder's tokens."""
+        return self.keep_cls and _makes_cls(self.backbone_config)
 
     def tokens(self, pixels: Tensor) -> Tensor:
         states: Tensor = self.backbone(pixels, **self.arguments).last_hidden_state
         patches = states[:, -(self.patches**2) :]
         if self.side != self.patches:
             patches = self.get_buffer("average") @ patches
+        if self.cls_beside:
+            return torch.cat([patches, states[:, :1].expand(-1, patches.shape[1], -1)], dim=2)
         return torch.cat([states[:, :1], patches], dim=1) if self.has_cls else patches
 
     def cells(self) -> Tensor:
         return torch.cat([torch.tensor([[0.0, 0.0, 1.0, 1.0]]), super().cells()]) if self.has_cls else super().cells()
+
+
+def _makes_cls(config: Mapping[str, Any]) -> bool:
+    return not str(config["model_type"]).startswith("siglip")
 
 
 def _choose_transformer(config: Any) -> tuple[Any, Any]:

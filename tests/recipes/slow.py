@@ -50,6 +50,11 @@ def loss(
         score = SIMILARITIES[recipe.similarity["name"]]
         scores = [[score(model.similarity, a[0], b[0]) for b in text_sets] for a in image_sets]
         total = OBJECTIVES[recipe.objective["name"]](recipe.objective, scores, positives.tolist(), epoch)
+    for entry in recipe.auxiliary:
+        assert (entry.on, entry.objective) == ("global", None)
+        scores = [[a[2] @ b[2] for b in text_sets] for a in image_sets]
+        alone = OBJECTIVES[recipe.objective["name"]](recipe.objective, scores, positives.tolist(), epoch)
+        total = total + entry.weight * alone
     for entry in recipe.regularisers:
         side = 0 if entry.on == "vectors" else 1
         regularise = REGULARISERS[entry.name]
@@ -443,19 +448,24 @@ def attend(part: Any, now: list[Tensor], x: Tensor, positions: Tensor, over: str
     return [linear(part.to_out, torch.cat(heads)) for heads in read]
 
 
-def competing_readings(part: Any, items: list[Item], summaries: list[Any]) -> list[tuple[Tensor, Tensor]]:
+def competing_readings(part: Any, items: list[Item], summaries: list[Any]) -> list[tuple[Tensor, Tensor, Tensor]]:
     """The elements share out each token; each reads what it won and steps away from the global vector."""
     found = []
     bases = SETS[sets.registry.current_name(part.base.config["name"])](part.base, items, summaries)
-    for item, (base, _) in zip(items, bases, strict=True):
+    for item, base in zip(items, bases, strict=True):
+        whole = base[0][0] if part.base_map is None else linear(part.base_map, base[1][0])
+        whole = whole / whole.norm()
         rows = [linear(part.w_2, torch.tanh(linear(part.w_1, x))) for x in item.tokens]  # of each token, (K,)
+        if part.cell_bias is not None:
+            places = range(len(rows)) if item.places is None else item.places.tolist()
+            rows = [row + part.cell_bias[:, place] for row, place in zip(rows, places, strict=True)]
         shares = torch.stack([softmax(row) for row in rows] if part.competes else rows)
         shares = shares / sum(shares) if part.competes else torch.stack([softmax(column) for column in shares.t()], 1)
         residual = [
             linear(part.head, sum(a * x for a, x in zip(column, item.tokens, strict=True))) for column in shares.t()
         ]
-        vectors = [base[0] / base[0].norm() + part.gamma * r / r.norm() for r in residual]
-        found.append((torch.stack([v / v.norm() for v in vectors]), torch.stack(residual)))
+        vectors = [whole + part.gamma * r / r.norm() for r in residual]
+        found.append((torch.stack([v / v.norm() for v in vectors]), torch.stack(residual), whole))
     return found
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from polysem import objectives, recipes
 from polysem.models import Model
+from polysem.objectives.auxiliary import auxiliary_loss
 from polysem.recipes import Recipe
 from recipes import slow, tiny
 
@@ -43,6 +44,9 @@ def _fast(model: Model, recipe: Recipe, given: tiny.Batch, epoch: int) -> Tensor
     assert isinstance(objective, objectives.Objective)
     objective.set_epoch(epoch)
     total = objective(model.similarity.scores(images.vectors, texts.vectors), given.positives).total
+    for auxiliary in recipe.auxiliary:
+        alone = auxiliary_loss(auxiliary.on, objective, images, texts, given.positives, model.similarity)
+        total = total + auxiliary.weight * alone
     for entry in recipe.regularisers:
         regulariser = objectives.build(entry.name, **entry.knobs)
         sides = (images.vectors, texts.vectors) if entry.on == "vectors" else (images.residual, texts.residual)

@@ -30,7 +30,7 @@ def test_each_method_is_there_in_full_and_small_and_on_every_feature() -> None:
     wanted += ["vse-infty-official", "vse-2ad-official", "dive-official", "dive-f30k", "dive-grid", "dive-resnext-bert"]
     wanted += ["small-vse-infty-bigru", "small-dive-bigru"]
     wanted += [f"small-{name}-dinov2" for name in ("vse++", "vse-infty", "vse-2ad", "dive")]
-    wanted += ["small-vse-infty-tinyvit"]
+    wanted += ["small-vse-infty-tinyvit", "small-sets", "small-sets-dinov2"]
     wanted += ["vse++-video", "vse-infty-video", "small-vse++-video", "small-vse-infty-video", "small-dive-video"]
     wanted += [
         f"{size}semantic-sharing{kind}" for size in ("", "small-") for kind in ("", "-consistency", "-independent")
@@ -73,12 +73,14 @@ def test_small_recipes_train_nothing_but_heads_on_encoders_of_the_catalogue(name
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("small-")])
 def test_small_recipes_of_a_family_train_alike(name: str) -> None:
-    head = re.match(r"small-(vse|dive|pvse|pcme|semantic-sharing|dscmr)", name)
+    head = re.match(r"small-(vse|dive|pvse|pcme|sets|semantic-sharing|dscmr)", name)
     assert head
     labelled = {"semantic-sharing": "small-semantic-sharing", "dscmr": "small-semantic-sharing"}
-    first = {"vse": "small-vse-infty", "dive": "small-dive", **labelled}.get(head[1], "small-pvse")
+    first = {"vse": "small-vse-infty", "dive": "small-dive", "sets": "small-sets", **labelled}.get(
+        head[1], "small-pvse"
+    )
     kind = name.rpartition("-")[2]
-    first = recipes.load(f"{first}-{kind}" if kind == "video" or (kind == "dinov2" and head[1] == "vse") else first)
+    first = recipes.load(f"{first}-{kind}" if kind in ("video", "dinov2") else first)
     recipe = recipes.load(name)
     assert (recipe.optimiser, recipe.schedule, recipe.training) == (first.optimiser, first.schedule, first.training)
 

@@ -46,6 +46,8 @@ ENCODERS: dict[str, dict[str, Any]] = {
 ENCODERS["onnx"] = {"name": "grid", **ENCODERS["grid"]}  # both a frozen map of cells; what is tested comes after it
 FRAMES = 4
 ENCODERS["video_frames"] = {"encoder": {"name": "grid", **ENCODERS["grid"]}, "frames": FRAMES}
+CELLS = {"grid": 4, "grids": 4, "patch": 5, "video_frames": FRAMES}
+"""Local features of a picture at this size."""
 SETS: dict[str, dict[str, Any]] = {name: {"heads": 2, "head_dim": 4, "ff_mult": 2} for name in ("slots", "transformer")}
 SETS["competing_readings"] = {"hidden": 6}
 SETS["attention_pooling"] = {"hidden": 6, "attention": 4}
@@ -83,6 +85,8 @@ def _side(side: TowerRecipe, learns: bool) -> dict[str, Any]:
     }
     if config["encoder"].get("grid"):
         config["encoder"] |= {"grid": 2, "backbone_config": {**VIT, "patch_size": 4}}  # of 4 x 4 patches
+    if config["sets"].get("cells"):
+        config["sets"]["cells"] = CELLS[side.encoder["name"]]
     for part in ("encoder", "project", "sets"):
         if config[part] and "dropout" in config[part]:
             config[part] = {**config[part], "dropout": 0.0}
@@ -104,7 +108,8 @@ def maths(recipe: Recipe) -> str:
         config[side]["encoder"] = {k: v for k, v in encoder.items() if k not in ("model", "lr_scale", "image_size")}
     drops = [recipe.image.augment.drop != "none", recipe.text.augment.drop != "none"]
     regularisers = [entry.model_dump() for entry in recipe.regularisers]
-    loss = [recipe.objective, regularisers, recipe.training.captions, drops]
+    auxiliary = [entry.model_dump() for entry in recipe.auxiliary]
+    loss = [recipe.objective, regularisers, auxiliary, recipe.training.captions, drops]
     return json.dumps([config, loss], sort_keys=True)
 
 
@@ -159,7 +164,7 @@ def batch(recipe: Recipe) -> Batch:
         each_image = list(torch.randn(images, *frames, 3, PIXELS, PIXELS, generator=generator, dtype=torch.double))
         given = torch.stack(each_image)
     tokens = Tokens.from_lists(each_text)
-    cells = {"grid": 4, "grids": 4, "patch": 5, "video_frames": FRAMES}.get(recipe.image.encoder["name"])
+    cells = CELLS.get(recipe.image.encoder["name"])
     keep_image = _keep(images, cells, generator) if cells and recipe.image.augment.drop != "none" else None
     keep_text = _keep(texts, tokens.ids.shape[1], generator) if recipe.text.augment.drop != "none" else None
     positives = torch.arange(images)[:, None] == torch.arange(texts)[None] // captions

@@ -22,6 +22,9 @@ SETS: dict[str, dict[str, Any]] = {
     "pie_net": {"name": "pie_net"},
     "pie_net-one": {"name": "pie_net", "k": 1, "hidden": 1},
     "attention_pooling": {"name": "attention_pooling", "hidden": 14, "attention": 6},
+    "competing": {"name": "competing_readings", "k": 3, "hidden": 6},
+    "competing-one": {"name": "competing_readings", "k": 1, "hidden": 6},
+    "competing-mlp": {"name": "competing_readings", "k": 3, "hidden": 6, "head": "mlp"},
     "classes": {"name": "classes", "layers": 1, "heads": 2, "ff": 10},
     **{
         f"single-{name}": {"name": "single", "pooling": name}

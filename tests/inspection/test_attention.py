@@ -27,7 +27,7 @@ def test_weights_are_shares_and_vectors_those_of_encoding(setting):
             assert item.weights.shape[:2] == (steps, sets.shape[1])
             assert item.weights.min() >= 0
             torch.testing.assert_close(item.weights.sum(-1), torch.ones(item.weights.shape[:2]), atol=1e-5, rtol=0)
-            assert (item.won is not None) == setting.startswith("slots")
+            assert (item.won is not None) == (setting.startswith(("slots", "competing")) and setting != "competing-one")
             if item.won is not None:
                 torch.testing.assert_close(item.won.sum(1), torch.ones_like(item.won[:, 0]), atol=1e-5, rtol=0)
             if item.terms is not None:

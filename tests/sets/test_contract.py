@@ -53,6 +53,10 @@ SETTINGS = {
         "keep_global": True,
     },
     "competing-global": {"name": "competing_readings", "k": 2, "base": {"name": "global_feature"}, "keep_global": True},
+    "competing-ensemble": {
+        "name": "ensemble",
+        "members": [{"name": "competing_readings", "k": 2, "hidden": 6}, {"name": "competing_readings", "k": 1}],
+    },
     "slots-gamma": {"name": "slots", "gamma": 0.5, **SMALL},
     "transformer-gamma": {"name": "transformer", "gamma": 0.5, **SMALL},
     "pie_net-gamma": {"name": "pie_net", "gamma": 0.5},
@@ -243,3 +247,26 @@ def test_a_vector_that_is_a_sum_over_tokens_is_that_sum(setting):
     vectors = torch.nn.functional.normalize(found.terms.sum(1), dim=-1)
     torch.testing.assert_close(vectors, part(features).vectors[:, 0], atol=1e-5, rtol=0)
     torch.testing.assert_close(found.shares.sum(1), torch.ones(len(features)))
+
+
+@every_predictor
+def test_vectors_that_are_sums_over_tokens_are_these_sums(setting):
+    """The exact decomposition behind explanations, with padding: rows of a batch of different lengths."""
+    part, features = build(setting).eval(), batch(width(setting))
+    shared = torch.randn(len(features), DIM) if part.needs_global else None
+    found, made = part.as_set_sum(features, shared), part(features, shared)
+    if not setting.startswith(("single", "classes", "competing")) or SETTINGS[setting].get("head") == "mlp":
+        assert found is None
+        return
+    torch.testing.assert_close(found.vectors, made.vectors, atol=1e-5, rtol=0)
+    centered = found.center(features.mask)
+    torch.testing.assert_close(centered.vectors, made.vectors, atol=1e-5, rtol=0)
+    for exact in (found, centered):
+        for each in exact.parts:
+            assert not each.coefficients.masked_select(~features.mask[:, None].expand_as(each.coefficients)).any()
+    directions = torch.randn(2, part.dim)
+    split = found.project(directions)
+    assert split.shape == (len(features), part.k, features.mask.shape[1], 2)
+    torch.testing.assert_close(
+        split.sum(2) + found.remainder @ directions.t(), made.vectors @ directions.t(), atol=1e-5, rtol=0
+    )

@@ -20,6 +20,7 @@ from polysem.models.embedding import Items, image_items, text_items
 from polysem.models.tower import Inputs
 from polysem.pooling.base import coefficient_shares
 from polysem.progress import Progress
+from polysem.sets import SetSum, WeightedTokens
 
 WeightKind = Literal["attention", "pooling", "omission"]
 _OCCLUDED_AT_ONCE = 32
@@ -45,7 +46,8 @@ class Attention:
     won: (T, K, N) where slots compete for tokens: the share of the token that the slot won; sums to 1 over slots.
     terms: (N, D) where the only vector is a sum over tokens: what each adds to it, scaled so that they sum to it.
     global_weights: (N,) the pooling weights behind the global feature that every element contains, where there is one.
-    without: (N, K, D) of omission: the vectors that are left without the token.
+    without: (N, K, D) of omission, or where asked for: the vectors that are left without the token.
+    sums: the vectors as exact sums over the tokens, of one item, where they are such sums.
     hidden_together: how many patches a side were hidden at a time, where a picture has many: they share their weight.
     """
 
@@ -57,6 +59,7 @@ class Attention:
     global_weights: Tensor | None = None
     without: Tensor | None = None
     hidden_together: int = 1
+    sums: SetSum | None = None
     common = renamed_attribute("common", "global_weights")
 
     @property
@@ -111,18 +114,25 @@ def _attentions(tower: Tower, items: Items[Any], batch_size: int, progress: Prog
 
 
 @torch.no_grad()
-def tower_attentions(tower: Tower, batch: Inputs) -> list[Attention]:
-    """The `Attention` of every item of a batch of a tower's inputs."""
+def tower_attentions(tower: Tower, batch: Inputs, occlude: bool = False) -> list[Attention]:
+    """The `Attention` of every item of a batch of a tower's inputs.
+
+    occlude: leave out each token of vectors that are no sums over tokens, to know what is left `without` it.
+    """
     with eval_mode(tower):
-        return _batch_attentions(tower, batch.to(next(tower.parameters()).device))
+        return _batch_attentions(tower, batch.to(next(tower.parameters()).device), occlude)
 
 
-def _batch_attentions(tower: Tower, batch: Inputs) -> list[Attention]:
+def _batch_attentions(tower: Tower, batch: Inputs, occlude: bool) -> list[Attention]:
     encoded, projected = tower.encode(batch)
     prediction = tower.embed(encoded, projected)
     read = projected if tower.reads == "projected" else encoded
     steps, sums = tower.sets.token_shares(prediction), tower.sets.as_sum(read) if tower.sets.k == 1 else None
     won = prediction.attention_steps if tower.sets.elements_compete else None
+    global_feature = None
+    if tower.sets.needs_global:
+        global_feature = projected.summary if tower.pool is None else tower.pool(projected)
+    exact = tower.sets.as_set_sum(read, global_feature)
     pooling = tower.pool.weights(projected) if tower.pool is not None and tower.sets.needs_global else None
     shares = None if pooling is None else coefficient_shares(pooling)
     attentions = []
@@ -135,16 +145,28 @@ def _batch_attentions(tower: Tower, batch: Inputs) -> list[Attention]:
             terms = terms * (vectors[0].norm() / length) if length > 0 else terms  # as their sum became the vector
         elif steps is not None:
             weights = steps[:, row][..., real]
+            if occlude and exact is None:
+                without, _, together = _occlude(tower, batch, row, vectors)
         else:
             how, (without, counted, together) = "omission", _occlude(tower, batch, row, vectors)
             weights = occlusion_weights(vectors, without, counted)[None]
         own = None if won is None else won[:, row].mean(1)[..., real]
         whole = None if shares is None else shares[row, real]
         own, terms, whole, without = map(_detach, (own, terms, whole, without))
+        item = None if exact is None else _pick_sum(exact, row, real)
         attentions.append(
-            Attention(_detach(vectors), _detach(weights), how, own, terms, whole, without, hidden_together=together)
+            Attention(_detach(vectors), _detach(weights), how, own, terms, whole, without, together, item)
         )
     return attentions
+
+
+def _pick_sum(sums: SetSum, row: int, real: Tensor) -> SetSum:
+    """The sums of one item of a batch, without its padding."""
+    parts = [
+        WeightedTokens(_detach(part.coefficients[row : row + 1, :, real]), _detach(part.values[row : row + 1, real]))
+        for part in sums.parts
+    ]
+    return SetSum(tuple(parts), _detach(sums.remainder[row : row + 1]))
 
 
 def _detach(x: Tensor | None) -> Any:

@@ -11,7 +11,7 @@ Example:
 """
 
 from polysem.sets.attention_pooling import AttentionPooling, PIENet
-from polysem.sets.base import SetPrediction, SetPredictor, TokenSum, registry
+from polysem.sets.base import SetPrediction, SetPredictor, SetSum, TokenSum, WeightedTokens, registry
 from polysem.sets.ensemble import Ensemble
 from polysem.sets.readings import CompetingReadings
 from polysem.sets.semantic_sharing import SemanticSharing
@@ -23,7 +23,8 @@ registry.import_folder(__name__, __path__)
 build = registry.build
 check, names, describe = registry.check, registry.names, registry.describe
 
-__all__ = ["SetPrediction", "SetPredictor", "TokenSum", "build", "check", "describe", "names", "registry"]
+__all__ = ["SetPrediction", "SetPredictor", "build", "check", "describe", "names", "registry"]
+__all__ += ["SetSum", "TokenSum", "WeightedTokens"]
 __all__ += [
     "AttentionPooling",
     "CommonSpace",

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
@@ -51,6 +52,51 @@ class TokenSum:
 
     terms: Tensor
     shares: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedTokens:
+    """A weighted sum of the tokens for each of K vectors: sum_n coefficients_kn values_n.
+
+    coefficients: (B, K, N); 0 at padding. values: (B, N, D).
+    """
+
+    coefficients: Tensor
+    values: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class SetSum:
+    """The vectors of a set as exact sums over the tokens: vector_k = the weighted sums of all `parts` + remainder_k.
+
+    remainder: (B, K, D) what belongs to no token, such as a bias.
+    """
+
+    parts: tuple[WeightedTokens, ...]
+    remainder: Tensor
+
+    @property
+    def vectors(self) -> Tensor:
+        """(B, K, D): the sums."""
+        return sum((part.coefficients @ part.values for part in self.parts), self.remainder)
+
+    def center(self, counted: Tensor) -> SetSum:
+        """The same vectors as sums of what sets each token apart from the mean of the `counted` ones, (B, N) bool.
+
+        What all tokens have in common goes to the remainder: it says nothing about where.
+        """
+        share = (counted / counted.sum(1, keepdim=True).clamp(min=1))[:, None].to(self.remainder)  # (B, 1, N)
+        parts, remainder = [], self.remainder
+        for part in self.parts:
+            mean = share @ part.values
+            parts.append(WeightedTokens(part.coefficients, part.values - mean))
+            remainder = remainder + part.coefficients.sum(-1, keepdim=True) * mean
+        return SetSum(tuple(parts), remainder)
+
+    def project(self, directions: Tensor) -> Tensor:
+        """(B, K, N, L): what each token adds to the inner product of each vector with the directions (L, D)."""
+        first, *rest = (part.coefficients[..., None] * (part.values @ directions.t())[:, None] for part in self.parts)
+        return sum(rest, first)
 
 
 def add_residual(global_feature: Tensor, residual: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor]:
@@ -146,3 +192,14 @@ class SetPredictor(Part):
     def as_sum(self, features: LocalFeatures) -> TokenSum | None:
         """The only vector of a set as a sum over the tokens; None where it is not one."""
         return None
+
+    def as_set_sum(self, features: LocalFeatures, global_feature: Tensor | None = None) -> SetSum | None:
+        """Every vector of a set as a sum over the tokens, the weights that made it taken as they are; None where the
+        vectors are not such sums, e.g. behind an MLP. In evaluation mode."""
+        single = self.as_sum(features) if self.k == 1 else None
+        if single is None:
+            return None
+        vectors, total = self.predict(features, global_feature).vectors, single.terms.sum(1, keepdim=True)
+        scale = vectors.norm(dim=-1) / total.norm(dim=-1).clamp(min=masked_ops.UNIT_EPS)
+        coefficients = (features.mask * scale).to(vectors.dtype)[:, None]
+        return SetSum((WeightedTokens(coefficients, single.terms),), torch.zeros_like(vectors))

@@ -6,10 +6,11 @@ from typing import Any
 import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from polysem.errors import ConfigError
 from polysem.features import LocalFeatures
-from polysem.sets.base import SetPrediction, SetPredictor, registry
+from polysem.sets.base import SetPrediction, SetPredictor, SetSum, WeightedTokens, registry
 
 
 @registry.register("ensemble", stored_as="chorus")
@@ -57,3 +58,24 @@ class Ensemble(SetPredictor):
         vectors, residual = ([getattr(each, name) for each in predictions] for name in ("vectors", "residual"))
         shared = torch.cat(attention, dim=1) if len(attention) == len(predictions) else None
         return SetPrediction(torch.cat(vectors, dim=1), shared, torch.cat(residual, dim=1))
+
+    def token_shares(self, prediction: SetPrediction) -> Tensor | None:
+        attention = prediction.attention
+        if attention is None:
+            return None
+        # Elements of a member may compete: then attention sums to 1 over them, not over the tokens.
+        return (attention / attention.sum(-1, keepdim=True).clamp(min=torch.finfo(attention.dtype).tiny))[None]
+
+    def as_set_sum(self, features: LocalFeatures, global_feature: Tensor | None = None) -> SetSum | None:
+        parts, remainders, first = [], [], 0
+        for member in self.members:
+            exact: SetSum | None = member.as_set_sum(features, global_feature)  # type: ignore[operator]
+            if exact is None:
+                return None
+            size = exact.remainder.shape[1]
+            for part in exact.parts:  # nothing of it is in the vectors of other members
+                around = (0, 0, first, self.k - first - size)
+                parts.append(WeightedTokens(F.pad(part.coefficients, around), part.values))
+            remainders.append(exact.remainder)
+            first += size
+        return SetSum(tuple(parts), torch.cat(remainders, 1))

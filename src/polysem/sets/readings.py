@@ -15,7 +15,7 @@ from polysem import masked_ops
 from polysem.dropout import Dropout, Rate
 from polysem.errors import ConfigError, InputError
 from polysem.features import LocalFeatures
-from polysem.sets.base import SetPrediction, SetPredictor, add_residual, registry
+from polysem.sets.base import SetPrediction, SetPredictor, SetSum, WeightedTokens, add_residual, registry
 
 
 @registry.register("competing_readings")
@@ -138,6 +138,41 @@ class CompetingReadings(SetPredictor):
         if attention is None:
             return None
         return (attention / attention.sum(-1, keepdim=True).clamp(min=torch.finfo(attention.dtype).tiny))[None]
+
+    def as_set_sum(self, features: LocalFeatures, global_feature: Tensor | None = None) -> SetSum | None:
+        if self.mlp is not None:
+            return None  # h of a sum is not the sum of h
+        clean, made = features.zero_padding(), self.predict(features, global_feature)
+        shares = self._attend(clean)[1]  # (B, K, N)
+        readings = shares.shape[1]
+        center, residual = made.global_vector, made.residual[:, :readings]
+        reach = self.gamma / residual.norm(dim=-1, keepdim=True).clamp(min=masked_ops.UNIT_EPS)  # (B, K, 1)
+        length = (center[:, None] + reach * residual).norm(dim=-1, keepdim=True)  # type: ignore[index]
+        step, whole = reach / length, 1 / length  # of h(r_k), and of the global vector, in vector_k
+        if self.keep_global:
+            step = torch.cat([step, torch.zeros_like(step[:, :1])], 1)
+            whole = torch.cat([whole, torch.ones_like(whole[:, :1])], 1)
+            shares = torch.cat([shares, torch.zeros_like(shares[:, :1])], 1)
+        base = self._base_sum(features, global_feature)
+        parts = [WeightedTokens(step * shares, F.linear(clean.values, self.head.weight))]
+        parts += [WeightedTokens(whole * part.coefficients, part.values) for part in base.parts]
+        return SetSum(tuple(parts), step * self.head.bias + whole * base.remainder)
+
+    def _base_sum(self, features: LocalFeatures, global_feature: Tensor | None) -> SetSum:
+        """The global vector, a unit vector, as a sum over the tokens; all of it remainder where it is none."""
+        given = global_feature if self.base.needs_global else None
+        if self.base_map is None:
+            exact = self.base.as_set_sum(features, given)
+        else:
+            exact, terms = None, self.base.as_sum(features)
+            if terms is not None:
+                mapped = F.linear(terms.terms, self.base_map.weight)
+                length = (mapped.sum(1) + self.base_map.bias).norm(dim=-1).clamp(min=masked_ops.UNIT_EPS)[:, None, None]
+                coefficients = features.mask[:, None] / length
+                exact = SetSum((WeightedTokens(coefficients, mapped),), self.base_map.bias / length)
+        if exact is None:
+            return SetSum((), masked_ops.normalise(self._summarise(features, global_feature))[:, None])
+        return exact
 
     def _summarise(self, features: LocalFeatures, global_feature: Tensor | None) -> Tensor:
         """(B, dim) the global vector, of any length."""

@@ -186,6 +186,16 @@ class Similarity(Part):
     def shares(self, c: Tensor) -> Tensor:
         """(..., K, L) closeness -> (..., K, L) shares of the score."""
 
+    def pair_weights(self, c: Tensor) -> Tensor:
+        """(K, L) closeness of one set to another -> (K, L): how much the closeness of each pair counts in the score.
+
+        Here the slope of the score. Where the score is a weighted mean of the closeness, override it by the weights.
+        """
+        with torch.enable_grad():
+            c = c.detach()[None, ..., None].requires_grad_()
+            (slope,) = torch.autograd.grad(self.reduce(c * 1.0).sum(), c)
+        return slope[0, ..., 0]
+
     def flops(self, K: int, L: int, D: int) -> int:
         """Floating-point operations to score one pair, sets of K and L vectors of width D.
 

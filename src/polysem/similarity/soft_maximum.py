@@ -34,4 +34,7 @@ class SoftMaximum(Similarity):
         return L * (5 * K - 1) + L  # of each y: scale, exponential, product, two sums and a quotient; their mean
 
     def shares(self, c: Tensor) -> Tensor:
-        return (self.alpha * c).softmax(-2) * c / c.shape[-1]
+        return self.pair_weights(c) * c
+
+    def pair_weights(self, c: Tensor) -> Tensor:
+        return (self.alpha * c).softmax(-2) / c.shape[-1]

@@ -6,54 +6,36 @@ import textwrap
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from polysem.errors import unknown
 from polysem.inspection.explain.explanation import Explanation, NearestCaption, sum_over_words
+from polysem.inspection.explain.map_drawing import (
+    THEMES,
+    Theme,
+    has_score_map,
+    make_scale,
+    show_image,
+    show_score_map,
+    show_weights,
+)
 from polysem.inspection.output import PICTURES, check_output_path, replace_output
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DPI = 150
-MAP_ALPHA = 0.62
-"""How far the colours of a map cover the grey image under them."""
-_MOST_PIXELS = 480
 # Families that complete each other: the first has no emoji and no Asian scripts.
 _FONTS = ("DejaVu Sans", "Noto Sans CJK JP", "Noto Sans", "Noto Emoji", "Segoe UI", "Arial Unicode MS")
 WEIGHT_TITLES = {
     "attention": "attention of each element",
     "pooling": "pooling weights",
     "omission": "how far the vector turns without it",
-}
-
-
-@dataclass(frozen=True)
-class Theme:
-    """The colours of a drawing, all readable without telling red from green.
-
-    paper, ink: background and text. faint: text of less weight. matching: captions of the image itself.
-    scale: colour map of shares, from 0 up. around_zero: of parts that may be negative.
-    """
-
-    paper: str
-    ink: str
-    faint: str
-    matching: str
-    scale: str = "viridis"
-    around_zero: str = "PuOr"
-
-
-THEMES: dict[str, Theme] = {
-    "light": Theme("#ffffff", "#1b1f24", "#5f6b76", "#0b6e4f"),
-    "dark": Theme("#14171c", "#eceff3", "#a3adb8", "#5fd3a6"),
 }
 
 
@@ -91,11 +73,14 @@ def _lay_out_set(figure: Any, explanation: Explanation, theme: Theme) -> None:
     maps_width = cell * steps * _map_aspect(explanation) + (3.4 if explanation.nearest else 0.4) + 1.1
     left_width = 3.9
     width = max(left_width + maps_width, 10.0)
-    heights = [max(cell * elements + 0.9, 5.6), 1.5 + 0.3 * explanation.text.weights.shape[1]]
+    heights = [
+        max(cell * elements + 0.9, 7.6 if has_score_map(explanation) else 5.6),
+        1.5 + 0.3 * explanation.text.weights.shape[1],
+    ]
     top, bottom = _add_title(figure, explanation, theme, width, heights)
     left, right = top.subfigures(1, 2, width_ratios=[left_width, width - left_width])
     weights, common = explanation.image.weights, explanation.image.global_weights
-    scale = _make_scale(theme, max(float(x.max()) for x in (weights, common) if x is not None))  # of all maps
+    scale = make_scale(theme, max(float(x.max()) for x in (weights, common) if x is not None))  # of all maps
     _show_image_and_matrix(left, explanation, scale, theme)
     _show_element_maps(right, explanation, scale, theme)
     _show_element_words(bottom, explanation, theme)
@@ -103,17 +88,19 @@ def _lay_out_set(figure: Any, explanation: Explanation, theme: Theme) -> None:
 
 def _show_image_and_matrix(part: Any, explanation: Explanation, scale: Any, theme: Theme) -> None:
     common, image = explanation.image.global_weights, explanation.picture
-    rows = 1 + (image is not None) + (common is not None)
+    rows = 1 + (image is not None) + (common is not None) + has_score_map(explanation)
     *above, last = part.subplots(rows, 1, squeeze=False)[:, 0]
     if image is not None:
         first = above.pop(0)
-        _show_image(first, image)
+        show_image(first, image)
         first.set_title(_wrap(explanation.image_name, 34, 1), fontsize=10)
+    if has_score_map(explanation):
+        show_score_map(above.pop(0), explanation, theme)
     if common is not None:
-        _show_weights(above[0], explanation, common, scale, theme)
+        show_weights(above[0], explanation, common, scale, theme)
         above[0].set_title("global feature, in every element", fontsize=9)
     matrix = explanation.contributions.matrix
-    _show_matrix(last, matrix, _make_scale(theme, float(matrix.abs().max()), bool((matrix < 0).any())))
+    _show_matrix(last, matrix, make_scale(theme, float(matrix.abs().max()), bool((matrix < 0).any())))
     last.set_title(f"contributions, sum {float(matrix.sum()):.4f}", fontsize=10)
     last.set_xticks(range(matrix.shape[1]), [f"c{i + 1}" for i in range(matrix.shape[1])], fontsize=9)
     last.set_yticks(range(matrix.shape[0]), [f"i{i + 1}" for i in range(matrix.shape[0])], fontsize=9)
@@ -128,7 +115,7 @@ def _show_element_maps(part: Any, explanation: Explanation, scale: Any, theme: T
     for element in range(elements):
         for step in range(steps):
             cell = axes[element][step]
-            _show_weights(cell, explanation, weights[step, element], scale, theme)
+            show_weights(cell, explanation, weights[step, element], scale, theme)
             if element == 0:
                 cell.set_title(f"t = {step + 1}" if steps > 1 else WEIGHT_TITLES[explanation.image.how], fontsize=10)
             if step == 0:
@@ -151,7 +138,7 @@ def _show_element_maps(part: Any, explanation: Explanation, scale: Any, theme: T
 def _show_element_words(part: Any, explanation: Explanation, theme: Theme) -> None:
     weights = explanation.word_weights[-1]
     axes = part.subplots()
-    scale = _make_scale(theme, float(weights.max()))
+    scale = make_scale(theme, float(weights.max()))
     if len(explanation.words) <= 24:
         _show_matrix(axes, weights, scale, "{:.2f}")
     else:
@@ -170,7 +157,7 @@ _TokenRow = tuple[str, Tensor, bool]
 def _lay_out_single(figure: Any, explanation: Explanation, theme: Theme) -> None:
     """Pooling weights, tokens that supply the winning dimensions, and what each token adds to the score."""
     rows = len(_token_rows(explanation, "text"))
-    maps = len(_token_rows(explanation, "image")) + (explanation.picture is not None)
+    maps = len(_token_rows(explanation, "image")) + (explanation.picture is not None) + has_score_map(explanation)
     width = max(2.6 * _map_aspect(explanation) * maps + 1.0, 9.5)
     captions_height = 0.28 * len(explanation.nearest[0]) + 0.5 if explanation.nearest else 0.05
     top, middle, bottom = _add_title(figure, explanation, theme, width, [3.6, 0.55 * rows + 1.3, captions_height])
@@ -191,12 +178,14 @@ def _show_token_maps(part: Any, explanation: Explanation, theme: Theme, maps: in
     axes = list(part.subplots(1, maps, squeeze=False)[0])
     if explanation.picture is not None:
         first = axes.pop(0)
-        _show_image(first, explanation.picture)
+        show_image(first, explanation.picture)
         first.set_title(_wrap(explanation.image_name, 30, 1), fontsize=10)
+    if has_score_map(explanation):
+        show_score_map(axes.pop(0), explanation, theme)
     rows = _token_rows(explanation, "image")
     scales = _token_scales(rows, theme)
     for cell, (title, values, signed) in zip(axes, rows, strict=True):
-        _show_weights(cell, explanation, values, scales[signed], theme)
+        show_weights(cell, explanation, values, scales[signed], theme)
         cell.set_title(_wrap(title, 40, 2), fontsize=10)
     for signed, scale in scales.items():
         shown = [cell for cell, row in zip(axes, rows, strict=True) if row[2] == signed]
@@ -242,8 +231,8 @@ def _token_rows(explanation: Explanation, side: str) -> list[_TokenRow]:
 def _token_scales(rows: list[_TokenRow], theme: Theme) -> dict[bool, Any]:
     """One scale for all shares (False), and one around zero (True) where there are signed values."""
     shares = torch.cat([values for _, values, signed in rows if not signed])
-    scales = {False: _make_scale(theme, float(shares.max()))}
-    scales.update((True, _make_scale(theme, float(x.abs().max()), True)) for _, x, signed in rows if signed)
+    scales = {False: make_scale(theme, float(shares.max()))}
+    scales.update((True, make_scale(theme, float(x.abs().max()), True)) for _, x, signed in rows if signed)
     return scales
 
 
@@ -265,17 +254,6 @@ def _use_theme(theme: Theme) -> Iterator[None]:
         # A caption in a script that no installed font knows is still worth drawing.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         yield
-
-
-def _make_scale(theme: Theme, most: float, signed: bool = False) -> Any:
-    """The colours of values from 0 (`signed`: from -most) to `most`, as a matplotlib `ScalarMappable`."""
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import Normalize, TwoSlopeNorm
-
-    most = max(most, 1e-9)
-    if signed:
-        return ScalarMappable(TwoSlopeNorm(0, -most, most), theme.around_zero)
-    return ScalarMappable(Normalize(0, most), theme.scale)
 
 
 def _add_title(figure: Any, explanation: Explanation, theme: Theme, width: float, heights: list[float]) -> Any:
@@ -303,58 +281,6 @@ def _caption_style(near: NearestCaption, theme: Theme) -> tuple[str, dict[str, A
     """What to add to a caption that matches, and how to print it."""
     note, colour, weight = (" · matches", theme.matching, "bold") if near.matches else ("", theme.ink, "normal")
     return note, {"color": colour, "fontweight": weight, "fontsize": 9.5}
-
-
-def _show_image(axes: Any, image: Image.Image | None, grey: bool = False) -> None:
-    """The image without axes, in its own coordinates."""
-    axes.set(xticks=[], yticks=[])
-    axes.spines[:].set_visible(False)
-    if image is None:
-        return
-    width, height = image.size
-    small = image.copy()
-    small.thumbnail((_MOST_PIXELS, _MOST_PIXELS))
-    pixels = np.asarray(small.convert("L") if grey else small)
-    axes.imshow(pixels, extent=(0, width, height, 0), cmap="gray" if grey else None, vmin=0, vmax=255)
-    axes.set(xlim=(0, width), ylim=(height, 0))
-
-
-def _show_weights(axes: Any, explanation: Explanation, weights: Tensor, scale: Any, theme: Theme) -> None:
-    """(N,) weights on the tokens' boxes: cells as a heat map, regions as boxes, the rest as bars in their order."""
-    image, tokens = explanation.picture, explanation.places
-    if tokens.kind in ("frames", "unknown") or image is None:
-        _show_bars(axes, explanation, weights, scale, theme)
-        return
-    _show_image(axes, image, grey=True)
-    if tokens.kind == "cells":
-        left, top, right, bottom = tokens.window
-        colours = {"cmap": scale.cmap, "norm": scale.norm, "alpha": MAP_ALPHA, "interpolation": "nearest"}
-        axes.imshow(tokens.as_map(weights).numpy(), extent=(left, right, bottom, top), **colours)
-        axes.set(xlim=(0, tokens.size[0]), ylim=(tokens.size[1], 0))
-    else:
-        from matplotlib.patches import Rectangle
-
-        for token in weights.argsort().tolist():  # the largest last, so that nothing covers it
-            if tokens.located[token]:
-                x0, y0, x1, y1 = tokens.boxes[token].tolist()
-                share = float(scale.norm(float(weights[token])))
-                style: dict[str, Any] = {"edgecolor": scale.cmap(share), "linewidth": 0.6 + 2.4 * share, "alpha": 0.95}
-                axes.add_patch(Rectangle((x0, y0), x1 - x0, y1 - y0, fill=False, **style))
-    unlocated = weights[~tokens.located]
-    if len(unlocated):
-        axes.set_xlabel(f"class token {float(unlocated.sum()):.0%}", fontsize=8, color=theme.faint)
-
-
-def _show_bars(axes: Any, explanation: Explanation, weights: Tensor, scale: Any, theme: Theme) -> None:
-    tokens = explanation.places
-    x = np.array(tokens.times) if tokens.times else np.arange(1.0, len(weights) + 1)
-    width = 0.9 * (2 * x[0] if tokens.times else 1.0)  # the first frame is taken half an interval from the beginning
-    axes.bar(x, weights.numpy(), color=scale.cmap(scale.norm(weights.numpy())), width=width)
-    axes.set_ylim(min(0.0, scale.norm.vmin), scale.norm.vmax * 1.05)
-    axes.tick_params(labelsize=7)
-    axes.spines[["top", "right"]].set_visible(False)
-    unit = "seconds" if tokens.times else "frame" if tokens.kind == "frames" else "token"
-    axes.set_xlabel(unit, fontsize=8, color=theme.faint)
 
 
 def _show_matrix(axes: Any, values: Tensor, scale: Any, form: str = "{:.3f}") -> None:

@@ -31,6 +31,7 @@ from polysem.inspection.explain.explanation import (
     find_winning_dimensions,
 )
 from polysem.inspection.output import PICTURES, check_output_path
+from polysem.inspection.score_map import map_score
 from polysem.inspection.token_boxes import TokenBoxes, locate_regions, locate_tokens
 from polysem.models import Model, load
 from polysem.models.embedding import embed_batch, embed_probabilities, image_items
@@ -86,7 +87,7 @@ def explain(
     path = Path(image).expanduser() if isinstance(image, (str, Path)) else None
     shown, features = _read_image(model, image, path, picture)
     batch = image_items(model.image.encoder, [shown if features is None else features]).batch([0])
-    (image_attention,) = tower_attentions(model.image, batch)
+    (image_attention,) = tower_attentions(model.image, batch, occlude=True)
     (text_attention,) = text_attentions(model, [caption])
     tokens = image_attention.weights.shape[-1]
     shown_name, moment = "image" if path is None else path.name, None
@@ -128,6 +129,7 @@ def explain(
         labels=_predict_labels(model, batch, caption),
         image_drops=drops[0],
         text_drops=drops[1],
+        score_map=map_score(model.similarity, image_attention, text_attention.vectors, places.located),
     )
     if out is not None:
         report("drawing", 0, 1)

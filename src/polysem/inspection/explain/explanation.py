@@ -14,6 +14,7 @@ from polysem.data.vocabulary import END, START, tokenise
 from polysem.encoders import BiGRU, Encoder, TextEncoder, Transformer
 from polysem.errors import InputError, kind
 from polysem.inspection.attention import Attention
+from polysem.inspection.score_map import ScoreMap
 from polysem.inspection.token_boxes import TokenBoxes
 from polysem.models.video import Moment
 from polysem.similarity import Similarity
@@ -81,7 +82,7 @@ def decompose_score(similarity: Similarity, first: Tensor, second: Tensor) -> Co
 def find_score_drops(similarity: Similarity, image: Attention, text: Attention) -> tuple[Tensor | None, Tensor | None]:
     """How much the score of two sets falls without each token of the image (N,) and of the text (M,).
 
-    None of a side whose weights are not by omission.
+    None of a side whose tokens were not left out.
     """
     score = similarity.scores(image.vectors[None], text.vectors[None])[0, 0]
     drops = [
@@ -197,8 +198,9 @@ class Explanation:
     nearest: for each element of the image the captions nearest to it, the nearest first; of those in `searched`.
     winning: for models of one vector that is a weighted sum.
     moment: of a video, the part that the caption matches best; the picture is the frame there.
-    image_drops, text_drops: (N,), (M,) of a side whose weights are by omission: how much the score falls without the
-    token, given the other side as it is; negative where it rises.
+    image_drops, text_drops: (N,), (M,) of a side whose tokens were left out one by one: how much the score falls
+    without the token, given the other side as it is; negative where it rises.
+    score_map: what each local feature of the image adds to the score: where in the image this caption is.
     labels: of a model that predicts labels, the likeliest of the "image" and of the "text", the likeliest first.
     """
 
@@ -219,6 +221,7 @@ class Explanation:
     labels: Mapping[str, tuple[LabelProbability, ...]] = field(default_factory=dict)
     image_drops: Tensor | None = None
     text_drops: Tensor | None = None
+    score_map: ScoreMap | None = None
 
     @property
     def score(self) -> float:
@@ -270,6 +273,7 @@ class Explanation:
             "nearest": [[asdict(near) for near in element] for element in self.nearest],
             "searched": None if self.searched is None else asdict(self.searched),
             "winning": winning,
+            "score_map": None if self.score_map is None else self.score_map.as_dict(),
             "labels": {side: [asdict(each) for each in some] for side, some in self.labels.items()} or None,
             "moment": None if self.moment is None else asdict(self.moment),
         }

@@ -40,9 +40,31 @@ def by_queries(a: Sequence[Path], b: Sequence[Path]) -> Difference:
     }
     images = len(np.unique(items["i2t"]))
     stamp = Stamp("pairs", "difference", "val", images, len(items["t2i"]))
-    low, high = significance.intervals(Evaluation("difference", stamp, {}, queries), level=LEVEL)["rsum"]
-    of_images = ((high - low) / (2 * norm.ppf(_TAIL))) ** 2
-    return _found(apart, *_joined(of_images, images, apart))
+    return _found(apart, *_joined(_variance(queries, stamp, "rsum"), images, apart))
+
+
+def by_values(a: Sequence[Path], b: Sequence[Path], metric: str) -> Difference:
+    """A mean over queries of a minus that of b, such as "i2t.map_at_r" or "nouns.map": as `by_queries` has RSUM."""
+    way, _, name = metric.rpartition(".")
+    per_seed = [_values(one, metric) - _values(other, metric) for one, other in zip(a, b, strict=True)]
+    with np.load(a[0]) as held:
+        items = held[f"{way}.items"].astype(np.int64)
+    queries = {way: PerQuery({name: np.mean(per_seed, axis=0)}, items)}
+    drawn = len(np.unique(items))
+    stamp = Stamp("difference", "difference", "val", drawn, len(items))
+    apart = [float(each.mean()) for each in per_seed]
+    return _found(apart, *_joined(_variance(queries, stamp, metric), drawn, apart))
+
+
+def _values(file: Path, metric: str) -> np.ndarray:
+    with np.load(file) as held:
+        return held[metric].astype(np.float64)
+
+
+def _variance(queries: Mapping[str, PerQuery], stamp: Stamp, metric: str) -> float:
+    """Of a mean over queries, by the bootstrap over the items they belong to."""
+    low, high = significance.intervals(Evaluation("difference", stamp, {}, queries), level=LEVEL)[metric]
+    return ((high - low) / (2 * float(norm.ppf(_TAIL)))) ** 2
 
 
 def by_seeds(apart: Sequence[float]) -> Difference:
@@ -56,22 +78,24 @@ def _hits(file: Path, way: str) -> np.ndarray:
         return 100.0 * (held[way][None] < np.array(CUTS)[:, None])
 
 
-def _joined(of_images: float, images: int, apart: Sequence[float]) -> tuple[float | None, float]:
-    """Half the width of the interval, None where nothing is known of it; and the share that seeds have in it."""
+def _joined(of_images: float, images: int, apart: Sequence[float]) -> tuple[float | None, float, float]:
+    """The standard error, None where nothing is known of it; its degrees of freedom; and the seeds' share in it."""
     seeds = len(apart)
     of_seeds = variance(apart) / seeds if seeds > 1 else 0.0
     total = of_images + of_seeds
     if total == 0:
-        return (0.0 if seeds > 1 else None), 0.0
+        return (0.0 if seeds > 1 else None), 1.0, 0.0
     freedom = total**2 / (of_images**2 / max(1, images - 1) + of_seeds**2 / max(1, seeds - 1))
-    return float(t.ppf(_TAIL, freedom) * total**0.5), of_seeds / total
+    return float(total**0.5), float(freedom), of_seeds / total
 
 
-def _found(apart: Sequence[float], half: float | None, share: float) -> Difference:
-    mean = fmean(apart)
+def _found(apart: Sequence[float], error: float | None, freedom: float, share: float) -> Difference:
+    mean, half = fmean(apart), None if error is None else float(t.ppf(_TAIL, freedom)) * error
     return {
         "mean": mean,
         "interval": None if half is None else [mean - half, mean + half],
+        "error": error,
+        "freedom": freedom,
         "seeds": len(apart),
         "each": [round(value, 3) for value in apart],
         "share_of_seeds": round(share, 3),

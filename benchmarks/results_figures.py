@@ -24,18 +24,18 @@ def draw(entry: Mapping[str, Any], folder: Path) -> dict[str, str]:
     for name, figure in (("differences", _differences), ("convergence", _convergence), ("sets", _sets)):
         drawn = figure(entry["rows"])
         if drawn is not None:
-            made[name] = f"results-{name}.png"
+            made[name] = f"results-efficientnet-{name}.png"
             drawn.savefig(folder / made[name])
     return made
 
 
-def _figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
     figure = Figure(figsize=(width, height), dpi=140, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
-def _tidy(axes: Any, title: str) -> None:
+def tidy(axes: Any, title: str) -> None:
     axes.set_title(title, loc="left", fontsize=11)
     axes.grid(color="#e2e5e8", linewidth=0.7)
     axes.set_axisbelow(True)
@@ -49,7 +49,7 @@ def _differences(rows: Mapping[str, Any]) -> Figure | None:
     if not shown:
         return None
     shown.sort(key=lambda pair: pair[1]["mean"])
-    figure = _figure(8.0, 0.34 * len(shown) + 1.2)
+    figure = new_figure(8.0, 0.34 * len(shown) + 1.2)
     axes = figure.add_subplot()
     for place, (_, apart) in enumerate(shown):
         low, high = apart["interval"] or (apart["mean"], apart["mean"])
@@ -60,7 +60,7 @@ def _differences(rows: Mapping[str, Any]) -> Figure | None:
     axes.axvline(0, color=INK, linewidth=1)
     axes.set_yticks(range(len(shown)), [label for label, _ in shown])
     axes.set_xlabel(f"RSUM minus that of {rows[reference]['label']}, 95 % interval")
-    _tidy(axes, "Methods")
+    tidy(axes, "Methods")
     return figure
 
 
@@ -75,7 +75,7 @@ def _convergence(rows: Mapping[str, Any]) -> Figure | None:
     kept = {label: curve for label, curve in kept.items() if curve}
     if not any(curves.values()):
         return None
-    figure = _figure(10.0, 4.0)
+    figure = new_figure(10.0, 4.0)
     left, right = figure.subplots(1, 2)
     for (label, points), colour in zip(curves.items(), COLOURS, strict=False):
         steps = [step for step, _ in points]
@@ -84,13 +84,13 @@ def _convergence(rows: Mapping[str, Any]) -> Figure | None:
         left.errorbar(steps, means, yerr=spreads, marker="o", markersize=4, capsize=2, color=colour, label=label)
     left.set_xlabel("step")
     left.set_ylabel("RSUM, val")
-    _tidy(left, "AdPool under AdOpt and under triplets")
+    tidy(left, "AdPool under AdOpt and under triplets")
     for (label, curve), colour in zip(kept.items(), COLOURS, strict=False):
         right.plot([(place + 0.5) / len(curve) for place in range(len(curve))], curve, color=colour, label=label)
     right.set_xlabel("share of training")
     right.set_ylabel("negatives of a caption")
     right.set_yscale("log")
-    _tidy(right, "Negatives that AdOpt keeps")
+    tidy(right, "Negatives that AdOpt keeps")
     for axes in (left, right):
         if axes.get_legend_handles_labels()[0]:
             axes.legend(frameon=False, fontsize=8)
@@ -118,7 +118,7 @@ def _sets(rows: Mapping[str, Any]) -> Figure | None:
     shown = [row for row in rows.values() if "log_variance" in row and row["mean"] and not row["ensemble"]]
     if len(shown) < 2:
         return None
-    figure = _figure(7.6, 5.0)
+    figure = new_figure(7.6, 5.0)
     axes = figure.add_subplot()
     for place, row in enumerate(shown):
         x, y = row["log_variance"][0], row["mean"]["rsum"][0]
@@ -126,5 +126,5 @@ def _sets(rows: Mapping[str, Any]) -> Figure | None:
         axes.annotate(row["label"], (x, y), xytext=(5, 3), textcoords="offset points", fontsize=7)
     axes.set_xlabel("log circular variance within sets, mean of images and texts")
     axes.set_ylabel("RSUM, val")
-    _tidy(axes, "Spread of the sets and retrieval")
+    tidy(axes, "Spread of the sets and retrieval")
     return figure

@@ -88,7 +88,7 @@ class Bench:
 def encoder_of(store: Path) -> str:
     """The encoder that made a store, as a recipe writes it: the larger networks come with other resolutions."""
     made = read_manifest(store).encoder
-    told = {key: made[key] for key in ("name", "model", "image_size", "resize") if made.get(key) is not None}
+    told = {key: made[key] for key in ("name", "model", "grid", "image_size", "resize") if made.get(key) is not None}
     return json.dumps({**told, "trainable": "none"})
 
 
@@ -119,9 +119,9 @@ def run(bench: Bench, row: Row, seed: int) -> Cell:
         if not isinstance(error, StoppedError) and "NaN" not in str(error):
             raise
         cell |= {"stopped": str(error)}
-    cell |= _diary(place) | {"seconds": time.monotonic() - began, "processor_seconds": time.process_time() - worked}
+    cell |= read_diary(place) | {"seconds": time.monotonic() - began, "processor_seconds": time.process_time() - worked}
     atomic_write.write_text(place.with_suffix(".json"), json.dumps(cell, indent=1, ensure_ascii=False) + "\n")
-    _clear(place)
+    clear(place)
     return cell
 
 
@@ -197,7 +197,7 @@ def ranks(found: Evaluation, file: Path) -> None:
         np.savez_compressed(path, **kept)
 
 
-def _diary(place: Path) -> Cell:
+def read_diary(place: Path) -> Cell:
     """What pages draw from metrics.jsonl."""
     records = read_metrics(place / METRICS)
     validations = [
@@ -226,7 +226,7 @@ def _thinned(values: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def _clear(place: Path) -> None:
+def clear(place: Path) -> None:
     """Of a finished run only its diary stays."""
     for path in place.iterdir():
         if path.name != METRICS:

@@ -1,21 +1,22 @@
-"""The methods of the papers side by side on one collection: the runs behind docs/benchmarks/results.md.
+"""The methods of the papers over EfficientNet-Lite grids: the second half of docs/benchmarks/results.md.
 
 Every row (`results_rows.py`) is trained on train and measured on val, with the same frozen features, batches, steps,
 width, optimiser and schedule, once for each seed. The weights of the last step are measured, never the best on val.
 Every run is a process of one thread; first all rows with seed 0, then with seed 1, …, so that a run that is cut short
 is a whole table of fewer seeds. Finished runs are kept in --out and not repeated: stopped at any moment, the same
-command goes on. Whenever a run has finished, benchmarks/results/results.json and both pages are written anew.
+command goes on. Whenever a run has finished, benchmarks/results/results-efficientnet.json and the second half of the
+page are written anew.
 
     polysem features flickr8k --encoder grid --model efficientnet-lite0 --out grid-lite0
     polysem features flickr8k --encoder transformer --model minilm --out minilm
-    python benchmarks/results.py --data flickr8k --features grid-lite0 --text-features minilm --out runs/results
-    python benchmarks/results.py … --features-2 grid-lite2    # with the ensembles of two grids
-    python benchmarks/results.py … --pages-only               # the JSON and the pages of what is there
+    python benchmarks/results_efficientnet.py --data flickr8k --features grid-lite0 --text-features minilm --out runs
+    python benchmarks/results_efficientnet.py … --features-2 grid-lite2    # with the ensembles of two grids
+    python benchmarks/results_efficientnet.py … --pages-only               # the JSON and the pages of what is there
 
 Is a verdict one of the method, or of the learning rate? The first seed at a quarter of the rate, and then beside:
 
-    python benchmarks/results.py … --seeds 1 --set optimiser.lr=5e-4 --output slow.json --docs elsewhere
-    python benchmarks/results.py … --pages-only --beside slow.json
+    python benchmarks/results_efficientnet.py … --seeds 1 --set optimiser.lr=5e-4 --output slow.json --docs elsewhere
+    python benchmarks/results_efficientnet.py … --pages-only --beside slow.json
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def parsed() -> argparse.Namespace:
     )
     parser.add_argument("--rows", type=Path, help="a JSON file of other rows: see results_rows.plan")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="another setting of all rows")
-    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "results.json")
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "results-efficientnet.json")
     parser.add_argument("--beside", type=Path, help="the --output of another rate, whose figures stand beside these")
     parser.add_argument("--docs", type=Path, default=ROOT / "docs", help="folder of the pages")
     parser.add_argument("--pages-only", action="store_true", help="train nothing")

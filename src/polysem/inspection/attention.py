@@ -77,15 +77,16 @@ class Attention:
 
 
 def image_attentions(
-    model: Model, images: Any, *, batch_size: int = 32, progress: Progress | None = None
+    model: Model, images: Any, *, batch_size: int = 32, occlude: bool = False, progress: Progress | None = None
 ) -> Iterator[Attention]:
     """The `Attention` of each image, in the order given. No more than a batch is in memory.
 
     Args:
         images: a list of paths, PIL images or (tokens, dim) arrays; or `LocalFeatures`, as `encode_images` takes them.
+        occlude: leave out each token of vectors that are no sums over tokens, to know what is left `without` it.
         progress: called with the stage "attention", the number of items done and their total.
     """
-    return _attentions(model.image, image_items(model.image.encoder, images), batch_size, progress)
+    return _attentions(model.image, image_items(model.image.encoder, images), batch_size, progress, occlude)
 
 
 def text_attentions(
@@ -95,7 +96,9 @@ def text_attentions(
     return _attentions(model.text, text_items(model.text.encoder, texts, by_length=False), batch_size, progress)
 
 
-def _attentions(tower: Tower, items: Items[Any], batch_size: int, progress: Progress | None) -> Iterator[Attention]:
+def _attentions(
+    tower: Tower, items: Items[Any], batch_size: int, progress: Progress | None, occlude: bool = False
+) -> Iterator[Attention]:
     if batch_size < 1:
         raise InputError(f"batch_size must be at least 1, got {batch_size}.")
     # Variants that read padding as the released code does would show the padding of a chance batch.
@@ -104,7 +107,7 @@ def _attentions(tower: Tower, items: Items[Any], batch_size: int, progress: Prog
     def attentions() -> Iterator[Attention]:
         done = 0
         for batch in batches:
-            for attention in tower_attentions(tower, batch):
+            for attention in tower_attentions(tower, batch, occlude):
                 yield attention
                 done += 1
             if progress is not None:

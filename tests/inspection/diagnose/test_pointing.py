@@ -49,8 +49,8 @@ def looking(monkeypatch: pytest.MonkeyPatch, gallery: EmbeddedGallery, at: str) 
                 weights[1, slot, cell if at != "corner" else 0] = 1.0
             yield Attention(gallery.embeddings.images[place], weights, "attention")
 
-    monkeypatch.setattr(game, "_attentions", attentions)
-    monkeypatch.setattr(game, "_locate", lambda *_: locate_regions(GRID, (30, 30)))
+    monkeypatch.setattr(game, "iterate_attentions", attentions)
+    monkeypatch.setattr(game, "locate_item_tokens", lambda *_: locate_regions(GRID, (30, 30)))
     monkeypatch.setattr(game, "ImageEncoder", object)
     found = game.play_pointing_game(gallery)
     assert not isinstance(found, str)
@@ -110,7 +110,7 @@ def test_who_weighs_all_alike_does_not_play(monkeypatch: pytest.MonkeyPatch) -> 
         for place in places:
             yield Attention(gallery.embeddings.images[place], torch.full((1, 4, 9), 1 / 9), "pooling")
 
-    monkeypatch.setattr(game, "_attentions", attentions)
-    monkeypatch.setattr(game, "_locate", lambda *_: locate_regions(GRID, (30, 30)))
+    monkeypatch.setattr(game, "iterate_attentions", attentions)
+    monkeypatch.setattr(game, "locate_item_tokens", lambda *_: locate_regions(GRID, (30, 30)))
     monkeypatch.setattr(game, "ImageEncoder", object)
     assert "weighs all tokens of a picture alike" in str(game.play_pointing_game(gallery))

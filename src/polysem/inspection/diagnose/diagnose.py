@@ -19,6 +19,7 @@ from polysem.evaluation.score_matrix import EmbeddingScores
 from polysem.evaluation.top_k import TopK
 from polysem.inspection.diagnose import error_analysis, geometry
 from polysem.inspection.diagnose.pointing import PointingGame, play_pointing_game
+from polysem.inspection.diagnose.query_pointing import QueryPointing, play_query_pointing
 from polysem.inspection.diagnose.report import HealthVerdict, make_verdicts, render_report
 from polysem.inspection.gallery import EmbeddedGallery, StorePath, open_gallery
 from polysem.inspection.output import check_output_path, replace_output
@@ -34,7 +35,8 @@ class Diagnosis:
     """All measurements of a model. Mappings by direction have the keys "i2t" and "t2i", by side "image" and "text".
 
     spreads, usages, as_one: of sets; empty and None for single vectors. pointing: the game's result, or in words why
-    there is none. left_out: what was not measured, and why. predicted: of a model that predicts labels.
+    there is none. query_pointing: the same by query. left_out: what was not measured, and why. predicted: of a model
+    that predicts labels.
     """
 
     gallery: EmbeddedGallery = field(repr=False)
@@ -50,6 +52,7 @@ class Diagnosis:
     pointing: PointingGame | str
     left_out: tuple[str, ...]
     predicted: error_analysis.LabelMetrics | None = None
+    query_pointing: QueryPointing | str = ""
 
     @property
     def verdicts(self) -> list[HealthVerdict]:
@@ -83,6 +86,7 @@ class Diagnosis:
                 "labels": self.predicted,
                 "confusions": self.confusions,
                 "pointing": None if isinstance(self.pointing, str) else self.pointing,
+                "query_pointing": None if isinstance(self.query_pointing, str) else self.query_pointing,
                 "failures": {
                     way: [self._describe_failure(each, from_text=way == "t2i") for each in failures]
                     for way, failures in self.failures.items()
@@ -177,12 +181,14 @@ def diagnose_gallery(
     labelled = any(item.labels for item in items)
     groups = error_analysis.label_groups(items) if groups is None else dict(groups)
     pointing = play_pointing_game(gallery, features, progress)
+    by_query = play_query_pointing(gallery, features, progress)
     single = " and ".join(side + "s" for side in ("image", "text") if side not in sides)
     reasons = {
         f"Variance and use of elements: {single} have a single vector each.": bool(single),
         "Calibration: too few queries, or their first answers are all right or all wrong.": len(calibration) < 2,
         "Confusions: these items have no labels.": not labelled,
         f"Pointing game: {pointing}": isinstance(pointing, str),
+        f"Pointing by query: {by_query}": isinstance(by_query, str),
     }
     usages = dict(zip(("image", "text"), geometry.measure_usage(images, texts, owners, similarity), strict=True))
     figures = metrics.bidirectional_metrics(rankings)
@@ -210,6 +216,7 @@ def diagnose_gallery(
         pointing=pointing,
         left_out=tuple(reason for reason, holds in reasons.items() if holds),
         predicted=error_analysis.measure_labels(gallery),
+        query_pointing=by_query,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from polysem import masked_ops
-from polysem.data.collection import Item
+from polysem.data.collection import Box, Item
 from polysem.data.images import load_image
 from polysem.data.store import FeatureStore
 from polysem.encoders import ImageEncoder
@@ -80,23 +80,20 @@ def play_pointing_game(
     store = None if features is None else FeatureStore.open(features)
     if store is None and not isinstance(gallery.model.image.encoder, ImageEncoder):
         return "Where the model's features lie in the picture is not known."
-    first = next(_attentions(gallery, boxed[:1], store))  # of omission each item takes many passes
+    first = next(iterate_attentions(gallery, boxed[:1], store))  # of omission each item takes many passes
     if first.how == "omission":
         return "This model has no attention: its tokens change each other before they are pooled."
     peaks, even = [], 0
-    for number, attention in zip(boxed, _attentions(gallery, boxed, store), strict=True):
+    for number, attention in zip(boxed, iterate_attentions(gallery, boxed, store), strict=True):
         weights = attention.last
         if bool((weights.amax(-1) - weights.amin(-1) < _EQUAL / weights.shape[-1]).all()):
             even += 1  # the strongest of equal weights would be the first token: a corner of the image
-        tokens = _locate(gallery, gallery.items[number], store, weights.shape[-1])
+        tokens = locate_item_tokens(gallery, gallery.items[number], store, weights.shape[-1])
         if not bool(tokens.located.any()):
             return "Where the model's features lie in the picture is not known."
-        boxes, (x, y) = gallery.items[number].boxes, tokens.centres[tokens.located].unbind(1)
-        on = [(x >= b.x0) & (x < b.x1) & (y >= b.y0) & (y < b.y1) for b in boxes]
-        names = sorted({box.name for box in boxes})
-        inside = [torch.stack([each for each, b in zip(on, boxes, strict=True) if b.name == n]).any(0) for n in names]
+        names, inside = find_tokens_inside(tokens, gallery.items[number].boxes)
         strongest = attention.weights[..., tokens.located].argmax(-1)
-        peaks.append(_Peaks(number, names, strongest.numpy(), torch.stack(inside).numpy()))
+        peaks.append(_Peaks(number, names, strongest.numpy(), inside))
         if progress is not None:
             progress("pointing game", len(peaks), len(boxed))
     if even == len(peaks):
@@ -104,16 +101,29 @@ def play_pointing_game(
     return _score(gallery, peaks)
 
 
-def _attentions(gallery: EmbeddedGallery, boxed: list[int], store: FeatureStore | None) -> Iterator[Attention]:
+def find_tokens_inside(tokens: TokenBoxes, boxes: Sequence[Box]) -> tuple[list[str], Flags]:
+    """The names of the boxes, and (names, located tokens) whether the token's centre lies on a thing of that name."""
+    x, y = tokens.centres[tokens.located].unbind(1)
+    on = [(x >= b.x0) & (x < b.x1) & (y >= b.y0) & (y < b.y1) for b in boxes]
+    names = sorted({box.name for box in boxes})
+    inside = [torch.stack([each for each, b in zip(on, boxes, strict=True) if b.name == n]).any(0) for n in names]
+    return names, torch.stack(inside).numpy()
+
+
+def iterate_attentions(
+    gallery: EmbeddedGallery, boxed: list[int], store: FeatureStore | None, occlude: bool = False
+) -> Iterator[Attention]:
+    """The attention of these images of a gallery, a batch in memory at a time."""
     for first in range(0, len(boxed), _BATCH):
         items = [gallery.items[number] for number in boxed[first : first + _BATCH]]
         inputs: Any = [item.media.path for item in items]
         if store is not None:
             inputs = store.batch(store.positions([item.id for item in items]))
-        yield from image_attentions(gallery.model, inputs, batch_size=_BATCH)
+        yield from image_attentions(gallery.model, inputs, batch_size=_BATCH, occlude=occlude)
 
 
-def _locate(gallery: EmbeddedGallery, item: Item, store: FeatureStore | None, tokens: int) -> TokenBoxes:
+def locate_item_tokens(gallery: EmbeddedGallery, item: Item, store: FeatureStore | None, tokens: int) -> TokenBoxes:
+    """The boxes of an item's tokens in its image."""
     encoder = gallery.model.image.encoder
     if isinstance(encoder, ImageEncoder) and not encoder.tiles_image:
         return locate_tokens(encoder, load_image(item.media.path))
@@ -154,14 +164,14 @@ def _score(gallery: EmbeddedGallery, peaks: list[_Peaks]) -> PointingGame | str:
     return PointingGame(
         pictures=len(peaks),
         covered=float(counted.mean()),
-        accuracy=_measure_rate(hits[:, -1], counted),
+        accuracy=measure_rate(hits[:, -1], counted),
         chance=chance,
         habit=habit,
-        above=_measure_rate(hits[:, -1] - (chances if chance >= habit else habitual[:, -1]), counted),
+        above=measure_rate(hits[:, -1] - (chances if chance >= habit else habitual[:, -1]), counted),
         on_anything=float(on_anything),
-        own=_measure_rate(own_hits[:, -1], own_counted),
+        own=measure_rate(own_hits[:, -1], own_counted),
         own_chance=_mean(own_chances, own_counted),
-        by_slot=tuple(tuple(_measure_rate(step[s], counted[s]) for s in slots) for step in hits.swapaxes(0, 1)),
+        by_slot=tuple(tuple(measure_rate(step[s], counted[s]) for s in slots) for step in hits.swapaxes(0, 1)),
         chance_by_slot=tuple(_mean(chances[s], counted[s]) for s in slots),
     )
 
@@ -186,7 +196,7 @@ def _mean(values: Floats, counted: Flags) -> float:
     return float(values[counted].mean()) if counted.any() else float("nan")
 
 
-def _measure_rate(values: Floats, counted: Flags) -> HitRate:
+def measure_rate(values: Floats, counted: Flags) -> HitRate:
     """The mean of (n, K) values over trials, with its interval."""
     totals = np.stack([(values * counted).sum(1), counted.sum(1)], axis=1)
     drawn = np.random.default_rng(0).multinomial(len(totals), np.full(len(totals), 1 / len(totals)), RESAMPLES)

@@ -182,6 +182,29 @@ def _check_pointing(diagnosis: Diagnosis) -> Iterator[HealthVerdict]:
     yield _judge("good" if above.low > 0 else "watch", *about, says, advice)
 
 
+def _check_query_pointing(diagnosis: Diagnosis) -> Iterator[HealthVerdict]:
+    game = diagnosis.query_pointing
+    if isinstance(game, str):
+        return
+    rate, texts = (game.nouns, "its name") if game.nouns is not None else (game.captions, "a caption")
+    if rate is None:
+        return
+    hits, above = rate.accuracy, rate.above
+    follows = (
+        ""
+        if game.elsewhere is None or game.nouns is None
+        else (f" The peak of another thing's name lies on it in {game.elsewhere:.1%}.")
+    )
+    says = (
+        f"Asked for a thing in the picture by {texts}, the map of the score peaks on it in {hits.value:.1%} of "
+        f"{hits.trials:,} trials ({hits.low:.1%} to {hits.high:.1%}); by chance {rate.chance:.1%}, by habit "
+        f"{rate.habit:.1%}.{follows}"
+    )
+    about = "explanations point at what is asked for", "explanations miss what is asked for"
+    advice = "Do not read the map of the score of this model as the place of what was asked for."
+    yield _judge("good" if above.low > 0 else "watch", *about, says, advice)
+
+
 def _check_hubs(diagnosis: Diagnosis) -> Iterator[HealthVerdict]:
     for direction, hubs in diagnosis.hubness.items():
         says = (
@@ -238,6 +261,7 @@ _CHECKS = (
     _check_single_vectors,
     _check_usage,
     _check_pointing,
+    _check_query_pointing,
     _check_hubs,
     _check_calibration,
     _check_gap,

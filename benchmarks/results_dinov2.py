@@ -7,7 +7,7 @@ stopped at any moment, the same command goes on. First come the searches, then a
 Whenever a run has finished, benchmarks/results/results-dinov2.json and the page are written anew.
 
     polysem weights get dinov2-small
-    polysem features flickr8k --encoder patch --model dinov2-small --option grid=4 --out dinov2
+    polysem features flickr8k --encoder patch --model dinov2-small --set grid=4 --out dinov2
     polysem features flickr8k --encoder transformer --model minilm --out minilm
     python benchmarks/results_dinov2.py --data flickr8k --features dinov2 --text-features minilm --out runs/dinov2
     python benchmarks/results_dinov2.py … --only sets sets-one sets-wide    # these rows alone

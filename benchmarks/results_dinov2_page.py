@@ -127,9 +127,12 @@ def claims(entry: Entry) -> Iterator[str]:
 
 def search(entry: Entry) -> Iterator[str]:
     """What every search tried and chose, with the curve over epochs."""
-    epochs = entry["grid"]["epochs"]
+    epochs = sorted({trial["epochs"] for each in entry["search"].values() for trial in each["trials"]})
     counts = [_epochs(count) for count in epochs]
     curve = " | ".join(f"RSUM, {count}" for count in counts)
+    if not epochs:
+        yield "No trial has finished yet."
+        return
     yield f"| | rate | dropout, image / text | {curve} | chosen | others, {counts[0]} |"
     yield f"|---|---:|---:|{'---:|' * len(epochs)}---|---|"
     for each in entry["search"].values():

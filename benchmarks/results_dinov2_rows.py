@@ -23,7 +23,7 @@ COMMON = (
 RATES = ("2e-3", "6e-3")
 DROPOUTS = ((0.1, 0.0), (0.4, 0.2))
 """Of the images' and of the texts' heads."""
-EPOCHS = (1, 2, 4)
+EPOCHS = (1, 2)
 """Of all captions: an epoch visits every image five times. The first is that of the trials of rate and dropout."""
 
 TRIPLET = "objective={name: triplet, margin: 0.2, mining: [[0, all], [1, hardest]], reduction: sum}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from results_dinov2_rows import Row, Trial
@@ -56,27 +58,27 @@ def _cell(bench: Bench, row: Row, trial: Trial) -> Cell:
 
 
 def summarise(bench: Bench) -> dict[str, Any]:
-    """Every trial that is there, by row, and what was chosen: JSON-able."""
+    """Every trial that was ever made, by row, and what was chosen: JSON-able."""
+    made: dict[str, list[Cell]] = {}
+    for file in sorted((bench.out / "search").glob("*.json")):
+        cell = json.loads(file.read_text(encoding="utf-8"))
+        made.setdefault(cell["row"], []).append(cell)
     found = {}
     for row in bench.plan.searched:
-        first = bench.plan.grid.first()
-        best = _best(bench, row, first)
-        trials = [*first, *(bench.plan.grid.longer(best) if best is not None else [])]
-        cells = [(trial, _cell(bench, row, trial)) for trial in trials]
         chosen = choose(bench, row)
+        cells = sorted(made.get(row.name, ()), key=lambda cell: json.dumps(cell["trial"], sort_keys=True))
         found[row.name] = {
             "label": row.label,
-            "chosen": None if chosen is None else vars(chosen),
+            "chosen": None if chosen is None else asdict(chosen),
             "trials": [
                 {
-                    **vars(trial),
+                    **cell["trial"],
                     "rsum": cell.get("last_rsum"),
                     "steps": cell.get("steps"),
                     "processor_seconds": cell["processor_seconds"],
                     **({"stopped": cell["stopped"]} if "stopped" in cell else {}),
                 }
-                for trial, cell in cells
-                if cell
+                for cell in cells
             ],
         }
-    return found
+    return json.loads(json.dumps(found))  # type: ignore[no-any-return]

@@ -1,4 +1,5 @@
-"""The experiment behind docs/benchmarks/results.md: it runs whole, resumes, and its page says what it measured."""
+"""The second half of docs/benchmarks/results.md, over EfficientNet grids: its experiment runs whole, resumes, and its
+page says what it measured."""
 
 import importlib
 import json
@@ -19,7 +20,7 @@ pytestmark = [pytest.mark.benchmarks, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
-MODULES = ("claims", "costs", "differences", "figures", "page", "rows", "run", "summary")
+MODULES = ("efficientnet", "claims", "costs", "differences", "figures", "page", "rows", "run", "summary")
 PADDED = ("image.sets.knobs.variant=official", "text.sets.knobs.variant=official")
 ROWS = {
     "common": [*(setting for setting in TINY if "epochs" not in setting)],
@@ -43,9 +44,9 @@ def part():
     """A module of the benchmark by the rest of its name."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(BENCHMARKS))
-        yield lambda name: importlib.import_module(f"results{name and '_'}{name}")
-    for name in ("results", *(f"results_{name}" for name in MODULES)):
-        sys.modules.pop(name, None)
+        yield lambda name: importlib.import_module(f"results_{name}")
+    for name in MODULES:
+        sys.modules.pop(f"results_{name}", None)
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +68,8 @@ def go(part, place, *options):
     command += ["--output", str(place / "results.json"), "--docs", str(place / "docs"), "--epochs", "2"]
     command += options or ("--seeds", "2", "--jobs", "0")
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as told:
-        patch.setattr(sys, "argv", ["results.py", *command])
-        part("").main()
+        patch.setattr(sys, "argv", ["results_efficientnet.py", *command])
+        part("efficientnet").main()
     return told.getvalue()
 
 
@@ -83,7 +84,7 @@ def test_finished_runs_are_not_repeated(part, finished):
 
 
 def test_seed_0_of_everything_comes_first(part, finished, tmp_path):
-    (place, _), benchmark = finished, part("")
+    (place, _), benchmark = finished, part("efficientnet")
     plan = benchmark.results_rows.plan(2, place / "rows.json")
     bench = benchmark.Bench(plan, open_collection(place / "data"), (None, None), None, tmp_path)
     jobs = [(row.name, seed) for row, seed in benchmark.wanted(bench, ("methods", "defects"), 2)]
@@ -108,11 +109,11 @@ def test_the_pages_say_what_the_json_says(part, finished):
     assert claim["verdict"] == ("held" if low > 0 else "did not hold" if high < 0 else "within noise")
     assert f"{claim['mean']:+.1f} [{low:+.1f}, {high:+.1f}] | 2 |" in page
     assert "VSE+2AD, first grid, two seeds | 1 |" in page  # of two seeds there is one pair
-    by_hand = re.search(r"## What surprised us\n.*?\n## ", (ROOT / "docs" / part("page").PAGE).read_text(), re.DOTALL)
+    by_hand = re.search(r"### What surprised us\n.*?\n### ", (ROOT / "docs" / part("page").PAGE).read_text(), re.DOTALL)
     assert by_hand is not None
     assert by_hand[0] in page
-    assert "(../images/results-differences.png)" in page
-    assert (place / "docs" / "images" / "results-differences.png").stat().st_size > 5000
+    assert "(../images/results-efficientnet-differences.png)" in page
+    assert (place / "docs" / "images" / "results-efficientnet-differences.png").stat().st_size > 5000
     assert "1.00 ×" in page
     assert "at most (2 runs)" in page  # of those that were validated more than once
 

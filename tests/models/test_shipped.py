@@ -33,6 +33,7 @@ def test_it_is_a_whole_folder_and_a_small_one(name: str) -> None:
     assert {path.name for path in files(folder)} >= {CONFIG, WEIGHTS, CARD}
     assert sum(path.stat().st_size for path in files(folder)) < 20e6
     assert backbones.locate(name) == folder
+    assert backbones.locate(name.removeprefix("polysem/")) == folder
     assert (folder / CARD).read_text(encoding="utf-8").startswith("---\n")
 
 

@@ -172,8 +172,9 @@ def locate(model: str, choices: str = "") -> Path:
     """
     given = Path(model).expanduser()
     # What happens to be called so here, such as the features made with minilm, does not hide a model that we know.
-    if (model in SHIPPED or model in CATALOGUE) and not (given / "config.json").is_file():
-        return SHIPPED[model] if model in SHIPPED else _locate_weights(model)
+    shipped = SHIPPED.get(model) or SHIPPED.get(f"polysem/{model}")
+    if (shipped is not None or model in CATALOGUE) and not (given / "config.json").is_file():
+        return shipped or _locate_weights(model)
     if given.is_dir():
         return given
     if given.exists():

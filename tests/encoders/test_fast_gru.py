@@ -3,7 +3,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from polysem.encoders import fast_gru
+from polysem.encoders.cpu import fast_gru
 
 
 @pytest.fixture(autouse=True, params=[1, 2])

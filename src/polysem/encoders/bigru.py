@@ -13,8 +13,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from polysem import dropout as dropped
 from polysem.data.vocabulary import Vocabulary, WordVectors
-from polysem.encoders import fast_gru
 from polysem.encoders.base import registry
+from polysem.encoders.cpu import fast_gru
 from polysem.encoders.text import TextEncoder, Tokens
 from polysem.errors import ConfigError, InputError
 from polysem.features import LocalFeatures

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from polysem.encoders import backbones, efficientnet_lite
 from polysem.encoders.backbones import Backbone, find_stages
 from polysem.encoders.base import Trainable, parameters_from, registry
+from polysem.encoders.cpu import packed_weights
 from polysem.encoders.image import ImageEncoder
 from polysem.encoders.preprocessing import Channels, Interpolation, Preprocessing, Resize, read_preprocessing, side_of
 from polysem.errors import ConfigError
@@ -232,7 +233,7 @@ class Patch(ImageEncoder):
         return self.keep_cls and _makes_cls(self.backbone_config)
 
     def tokens(self, pixels: Tensor) -> Tensor:
-        states: Tensor = self.backbone(pixels, **self.arguments).last_hidden_state
+        states: Tensor = packed_weights.run(self.backbone, pixels, **self.arguments).last_hidden_state
         patches = states[:, -(self.patches**2) :]
         if self.side != self.patches:
             patches = self.get_buffer("average") @ patches

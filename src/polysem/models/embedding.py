@@ -311,6 +311,7 @@ def embed(
             group=items.group,
             readers=readers,
             encoders=cpu_blocks.shared_pool(device) if block else None,
+            ahead=size if block else 0,  # no thread waits for the last block of a window
         ):
             if isinstance(result, InputError):
                 if on_skip is None:

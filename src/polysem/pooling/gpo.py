@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector
 
 from polysem import masked_ops
-from polysem.encoders import fast_gru
+from polysem.encoders.cpu import fast_gru
 from polysem.errors import InputError
 from polysem.features import LocalFeatures
 from polysem.pooling.base import Pooling, registry, scatter_to_tokens

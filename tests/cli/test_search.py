@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from polysem import models
 from polysem.cli import app
 from polysem.encoders import SourceError, backbones
 from polysem.environment import offline_packages, packages
-from polysem.environment.paths import PHOTO_SMALL, SHIPPED
+from polysem.environment.paths import PHOTO_BASE, PHOTO_SMALL, SHIPPED
 from polysem.errors import InputError
 from polysem.search import FilterError, Index, SearchError
 from search.photos import make_photos, save, tiny_model
@@ -64,6 +65,7 @@ def test_a_folder_becomes_an_index_that_answers(tmp_path, model, photos):
 
 def test_without_a_model_it_takes_the_one_that_comes_with_polysem(tmp_path, model, photos, monkeypatch):
     monkeypatch.setitem(SHIPPED, PHOTO_SMALL, model)
+    monkeypatch.delitem(SHIPPED, PHOTO_BASE, raising=False)
     done = call("index", photos, "--out", tmp_path / "index")
     assert done.exit_code == 0, done.output
     assert f"Model: {PHOTO_SMALL}, as it comes with polysem" in done.stderr
@@ -77,6 +79,22 @@ def test_without_a_model_it_takes_the_one_that_comes_with_polysem(tmp_path, mode
     assert "12 unchanged" in again.stdout
     assert "Model:" not in again.stderr
     assert "[default: (the best that is here)]" in " ".join(call("index", "--help").stdout.replace("│", " ").split())
+
+
+def test_without_a_model_it_says_what_a_better_one_waits_for(tmp_path, model, photos, monkeypatch):
+    base = Path(shutil.copytree(model, tmp_path / "photo-base"))
+    config = json.loads((base / "config.json").read_text())
+    config["model"]["image"]["encoder"]["model"] = "dinov2-small"
+    (base / "config.json").write_text(json.dumps({**config, "probe": {"image": [0.5]}}))
+    monkeypatch.setenv("POLYSEM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setitem(SHIPPED, PHOTO_SMALL, model)
+    monkeypatch.setitem(SHIPPED, PHOTO_BASE, base)
+    done = call("index", photos, "--out", tmp_path / "index")
+    assert f"Model: {PHOTO_SMALL}" in done.stderr
+    assert f"Better: {PHOTO_BASE}, after `polysem weights get dinov2-small`." in done.stderr
+    shutil.copytree(model, base, dirs_exist_ok=True)  # one that waits for nothing
+    done = call("index", photos, "--out", tmp_path / "another")
+    assert f"Model: {PHOTO_BASE}, as it comes with polysem" in done.stderr
 
 
 @pytest.mark.slow

@@ -120,6 +120,8 @@ def _choose_model(out: str) -> str:
         return earlier
     choice = choose_model()
     typer.echo(f"Model: {choice.name}, as {choice.why}. Another: --model NAME, or {VARIABLE}.", err=True)
+    if choice.better is not None:
+        typer.echo(f"Better: {choice.better.model}, after `{choice.better.remedy}`.", err=True)
     return choice.name
 
 

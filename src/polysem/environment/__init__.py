@@ -122,6 +122,10 @@ def _list_findings(environment: Environment) -> Iterator[EnvironmentFinding]:
             problem = f"{device.kind} device found ({device.evidence}), but the installed torch {build.version} is a "
             remedy = "Choose the torch build for this device at https://pytorch.org/get-started/locally/"
             yield EnvironmentFinding("optional", f"{problem}{build.flavour} build.", remedy)
+    better = None if environment.model is None else environment.model.better
+    if better is not None:
+        problem = f"{better.model}, the better model for photos, needs the weights {', '.join(better.weights)}."
+        yield EnvironmentFinding("optional", problem, better.remedy)
     for precision in environment.precisions:
         if not precision.works:
             problem = f"{precision.dtype} on the processor: {precision.problem}."

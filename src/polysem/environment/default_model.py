@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from polysem.environment.paths import PHOTO_SMALL
+from polysem.environment.paths import PHOTO_BASE, PHOTO_SMALL, SHIPPED, has_fetched_weights
 
 VARIABLE = "POLYSEM_MODEL"
 """Names the model to use where a command is given none."""
@@ -22,22 +22,57 @@ _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
 
 @dataclass(frozen=True)
+class MissingWeights:
+    """A shipped model whose encoders' weights were not fetched to this machine."""
+
+    model: str
+    weights: tuple[str, ...]
+
+    @property
+    def remedy(self) -> str:
+        """The command that fetches them."""
+        return " && ".join(f"polysem weights get {name}" for name in self.weights)
+
+
+@dataclass(frozen=True)
 class ModelChoice:
-    """A model by name, and why it is chosen."""
+    """A model by name, and why it is chosen. better: what a better one that is shipped waits for: `MissingWeights`."""
 
     name: str
     why: str
+    better: MissingWeights | None = None
 
 
 def choose_model() -> ModelChoice:
-    """The model of `POLYSEM_MODEL`; else the best dual encoder in the hub's cache; else the shipped photo model."""
+    """The model of `POLYSEM_MODEL`; else the best dual encoder in the hub's cache; else the best shipped photo model
+    whose weights are on this machine."""
     named = os.environ.get(VARIABLE)
     if named:
         return ModelChoice(named, f"{VARIABLE} names it")
     fetched = find_dual_encoders()
     if fetched:
         return ModelChoice(fetched[0], "a dual encoder that was fetched from the model hub to this machine")
-    return ModelChoice(PHOTO_SMALL, "it comes with polysem, and no dual encoder such as CLIP or SigLIP was fetched")
+    why_shipped = "it comes with polysem{}, and no dual encoder such as CLIP or SigLIP was fetched"
+    better = None
+    if PHOTO_BASE in SHIPPED:
+        needed = find_needed_weights(SHIPPED[PHOTO_BASE])
+        missing = tuple(name for name in needed if not has_fetched_weights(name))
+        if not missing:
+            here = f", the weights it needs are here ({', '.join(needed)})" if needed else ""
+            return ModelChoice(PHOTO_BASE, why_shipped.format(here))
+        better = MissingWeights(PHOTO_BASE, missing)
+    return ModelChoice(PHOTO_SMALL, why_shipped.format(""), better)
+
+
+def find_needed_weights(folder: Path) -> tuple[str, ...]:
+    """The weights that a model folder rests on and that have to be fetched: those it knows by their answer to the probe
+    picture. Others come with packages of the extra `offline`."""
+    try:
+        described = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        sides = [described["model"][side]["encoder"] for side in described.get("probe", {})]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return ()
+    return tuple(str(encoder["model"]) for encoder in sides if encoder.get("model"))
 
 
 def find_dual_encoders() -> list[str]:

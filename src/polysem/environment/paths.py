@@ -8,11 +8,21 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).parents[1]
 
-PHOTO_SMALL = "polysem/photo-small"
-"""The model for photographs: what `polysem index` takes where no model is named."""
+PHOTO_BASE, PHOTO_SMALL = "polysem/photo-base", "polysem/photo-small"
+"""The models for photographs, the better first: what `polysem index` takes where no model is named."""
 
-SHIPPED = {PHOTO_SMALL: _PACKAGE / "models" / "shipped" / "photo-small"}
+
+def list_shipped(home: Path = _PACKAGE / "models" / "shipped") -> dict[str, Path]:
+    """The model folders that lie in `home`, by the name under which they come with polysem."""
+    return {f"polysem/{path.parent.name}": path.parent for path in sorted(home.glob("*/config.json"))}
+
+
+SHIPPED = list_shipped()
 """Folders of the models that come with polysem, by name."""
+
+
+WEIGHTS_MANIFEST = "weights.json"
+"""The checksums of fetched weights, in their folder."""
 
 
 def cache_folder() -> Path:
@@ -21,6 +31,16 @@ def cache_folder() -> Path:
     if configured:
         return Path(configured).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "polysem"
+
+
+def cached_weights(name: str) -> Path:
+    """Where fetched weights are kept."""
+    return cache_folder() / "weights" / name
+
+
+def has_fetched_weights(name: str) -> bool:
+    """Whether weights were fetched to this machine: a manifest is the last file that is written."""
+    return (cached_weights(name) / WEIGHTS_MANIFEST).is_file()
 
 
 def search_kernels(folder: Path = _PACKAGE / "search" / "engine" / "native") -> str | None:

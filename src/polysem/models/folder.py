@@ -23,6 +23,7 @@ from polysem._version import __version__
 from polysem.encoders import Encoder, backbones
 from polysem.encoders.dual import explain_family, find_dual_encoder
 from polysem.encoders.image import ImageEncoder
+from polysem.environment.paths import SHIPPED
 from polysem.errors import InputError, PolysemError
 from polysem.weights import CATALOGUE, probe
 
@@ -147,8 +148,8 @@ def load(path: str | Path) -> Model:
 def locate_model(name: str) -> Path:
     """The folder of a model by path or name, or an error that says which models there are."""
     choices = (
-        "Give the folder of a trained model or of a dual encoder, or polysem/photo-small; or, with internet access, "
-        "the name of a dual encoder on the Hugging Face hub, such as openai/clip-vit-base-patch32."
+        f"Give the folder of a trained model or of a dual encoder, or {' or '.join(SHIPPED)}; or, with internet "
+        "access, the name of a dual encoder on the Hugging Face hub, such as openai/clip-vit-base-patch32."
     )
     if name in CATALOGUE and not (Path(name) / CONFIG).is_file():
         raise ModelFolderError(

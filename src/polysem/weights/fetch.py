@@ -22,12 +22,12 @@ from safetensors import SafetensorError
 
 from polysem.atomic_write import try_lock
 from polysem.environment.packages import KNOWN, install_command
-from polysem.environment.paths import cache_folder
+from polysem.environment.paths import WEIGHTS_MANIFEST, cache_folder, cached_weights
 from polysem.progress import Progress, ignore
 from polysem.weights.catalogue import FileRecord, WeightsEntry, find_entry
 from polysem.weights.sources import WeightsError, copy_checked, take_folder, take_hub, take_index
 
-MANIFEST = "weights.json"
+MANIFEST = WEIGHTS_MANIFEST
 _ASIDE = ".fetching-"
 
 
@@ -178,7 +178,7 @@ def read_source(name: str) -> str | None:
 
 
 def _cache(entry: WeightsEntry) -> Path:
-    return cache_folder() / "weights" / entry.name
+    return cached_weights(entry.name)
 
 
 def _entrance(root: Path, entry: WeightsEntry) -> Path:

@@ -1,4 +1,4 @@
-"""Few pictures get smaller batches and more epochs, so that both models have steps enough to learn."""
+"""What the demo trains: three models of one recipe; few pictures get smaller batches and more epochs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import pytest
 from polysem import recipes
 from polysem.data.batching import Batches
 from polysem.data.collection import Collection, Item, Media
-from polysem.demo import RECIPES
-from polysem.demo.steps import STEPS, scale_recipe
+from polysem.demo import MODELS, RECIPE
+from polysem.demo.steps import STEPS, describe_model, plan_models, scale_recipe
+
+RECIPES = (RECIPE, f"{RECIPE}-dinov2")
 
 
 def pictures(count: int, captions: int = 5) -> Collection:
@@ -39,5 +41,31 @@ def test_a_few_pictures_are_enough_steps(name, count, captions):
 
 
 def test_what_is_asked_for_goes_first():
-    found = scale_recipe("small-dive", pictures(40), ["training.epochs=2", "training.batch=20"])
+    found = scale_recipe(RECIPE, pictures(40), ["training.epochs=2", "training.batch=20"])
     assert (found.training.epochs, found.training.batch) == (2, 20)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_single_vectors_differ_from_the_set_in_their_number_and_width_alone(name):
+    planned = {model: recipes.load(name, changes).model_dump() for model, changes in plan_models(name).items()}
+    assert tuple(planned) == MODELS
+    whole = planned["set"]
+    count, dim = whole["image"]["sets"].pop("k"), whole.pop("dim")
+    assert count > 1
+    for model, width in (("single", dim), ("single-equal-bytes", count * dim)):
+        assert planned[model]["image"]["sets"].pop("k") == 1
+        assert planned[model].pop("dim") == width
+        assert planned[model] == whole
+
+
+def test_the_width_follows_the_settings():
+    assert plan_models(RECIPE, ["dim=16", "image.sets.k=4"])["single-equal-bytes"] == ["image.sets.k=1", "dim=64"]
+
+
+def test_it_is_told_what_stands_for_a_picture():
+    told = [describe_model(recipes.load(RECIPE, changes), changes) for changes in plan_models(RECIPE).values()]
+    assert told == [
+        f"a vector of 256 numbers for each picture ({RECIPE} image.sets.k=1)",
+        f"a vector of 2,048 numbers for each picture ({RECIPE} image.sets.k=1 dim=2048)",
+        f"8 vectors of 256 numbers for each picture ({RECIPE})",
+    ]

@@ -14,7 +14,7 @@ import pytest
 import polysem
 from demo.tiny import SCENES, fake_packages, files, make_photos, ship_tiny, tiny_settings
 from polysem.data import open_collection, train_overlap
-from polysem.demo import RECIPES, Demo, demo
+from polysem.demo import MODELS, Demo, demo
 from polysem.environment.paths import PHOTO_SMALL, SHIPPED
 from polysem.errors import InputError
 from polysem.evaluation import evaluate
@@ -106,8 +106,8 @@ def copied(whole: Demo, folder: Path) -> Path:
 def assert_same(made: Demo, other: Demo) -> None:
     """To the bit: what was learned, measured and found."""
     assert made.comparison == other.comparison
-    for recipe in RECIPES:
-        one, two = (weights(each.folder / recipe) for each in (made, other))
+    for model in MODELS:
+        one, two = (weights(each.folder / model) for each in (made, other))
         assert one.keys() == two.keys()
         assert all(one[name].equal(two[name]) for name in one)
     for one, two in zip(made.searches, other.searches, strict=True):
@@ -120,12 +120,18 @@ def assert_same(made: Demo, other: Demo) -> None:
 
 def test_it_makes_everything_and_tells_every_step(whole):
     made, told = whole
-    assert [row.embedding for row in made.comparison.rows] == ["single", "set 4"]
+    assert [(row.model, row.embedding) for row in made.comparison.rows] == [
+        ("single", "single"),
+        ("single-equal-bytes", "single"),
+        ("set", "set 8 and 1"),
+    ]
+    assert made.model == made.folder / "set"
     assert str(made.comparison.stamp).startswith(f"emoji-scenes test, {TEST}×{5 * TEST}")
     assert "selected on val" in str(made.comparison.stamp)
     assert [step.split()[0] for step in told.steps] == [
         "Emoji",
         "Features",
+        "Training",
         "Training",
         "Training",
         "Comparing",
@@ -211,8 +217,9 @@ def test_the_model_for_photographs_is_measured_beside_them_and_makes_the_index(s
     made = run(tmp_path / "demo", settings, told, photos)
     rows = {row.model: row for row in made.comparison.rows}
     assert [(name, row.embedding) for name, row in rows.items()] == [
-        ("small-vse-infty", "single"),
-        ("small-dive", "set 4"),
+        ("single", "single"),
+        ("single-equal-bytes", "single"),
+        ("set", "set 8 and 1"),
         ("photo-small", "set 2"),
     ]
     alone = evaluate(PHOTO_SMALL, photos, split="val", intervals=False)
@@ -226,7 +233,7 @@ def test_the_model_for_photographs_is_measured_beside_them_and_makes_the_index(s
     known.provenance = {"data": {"items": train_overlap.build_sketch(open_collection(photos))}}
     monkeypatch.setitem(SHIPPED, PHOTO_SMALL, known.save(tmp_path / "photo-small"))
     again = run(tmp_path / "demo", settings, Told(), photos).comparison
-    assert [row.model for row in again.rows] == ["small-vse-infty", "small-dive"]
+    assert [row.model for row in again.rows] == list(MODELS)
     assert "photo-small is not in the table: " in again.notes[-1]
     assert "TRAINED ON THIS SPLIT" in again.notes[-1]
 

@@ -1,4 +1,4 @@
-"""A demo that takes a second: discs instead of OpenMoji, random encoders, two short trainings."""
+"""A demo that takes a second: discs instead of OpenMoji, random encoders, three short trainings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from encoders import tiny_models
-from polysem.environment.paths import PHOTO_SMALL, SHIPPED
+from polysem.environment.paths import PHOTO_BASE, PHOTO_SMALL, SHIPPED
 from polysem.synthetic import dataset_folder
 from polysem.synthetic.scenes import make
 from search.photos import tiny_model
@@ -29,7 +29,7 @@ def fake_packages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def tiny_settings(folder: Path) -> list[str]:
-    """Changes to both recipes; the encoders are saved in `folder` if they are not there yet."""
+    """Changes to the recipe; the encoders are saved in `folder` if they are not there yet."""
     places = {family: folder / family for family in ("resnet", "bert")}
     for family, place in places.items():
         if not place.exists():
@@ -38,6 +38,7 @@ def tiny_settings(folder: Path) -> list[str]:
         f"image.encoder.model={places['resnet']}",
         "image.encoder.image_size=32",
         f"text.encoder.model={places['bert']}",
+        "image.sets.cells=null",
         "dim=16",
         "training.epochs=2",
         "training.batch=16",
@@ -50,6 +51,7 @@ def ship_tiny(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
     if not place.exists():
         tiny_model(folder).save(place)
     monkeypatch.setitem(SHIPPED, PHOTO_SMALL, place)
+    monkeypatch.delitem(SHIPPED, PHOTO_BASE, raising=False)
     monkeypatch.setattr("polysem.demo.steps.find_weights", lambda name: None)
     return place
 

@@ -36,10 +36,10 @@ def demo_command(
     serve: Annotated[bool, Option("--serve/--no-serve", help="Open the web page at the end.")] = True,
     port: Annotated[int, Option(help="Of the web page; 0 takes any free one.")] = PORT,
 ) -> None:
-    """Make data, train a single-vector model and a set model, compare them, index, and open the page to search.
+    """Make data, train single-vector models and a set model, compare them, index, and open the page to search.
 
     Your own pictures are indexed with the best model on this machine, as `polysem doctor` names it. Where 40 or more of
-    them have captions, the two are trained on these and compared with it; otherwise nothing is trained.
+    them have captions, the others are trained on these and compared with it; otherwise nothing is trained.
 
     Run again, it goes on where it was stopped and makes nothing twice.
     """
@@ -118,14 +118,17 @@ def _show(made: Demo, data: Path | None, console: Console, seconds: float) -> No
 
 
 def describe_lead(comparison: Comparison) -> str:
-    """Which of them is ahead, and whether that means anything."""
-    first, second, *others = sorted(comparison.rows, key=lambda row: -(row.cells["rsum"].value or 0.0))
-    ahead = (first.cells["rsum"].value or 0.0) - (second.cells["rsum"].value or 0.0)
-    p = second.cells["rsum"].p
-    lead = f"{first.model} is ahead{f' of {second.model}' if others else ''} by {ahead:.1f} RSUM"
-    if p is None:
-        return f"{lead}."
-    return f"{lead}: {'more' if p < comparison.alpha else 'no more'} than chance would do (p = {p:.2g})."
+    """Which of them is ahead of which others, by how much, and whether that means anything."""
+    first, *others = sorted(comparison.rows, key=lambda row: -(row.cells["rsum"].value or 0.0))
+    leads = []
+    for other in others:
+        cell = other.cells["rsum"]
+        lead = f"{other.model} by {(first.cells['rsum'].value or 0.0) - (cell.value or 0.0):.1f} RSUM"
+        if cell.p is not None:
+            lead += f" ({'more' if cell.p < comparison.alpha else 'no more'} than chance would do, p = {cell.p:.2g})"
+        leads.append(lead)
+    listed = ", ".join(leads[:-1]) + " and " + leads[-1] if len(leads) > 1 else "".join(leads)
+    return f"{first.model} is ahead of {listed}."
 
 
 def _quote(value: object) -> str:

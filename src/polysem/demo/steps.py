@@ -28,10 +28,13 @@ from polysem.training.feature_cache import cache_both_sides, content_digest
 from polysem.training.splits import split
 from polysem.weights import find_weights
 
-RECIPES = ("small-vse-infty", "small-dive")
-"""One vector for each item, and a set of four."""
+RECIPE = "small-sets"
+"""A set of vectors for each picture, and one vector for each caption."""
+MODELS = ("single", "single-equal-bytes", "set")
+"""What is trained by the one recipe: its twin with one vector for a picture, another whose vector takes as many bytes
+as the set, and the set."""
 STRONGER = "dinov2"
-"""The recipes over DINOv2 end in this: for one's own pictures, where its weights were fetched."""
+"""The recipe over DINOv2 ends in this: for one's own pictures, where its weights were fetched."""
 SCENES = 1200
 
 BATCHES = 8
@@ -98,7 +101,7 @@ def demo(
         data: a collection of one's own, indexed with the best model for photographs that is here, and trained on if it
             has captions, over DINOv2-small where its weights are; by default emoji scenes are made.
         scenes: how many emoji scenes.
-        settings: changes to both recipes.
+        settings: changes to the recipe.
         announce: called with the title of each step before it begins.
         screen: the observer of the trainings, as `show` of `train`.
     """
@@ -125,34 +128,54 @@ def demo(
             digest.update("\n".join([*content, *(item.split or "" for item in items)]).encode(errors="surrogatepass"))
         home = folder / f"{items.name}-{digest.hexdigest()[:8]}"
     stronger = data is not None and find_weights("dinov2-small") is not None
-    names = [f"{name}-{STRONGER}" for name in RECIPES] if stronger else list(RECIPES)
+    name, suffix = (f"{RECIPE}-{STRONGER}", f"-{STRONGER}") if stronger else (RECIPE, "")
+    planned = plan_models(name, settings)
+    runs = {model: home / f"{model}{suffix}" for model in planned}
     stores: dict[str, Any] = {
         "features": home / "features" / (f"images-{STRONGER}" if stronger else "images"),
         "text_features": home / "features" / "captions",
     }
     index = home / "index"
-    model: Path | str = home / names[-1] if data is None else Index.find_model(index) or choose_model().name
+    model: Path | str = runs["set"] if data is None else Index.find_model(index) or choose_model().name
     compared = None
     if why_not is None:
-        announce("Features of pictures and captions, once for both models")
+        announce("Features of pictures and captions, once for all models")
         # Of the held-out pictures too: these are measured and indexed, never trained on.
-        first, show = recipes.load(names[0], settings), (screen or NullObserver()).features
+        first, show = recipes.load(name, settings), (screen or NullObserver()).features
         both = encoders.build(**first.image.encoder), encoders.build(**first.text.encoder)
         store, _ = cache_both_sides(items, both, first, list(stores.values()), show)
         known = [i for i, item in enumerate(items) if item.captions and (store is None or item.id in store)]
         readable = items.where(known)
-        for name in names:
-            recipe = scale_recipe(name, readable, settings)
-            announce(f"Training {recipe.name}: {recipe.summary}")
-            train(recipe, readable, home / recipe.name, tracker=None, show=screen, **stores)
-        third = "" if data is None else f", and both with {model}"
-        announce(f"Comparing one vector with a set of four{third}, on pictures that neither has learned from")
-        runs = [home / name for name in names]
-        compared = _compare(runs, readable, stores, None if data is None else str(model), progress)
+        for each, changes in planned.items():
+            recipe = scale_recipe(name, readable, [*settings, *changes])
+            announce(f"Training {each}: {describe_model(recipe, changes)}")
+            train(recipe, readable, runs[each], tracker=None, show=screen, **stores)
+        other = "" if data is None else f", and these with {model}"
+        announce(f"Comparing one vector with a set{other}, on pictures that none of them has learned from")
+        compared = _compare(list(runs.values()), readable, stores, None if data is None else str(model), progress)
     captions = " and their captions" if any(item.captions for item in items) else ""
     announce(f"Indexing {items.name} with {Path(model).name}: {len(items):,} pictures{captions}")
     searches, skipped = _build_index(index, model, items, stores if data is None else {}, progress)
     return Demo(folder, source, model, compared, items, index, searches, why_not, skipped)
+
+
+def plan_models(name: str, settings: Sequence[str] = ()) -> dict[str, list[str]]:
+    """What each of the demo's models changes of the recipe beyond `settings`: the same parts, rate and epochs for all.
+
+    Example:
+        >>> plan_models("small-sets")["single-equal-bytes"]
+        ['image.sets.k=1', 'dim=2048']
+    """
+    recipe = recipes.load(name, settings)
+    one, numbers = ["image.sets.k=1"], recipe.image.sets["k"] * int(recipe.dim)
+    return dict(zip(MODELS, (one, [*one, f"dim={numbers}"], []), strict=True))
+
+
+def describe_model(recipe: Recipe, changes: Sequence[str]) -> str:
+    """What stands for a picture, and the recipe with what was changed of it."""
+    count, dim = recipe.image.sets["k"], int(recipe.dim)
+    vectors = f"a vector of {dim:,} numbers" if count == 1 else f"{count} vectors of {dim:,} numbers"
+    return f"{vectors} for each picture ({' '.join([recipe.name, *changes])})"
 
 
 def scale_recipe(name: str, items: Collection, settings: Sequence[str] = ()) -> Recipe:

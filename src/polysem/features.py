@@ -134,3 +134,26 @@ def require_features(features: object, part: object) -> LocalFeatures:
             "From a padded tensor: LocalFeatures.from_lengths(values, lengths)."
         )
     return features
+
+
+GROUPS = 4
+WORTHWHILE = 0.75
+"""Share of the padded batch that the groups together may have: more, and cutting costs what it saves."""
+SMALLEST = 32
+"""Items in a group: fewer keep the processor waiting."""
+
+Group = tuple[Tensor, int]
+"""The rows of a group, and the tokens its longest item reaches to."""
+
+
+def group_by_length(mask: Tensor) -> list[Group]:
+    """Rows of like length together, where that saves something; otherwise none. mask: (B, N)."""
+    items, longest = mask.shape
+    if is_tracing() or items < 2 * SMALLEST:
+        return []
+    count = min(GROUPS, items // SMALLEST)
+    reach = (mask * torch.arange(1, longest + 1, device=mask.device)).amax(1)
+    order = reach.argsort(stable=True)
+    found = [(rows, int(reach[rows[-1]])) for rows in order.tensor_split(count)]
+    worthwhile = sum(len(rows) * length for rows, length in found) <= WORTHWHILE * items * longest
+    return found if worthwhile else []

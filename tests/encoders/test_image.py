@@ -92,7 +92,7 @@ def test_a_class_token_beside_every_patch(build):
     again = encoders.build(**beside.config)
     again.load_state_dict(beside.state_dict())
     assert torch.equal(again.eval()(pixels).values, joined)
-    with pytest.raises(PolysemError, match="siglip.*no class token"):
+    with pytest.raises(PolysemError, match=r"siglip.*no class token"):
         build("siglip", cls="beside")
 
 

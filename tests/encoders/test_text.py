@@ -21,6 +21,31 @@ def test_features_are_the_models_own_last_states(build, saved, family):
 
 
 @every_text_model
+def test_texts_of_like_length_go_through_together_and_are_what_they_are_alone(build, family, monkeypatch):
+    encoder = build(family)
+    texts = ["dog " * (1 + 7 * number % 30) for number in range(160)]
+    tokens, lengths, encode = encoder.tokenize(texts), [], encoder._encode
+
+    def record(ids, mask):
+        lengths.append(ids.shape[1])
+        return encode(ids, mask)
+
+    monkeypatch.setattr(encoder, "_encode", record)
+    found = encoder(tokens)
+    assert len(lengths) > 1
+    assert sorted(lengths) == lengths  # short ones without the padding of long ones
+    whole = encode(tokens.ids.masked_fill(~tokens.mask, encoder.pad), tokens.mask)
+    torch.testing.assert_close(found.values[found.mask], whole[tokens.mask], atol=1e-5, rtol=1e-5)
+    assert not found.values[~found.mask].any()
+    found.values.square().sum().backward()
+    grouped = [parameter.grad.clone() for parameter in encoder.parameters() if parameter.grad is not None]
+    encoder.zero_grad()
+    whole[tokens.mask].square().sum().backward()
+    plain = [parameter.grad for parameter in encoder.parameters() if parameter.grad is not None]
+    torch.testing.assert_close(grouped, plain, atol=1e-3, rtol=1e-3)
+
+
+@every_text_model
 def test_every_token_is_returned_special_ones_included(build, family):
     tokens = build(family).tokenize(["A dog"])
     assert [tiny_models.WORDS[i] for i in tokens.ids[0]] == ["[CLS]", "a", "dog", "[SEP]"]

@@ -39,7 +39,7 @@ def test_groups_equal_one_piece_with_gradients_too(sets, monkeypatch):
     monkeypatch.setattr(type(tower.sets), "works_on_tokens", True)  # slots do not: they would not be cut
     given = features()
     given = LocalFeatures(given.values.double(), given.mask)
-    assert len(towers.group_by_length(given.mask)) == towers.GROUPS
+    assert len(towers.group_by_length(given.mask)) == 4
 
     def run():
         tower.zero_grad()

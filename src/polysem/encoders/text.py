@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import torch
 from pydantic import PositiveInt
 from torch import Tensor
+from torch.nn import functional as F
 
 from polysem.data.vocabulary import Vocabulary, WordVectors
 from polysem.encoders import backbones
@@ -20,7 +21,7 @@ from polysem.encoders.backbones import SourceError
 from polysem.encoders.base import Encoder, Kind, Takes, Trainable, registry
 from polysem.encoders.region import xavier_linear
 from polysem.errors import ConfigError, InputError, kind
-from polysem.features import LocalFeatures
+from polysem.features import LocalFeatures, group_by_length
 from polysem.masked_ops import is_tracing
 
 
@@ -199,10 +200,24 @@ class Transformer(TextEncoder):
         return ids
 
     def forward(self, tokens: Tokens) -> LocalFeatures:
-        ids = self.check_tokens(tokens)
-        states: Tensor = self.backbone(input_ids=ids, attention_mask=tokens.mask.long()).last_hidden_state
+        states = self._encode_groups(self.check_tokens(tokens), tokens.mask)
         values = states if self.projection is None else self.projection(states)
         return LocalFeatures(values, tokens.mask).zero_padding()
+
+    def _encode_groups(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """(B, N, width): the last states. Texts of like length go through together: padding costs as much as words."""
+        groups = group_by_length(mask)
+        if not groups:
+            return self._encode(ids, mask)
+        parts = [
+            F.pad(self._encode(ids[rows, :length], mask[rows, :length]), (0, 0, 0, ids.shape[1] - length))
+            for rows, length in groups
+        ]
+        return torch.cat(parts).index_select(0, torch.cat([rows for rows, _ in groups]).argsort())
+
+    def _encode(self, ids: Tensor, mask: Tensor) -> Tensor:
+        states: Tensor = self.backbone(input_ids=ids, attention_mask=mask.long()).last_hidden_state
+        return states
 
     def resolved_knobs(self) -> Mapping[str, Any]:
         return {"pretrained": False, "backbone_config": self.backbone_config, "max_length": self.max_length}

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from polysem.encoders import Encoder, Tokens
-from polysem.features import LocalFeatures
-from polysem.masked_ops import is_tracing
+from polysem.features import Group, LocalFeatures, group_by_length
 from polysem.pooling import Pooling
 from polysem.registry import Part
 from polysem.sets import SetPrediction, SetPredictor
@@ -125,29 +124,6 @@ class Tower(nn.Module):
             if params:
                 groups.append({"name": name, "params": params, "lr": lr, "weight_decay": weight_decay})
         return groups
-
-
-GROUPS = 4
-WORTHWHILE = 0.75
-"""Share of the padded batch that the groups together may have: more, and cutting costs what it saves."""
-SMALLEST = 32
-"""Items in a group: fewer keep the processor waiting."""
-
-Group = tuple[Tensor, int]
-"""The rows of a group, and the tokens its longest item reaches to."""
-
-
-def group_by_length(mask: Tensor) -> list[Group]:
-    """Rows of like length together, where that saves something; otherwise none. mask: (B, N)."""
-    items, longest = mask.shape
-    if is_tracing() or items < 2 * SMALLEST:
-        return []
-    count = min(GROUPS, items // SMALLEST)
-    reach = (mask * torch.arange(1, longest + 1, device=mask.device)).amax(1)
-    order = reach.argsort(stable=True)
-    found = [(rows, int(reach[rows[-1]])) for rows in order.tensor_split(count)]
-    worthwhile = sum(len(rows) * length for rows, length in found) <= WORTHWHILE * items * longest
-    return found if worthwhile else []
 
 
 def split_groups(features: LocalFeatures, groups: list[Group]) -> list[LocalFeatures]:

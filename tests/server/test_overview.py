@@ -120,6 +120,17 @@ def test_an_explanation_is_the_inspections_own(reader, model, photos):
     assert [word["word"] for word in said["text"]["elements"][0]["words"]] == [word.text for word in expected.words]
 
 
+def test_an_explanation_says_where_in_the_picture_the_words_are(reader, model, photos):
+    said = reader.post("/api/v1/explain", json={"item": "red.png", "text": "a red picture"}).json()["map"]
+    expected = explain(model, photos / "red.png", "a red picture")
+    found = expected.score_map
+    assert said["how"] == found.how
+    laid_out = expected.places.as_map(found.values).numpy()
+    assert np.array(said["attention"]["values"]) == pytest.approx(laid_out, abs=1e-5)
+    assert said["max"] == pytest.approx(float(laid_out.max()), abs=1e-5)
+    assert (said["placeless"] is None) == (found.how == "omission")
+
+
 def test_the_score_explained_is_the_score_found(reader):
     found = reader.post("/api/v1/search", json={"text": "something blue"}).json()["results"][0]
     said = reader.post("/api/v1/explain", json={"item": found["id"], "text": "something blue"}).json()

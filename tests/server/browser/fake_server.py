@@ -125,6 +125,7 @@ class Collection:
 
     held: the answer to a query of these words waits for the event.
     calibrated: whether the model tells how probable a match is.
+    mapped: whether explanations have a map of the words' score: bright on the thing that they name.
     """
 
     items: list[Item] = field(default_factory=lambda: make_items(240))
@@ -135,6 +136,7 @@ class Collection:
     uploads: dict[str, bytes] = field(default_factory=dict)
     reads_need_token: bool = False
     calibrated: bool = False
+    mapped: bool = False
     map_asked: int = 0
     expected: bool = False
     detail: int = 120  # pixels across: tests need not wait for fine pictures
@@ -274,6 +276,7 @@ class Collection:
             "score": sum(map(sum, rows)),
             "match": 0.004 if self.calibrated else None,
             "how": "attention",
+            "map": self._map_score(item, words) if self.mapped else None,
             "text": {"elements": [{"number": place, "words": elements[place]["words"]} for place in range(4)]},
             "elements": elements,
             "contributions": rows,
@@ -281,6 +284,12 @@ class Collection:
             "width": 480,
             "height": 360,
         }
+
+    def _map_score(self, item: Item, words: list[str]) -> dict[str, Any]:
+        thing = max(item.things, key=lambda each: sum(word.lower() in each.name.split() for word in words))
+        values = [[0.1 * value - 0.01 for value in row] for row in _grid(thing, 0.16)]
+        located = {"kind": "grid", "rows": 7, "cols": 7, "values": values}
+        return {"how": "sum", "attention": located, "max": max(map(max, values)), "placeless": 0.2}
 
     def map(self, colour: str) -> dict[str, Any]:
         self.map_asked += 1

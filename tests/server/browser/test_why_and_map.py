@@ -73,6 +73,26 @@ def test_one_looks_at_single_elements_iterations_and_other_words(page: Page, col
     page.until(lambda: "“red square” · score" in page.text(".why-head p"))
 
 
+def test_why_lights_up_what_the_words_name(page: Page, collection: Collection) -> None:
+    collection.mapped = True
+    item = collection.by_id["scenes/0000.png"]
+    first, second = item.things[:2]
+    for thing in (first, second):
+        page.open(f"/?q={thing.name.replace(' ', '+')}&why=scenes/0000.png")
+        page.until(lambda: len(page.all("#why .element")) == 4)
+        x, y, _ = page.js(BRIGHTEST, page.all("#why .why-left canvas")[0])
+        assert (abs(x - thing.x) < 0.1, abs(y - thing.y) < 0.1) == (True, True)
+        assert "adds to the score of these words" in page.text("#why .reading")
+        assert page.all("#why .element[aria-pressed='true']") == []
+    page.all("#why .element")[0].click()
+    assert "its attention" in page.text("#why .reading")
+    assert "Element 1" in page.text("#why .scale")
+    page.click("#why .reading .chips button")
+    assert page.all("#why .element[aria-pressed='true']") == []
+    x, y, _ = page.js(BRIGHTEST, page.all("#why .why-left canvas")[0])
+    assert (abs(x - second.x) < 0.1, abs(y - second.y) < 0.1) == (True, True)
+
+
 def test_why_closes_by_escape_and_by_the_back_button(page: Page) -> None:
     page.open("/?q=blue+ring")
     page.results(24)

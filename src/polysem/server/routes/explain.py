@@ -131,6 +131,7 @@ def _to_answer(explanation: Explanation, captions: list[dict[str, Any] | None]) 
             "similarity": explanation.similarity,
             "caption": explanation.caption,
             "how": how,
+            "map": _locate_score(explanation),
             "elements": elements,
             "text": {"elements": [{"number": number, "words": weigh(row)} for number, row in enumerate(text_weights)]},
             "contributions": matrix.tolist(),
@@ -141,6 +142,17 @@ def _to_answer(explanation: Explanation, captions: list[dict[str, Any] | None]) 
             "film": timeline,
         }
     )
+
+
+def _locate_score(explanation: Explanation) -> dict[str, Any] | None:
+    """What each part of the picture adds to the score."""
+    found, boxes = explanation.score_map, explanation.places
+    if found is None:
+        return None
+    placed = found.values[boxes.located] if bool(boxes.located.any()) else found.values
+    placeless = None if found.remainder is None else explanation.score - float(placed.sum())
+    values = {"attention": _locate(boxes, found.values), "max": float(placed.max()), "placeless": placeless}
+    return {"how": found.how, **values}
 
 
 def _locate(boxes: TokenBoxes, weights: Tensor) -> dict[str, Any]:

@@ -283,6 +283,16 @@ class TimelineInfo(Answer):
     moment: MomentInfo
 
 
+class ScoreMapInfo(Answer):
+    how: Literal["sum", "omission"] = Field(
+        description="sum: what each part of the picture adds to the score, which is a sum over them and what has no "
+        "place. omission: how far the score falls without that part."
+    )
+    attention: dict[str, Any] = Field(description="The values where they lie, as of an element.")
+    max: float = Field(description="The largest value; negative ones speak against the text.")
+    placeless: float | None = Field(description="Of a sum: what no part of the picture adds.")
+
+
 class ExplainAnswer(Answer):
     score: float
     match: float | None = Field(description="As in a search: the probability that they match, or null.")
@@ -292,6 +302,7 @@ class ExplainAnswer(Answer):
         description="What the weights are: attention, pooling, omission, or score: how far the score "
         "falls without that part."
     )
+    map: ScoreMapInfo | None = Field(description="Where in the picture this text is; null where no map can be made.")
     elements: list[dict[str, Any]]
     text: dict[str, Any]
     contributions: list[list[float]]

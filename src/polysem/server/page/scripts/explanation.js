@@ -21,6 +21,11 @@ const HOW_FRAMES = {
   score: "Bars are how far the score falls when the frame is left out.",
 };
 
+const HOW_MAP = {
+  sum: "Bright is what of the picture adds to the score of these words.",
+  omission: "Bright is what the score of these words misses most when it is hidden.",
+};
+
 /** stand: where the large picture is. seek(seconds): shows that of a video, if it is one that plays. Returns
  *  { reading: what stands below it, sections: the rest }. */
 export function explanation(told, stand, address, seek = null) {
@@ -32,7 +37,8 @@ export function explanation(told, stand, address, seek = null) {
   stand.style.aspectRatio = ratio;
   const placed = told.elements.some((element) => PLACED.has(element.attention?.kind));
   stand.classList.toggle("on", placed);
-  let chosen = 0,
+  const words = brightness(told.map);
+  let chosen = words ? null : 0, // an element; null is the map of these words
     step = null; // step: an iteration; null is the last, which made the embedding
   const attentionOf = (element) =>
     step === null ? element.attention : (element.iterations[step] ?? element.attention);
@@ -46,8 +52,14 @@ export function explanation(told, stand, address, seek = null) {
   function choose(number) {
     chosen = number;
     parts.mark(number);
-    drawHeat(large, attentionOf(told.elements[number]), told.scale);
-    named.textContent = `Element ${number + 1}`;
+    const whole = number === null;
+    if (whole) drawHeat(large, words, { min: 0, max: 1 });
+    else drawHeat(large, attentionOf(told.elements[number]), told.scale);
+    named.textContent = whole ? "These words" : `Element ${number + 1}`;
+    ends[0].textContent = share3(whole ? 0 : told.scale.min);
+    ends[1].textContent = share3(whole ? told.map.max : told.scale.max);
+    said.textContent = whole ? HOW_MAP[told.map.how] : HOW[told.how];
+    back.setAttribute("aria-pressed", String(whole));
   }
   function draw() {
     told.elements.forEach((element, i) => drawHeat(small[i], attentionOf(element), told.scale));
@@ -55,19 +67,27 @@ export function explanation(told, stand, address, seek = null) {
   }
 
   const bar = make("canvas", { role: "img", "aria-label": "Colours from little to much" }),
-    named = make("strong", {});
+    named = make("strong", {}),
+    ends = [make("span", {}), make("span", {})],
+    said = make("p", { class: "small" }),
+    back = make(
+      "button",
+      { type: "button", class: "button small", "aria-pressed": "false", onclick: () => choose(null) },
+      "Where these words are",
+    );
   drawScale(bar);
   const reading = make(
     "div",
     { class: "reading" },
     placed
       ? [
-          make("div", { class: "scale" }, named, share3(told.scale.min), bar, share3(told.scale.max)),
+          make("div", { class: "scale" }, named, ends[0], bar, ends[1]),
+          words && make("div", { class: "chips" }, back),
           steps(told, (place) => {
             step = place;
             draw();
           }),
-          make("p", { class: "small" }, HOW[told.how]),
+          said,
         ]
       : make("p", { class: "small" }, "Where the elements look is not known: these features carry no places."),
   );
@@ -131,7 +151,19 @@ function ofFilm(told, address, seek) {
 }
 
 const canvasOf = (ratio) => Object.assign(make("canvas", { "aria-hidden": "true" }), { ratio });
-const share3 = (value) => make("span", {}, value.toFixed(value < 0.1 ? 3 : 2));
+const share3 = (value) => value.toFixed(value < 0.1 ? 3 : 2);
+const bright = (value, most) => Math.sqrt(Math.max(0, value) / Math.max(most, 1e-12));
+
+/** The map of the words as shares from 0 to 1, by their root: half of the largest is well seen. Null without places. */
+function brightness(map) {
+  const placed = map?.attention;
+  if (placed?.kind === "grid")
+    return { ...placed, values: placed.values.map((row) => row.map((value) => bright(value, map.max))) };
+  if (placed?.kind === "boxes")
+    return { ...placed, boxes: placed.boxes.map(([x0, y0, x1, y1, value]) => [x0, y0, x1, y1, bright(value, map.max)]) };
+  return null;
+}
+
 const share = (told, i) => {
   const sum = told.contributions[i]?.reduce((a, b) => a + b, 0);
   return sum === undefined ? "" : `adds ${score(sum)}`;

@@ -24,8 +24,8 @@ def pictures(count: int, captions: int = 5) -> Collection:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_thousand_pictures_and_more_are_trained_on_as_the_recipe_says(name):
-    assert scale_recipe(name, pictures(1500)) == recipes.load(name)
+def test_thousands_of_pictures_are_trained_on_as_the_recipe_says(name):
+    assert scale_recipe(name, pictures(5200)) == recipes.load(name)
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -119,7 +119,7 @@ def _run_trials(
             vectors = gallery.embeddings.texts[starts[number] + place].float()
             asked.append((None, vectors, sorted(finder.find(caption) & set(names))))
         for name, vectors, named in asked:
-            target = inside[[names.index(each) for each in named]].any(0)
+            target: Flags = np.asarray(inside[[names.index(each) for each in named]].any(0))
             if not target.any():
                 continue  # nothing of it in the picture, or too small for the centre of any token
             found = map_score(similarity, image, vectors, located)

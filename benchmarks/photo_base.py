@@ -139,8 +139,8 @@ def main() -> None:
     kind = f"set of {given.k} vectors" if as_set else "single vector"
     choice = (
         f"A picture is a {kind}. On Flickr8k val the set has an RSUM of {rsums['set']:.1f}, the single vector that "
-        f"it was grown around {rsums['single']:.1f}; the set is taken if it is not behind by more than {WITHIN:.0f}, for its "
-        "explanations and for queries that name one thing among several."
+        f"it was grown around {rsums['single']:.1f}. The set is taken where it is not behind by more than "
+        f"{WITHIN:.0f}, for its explanations and for queries that name one thing among several."
     )
     summary = "Photographs and English sentences in one space, over DINOv2-small and MiniLM."
     model.provenance["recipe"] = {**model.provenance.get("recipe", {}), "name": NAME, "summary": summary}

@@ -76,6 +76,8 @@ def test_the_encoder_uses_it_where_nothing_learns(build, monkeypatch):
         encoder(pixels())
     finally:
         torch._C._set_mkldnn_enabled(True)
+    with packed_weights.plain_networks():
+        encoder(pixels())
     encoder.backbone.train()
     encoder(pixels())
     assert len(calls) == 4

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from polysem._version import __version__
 from polysem.encoders import BiGRU, DualImage, Transformer
+from polysem.encoders.cpu.packed_weights import plain_networks
 from polysem.environment.packages import install_command
 from polysem.errors import ConfigError
 from polysem.export.graphs import OPSET, ExportError, Graph, SimilarityGraph, TextGraph, build_graphs
@@ -172,7 +173,8 @@ def freeze_positions(graph: Graph, example: tuple[Tensor, ...]) -> Iterator[None
         for module in resizing:
             module.interpolate_pos_encoding = partial(record, module=module, original=module.interpolate_pos_encoding)
         if resizing:
-            graph(*example)
+            with plain_networks():
+                graph(*example)
         for module in resizing:
             del module.interpolate_pos_encoding
             if module in positions:

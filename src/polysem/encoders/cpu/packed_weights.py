@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import copy
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -46,6 +49,17 @@ class _Packed:
 
 _twins: WeakKeyDictionary[nn.Module, _Packed] = WeakKeyDictionary()
 _lock = threading.Lock()
+_plain = ContextVar("plain", default=False)
+
+
+@contextmanager
+def plain_networks() -> Iterator[None]:
+    """Within the block this thread runs networks themselves, for those who put something into their modules."""
+    token = _plain.set(True)
+    try:
+        yield
+    finally:
+        _plain.reset(token)
 
 
 def run(network: nn.Module, pixels: Tensor, **arguments: Any) -> Any:
@@ -59,7 +73,7 @@ def can_run(pixels: Tensor) -> bool:
     plain = pixels.device.type == "cpu" and pixels.dtype == torch.float32 and bool(torch.backends.mkldnn.enabled)
     learns = pixels.requires_grad and torch.is_grad_enabled()
     observed = learns or torch.is_autocast_enabled("cpu") or is_tracing() or torch.compiler.is_compiling()
-    return plain and not observed
+    return plain and not observed and not _plain.get()
 
 
 def find_twin(network: nn.Module) -> nn.Module | None:

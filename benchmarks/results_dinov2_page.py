@@ -126,31 +126,23 @@ def claims(entry: Entry) -> Iterator[str]:
 
 
 def search(entry: Entry) -> Iterator[str]:
-    """What every search tried and chose, with the curve over epochs."""
-    epochs = sorted({trial["epochs"] for each in entry["search"].values() for trial in each["trials"]})
-    counts = [_epochs(count) for count in epochs]
-    curve = " | ".join(f"RSUM, {count}" for count in counts)
-    if not epochs:
-        yield "No trial has finished yet."
+    """What every search tried and chose."""
+    found = {name: each for name, each in entry["search"].items() if each["chosen"]}
+    if not found:
+        yield "No search has finished yet."
         return
-    yield f"| | rate | dropout, image / text | {curve} | chosen | others, {counts[0]} |"
-    yield f"|---|---:|---:|{'---:|' * len(epochs)}---|---|"
-    for each in entry["search"].values():
-        chosen = each["chosen"]
-        if chosen is None:
-            continue
-        same = {
-            t["epochs"]: t for t in each["trials"] if (t["rate"], t["dropout"]) == (chosen["rate"], chosen["dropout"])
-        }
-        cells = [_rsum(same[n]) if n in same else "–" for n in epochs]
-        others = [
-            f"{t['rate']}, {t['dropout'][0]:g}: {_rsum(t)}"
-            for t in each["trials"]
-            if (t["rate"], t["dropout"]) != (chosen["rate"], chosen["dropout"])
-        ]
-        drop = " / ".join(f"{rate:g}" for rate in chosen["dropout"])
-        told = f"{' | '.join(cells)} | {_epochs(chosen['epochs'])} | {'; '.join(others)}"
-        yield f"| {each['label']} | {chosen['rate']} | {drop} | {told} |"
+    kinds = sorted(
+        {(t["epochs"], *t["dropout"], float(t["rate"]), t["rate"]) for each in found.values() for t in each["trials"]}
+    )
+    heads = [f"{rate}, {image:g} / {text:g}, {epochs}" for epochs, image, text, _, rate in kinds]
+    yield "RSUM of the held-out tenth by rate, dropout (images / texts) and epochs; what was chosen is bold."
+    yield ""
+    yield f"| | {' | '.join(heads)} |"
+    yield f"|---|{'---:|' * len(kinds)}"
+    for each in found.values():
+        told = {(t["epochs"], *t["dropout"], t["rate"]): _rsum(t, each["chosen"]) for t in each["trials"]}
+        cells = [told.get((epochs, image, text, rate), "") for epochs, image, text, _, rate in kinds]
+        yield f"| {each['label']} | {' | '.join(cells)} |"
 
 
 def picture(name: str, drawn: Mapping[str, str]) -> Iterator[str]:
@@ -158,12 +150,9 @@ def picture(name: str, drawn: Mapping[str, str]) -> Iterator[str]:
         yield f"![{ALT[name]}](../images/{drawn[name]})"
 
 
-def _epochs(count: int) -> str:
-    return f"{count} epoch" if count == 1 else f"{count} epochs"
-
-
-def _rsum(trial: Mapping[str, Any]) -> str:
-    return "diverged" if trial["rsum"] is None else f"{trial['rsum']:.1f}"
+def _rsum(trial: Mapping[str, Any], chosen: Mapping[str, Any]) -> str:
+    told = "diverged" if trial["rsum"] is None else f"{trial['rsum']:.1f}"
+    return f"**{told}**" if all(trial[key] == chosen[key] for key in ("rate", "dropout", "epochs")) else told
 
 
 def _mean(held: tuple[float, float | None], digits: int = 1) -> str:

@@ -20,11 +20,11 @@ COMMON = (
     "optimiser.clip=2.0",
     "schedule={name: cosine, warmup_steps: 20}",
 )
-RATES = ("2e-3", "6e-3")
+RATES = ("2e-3", "6e-3", "1.5e-2")
 DROPOUTS = ((0.1, 0.0), (0.4, 0.2))
 """Of the images' and of the texts' heads."""
 EPOCHS = (1, 2)
-"""Of all captions: an epoch visits every image five times. The first is that of the trials of rate and dropout."""
+"""Of all captions: an epoch visits every image five times."""
 
 TRIPLET = "objective={name: triplet, margin: 0.2, mining: [[0, all], [1, hardest]], reduction: sum}"
 INFONCE = "objective={name: infonce, temperature: 0.05}"
@@ -78,17 +78,20 @@ class Trial:
 
 @dataclass(frozen=True)
 class Grid:
-    """What is searched. Rates and dropouts are crossed at the fewest epochs, then the best pair at more of them."""
+    """What is searched, in stages: the rates, at the first dropout and the fewest epochs; the best rate with every
+    dropout, at the second number of epochs; the best of these at each further number."""
 
     rates: tuple[str, ...] = RATES
     dropouts: tuple[tuple[float, float], ...] = DROPOUTS
     epochs: tuple[int, ...] = EPOCHS
 
-    def first(self) -> list[Trial]:
-        return [Trial(rate, dropout, self.epochs[0]) for rate in self.rates for dropout in self.dropouts]
-
-    def longer(self, best: Trial) -> list[Trial]:
-        return [Trial(best.rate, best.dropout, epochs) for epochs in self.epochs[1:]]
+    def stage(self, number: int, best: Trial | None = None) -> list[Trial]:
+        """The trials of a stage, from 0. best: of the stage before."""
+        if best is None:
+            return [Trial(rate, self.dropouts[0], self.epochs[0]) for rate in self.rates]
+        if number == 1:
+            return [Trial(best.rate, dropout, self.epochs[1]) for dropout in self.dropouts]
+        return [Trial(best.rate, best.dropout, self.epochs[number])]
 
 
 def both(*settings: str) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -16,45 +16,44 @@ Done = Callable[[Row, Trial, Cell], None]
 
 def search(bench: Bench, row: Row, done: Done) -> None:
     """Every trial of a row that is not there yet."""
-    for trial in next_trials(bench, row):
-        done(row, trial, run(bench, row, trial, SEED, searching=True))
-    if missing := next_trials(bench, row):  # those at more epochs, once the best pair is known
-        for trial in missing:
+    while trials := next_trials(bench, row):
+        for trial in trials:
             done(row, trial, run(bench, row, trial, SEED, searching=True))
 
 
 def next_trials(bench: Bench, row: Row) -> list[Trial]:
-    """What can be tried now: all rates and dropouts at the fewest epochs; when these are there, the best at more."""
-    first = [trial for trial in bench.plan.grid.first() if bench.cell(row, trial, SEED, searching=True) is None]
-    if first:
-        return first
-    best = _best(bench, row, bench.plan.grid.first())
-    if best is None:
-        return []
-    longer = bench.plan.grid.longer(best)
-    return [trial for trial in longer if bench.cell(row, trial, SEED, searching=True) is None]
+    """What is to be tried next: what is missing of the first stage that is not whole."""
+    for trials in _stages(bench, row):
+        missing = [trial for trial in trials if bench.cell(row, trial, SEED, searching=True) is None]
+        if missing:
+            return missing
+    return []
 
 
 def choose(bench: Bench, row: Row) -> Trial | None:
-    """How a row is trained: the best of its search, None before it is finished.
-
-    Of several epochs the fewest that no larger number beats.
-    """
+    """How a row is trained: the best of all stages of its search, None before it is finished."""
     searched = bench.plan.rows[row.search]
     if next_trials(bench, searched):
         return None
-    best = _best(bench, searched, bench.plan.grid.first())
-    return None if best is None else _best(bench, searched, [best, *bench.plan.grid.longer(best)])
+    return _best(bench, searched, [trial for trials in _stages(bench, searched) for trial in trials])
+
+
+def _stages(bench: Bench, row: Row) -> Iterator[list[Trial]]:
+    """The stages that can be told by now."""
+    grid, best = bench.plan.grid, None
+    for number in range(len(grid.epochs)):
+        trials = grid.stage(number, best)
+        yield trials
+        best = _best(bench, row, trials)
+        if best is None:
+            return
 
 
 def _best(bench: Bench, row: Row, trials: list[Trial]) -> Trial | None:
-    """By RSUM of the held-out tenth; of equals the first. None where all diverged."""
-    found = {trial: cell["last_rsum"] for trial in trials if "last_rsum" in (cell := _cell(bench, row, trial))}
+    """By RSUM of the held-out tenth; of equals the first. None where all diverged or none is there."""
+    cells = {trial: bench.cell(row, trial, SEED, searching=True) or {} for trial in trials}
+    found = {trial: cell["last_rsum"] for trial, cell in cells.items() if "last_rsum" in cell}
     return max(found, key=lambda trial: found[trial]) if found else None
-
-
-def _cell(bench: Bench, row: Row, trial: Trial) -> Cell:
-    return bench.cell(row, trial, SEED, searching=True) or {}
 
 
 def summarise(bench: Bench) -> dict[str, Any]:

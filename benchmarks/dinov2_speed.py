@@ -140,6 +140,7 @@ def measure(folder: Path, graph: Path | None, rounds: int, per_round: int) -> di
     busy = {way: min(each[1:]) / per_round for way, each in processor.items()}
     return {
         "cores": cores,
+        "load_average": os.getloadavg()[0],
         "pictures_a_round": per_round,
         "rounds": rounds,
         "graph": "exported by torch" if graph is None else "original",

@@ -107,6 +107,7 @@ def main() -> None:
         "photos_per_second_by_processor_time": cores * len(collection) / busy,
         "encoder_on_one_thread": alone,
         "ratio_to_one_thread": len(collection) / indexing / alone,
+        "load_average": os.getloadavg()[0],
         "items": given.items,
         "query_ms": {"median": statistics.median(taken), "p99": taken[int(0.99 * len(taken))]},
         "machine": {"cores": cores, "python": platform.python_version(), "torch": torch.__version__},

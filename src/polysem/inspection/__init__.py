@@ -5,6 +5,7 @@ from polysem.inspection.diagnose import Diagnosis, HealthVerdict, diagnose
 from polysem.inspection.explain import Contributions, Explanation, decompose_score, draw, explain
 from polysem.inspection.map import Map, MapPoints
 from polysem.inspection.map import map_space as map  # noqa: A004 - the name of the command
+from polysem.inspection.score_map import ScoreMap, map_score
 from polysem.inspection.token_boxes import TokenBoxes, locate_regions, locate_stored_tokens, locate_tokens
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "HealthVerdict",
     "Map",
     "MapPoints",
+    "ScoreMap",
     "TokenBoxes",
     "decompose_score",
     "diagnose",
@@ -25,5 +27,6 @@ __all__ = [
     "locate_stored_tokens",
     "locate_tokens",
     "map",
+    "map_score",
     "text_attentions",
 ]

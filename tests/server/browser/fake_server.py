@@ -144,7 +144,7 @@ class Collection:
     def reset(self) -> None:
         self.faults, self.held, self.asked = {}, {}, []
         self.reads_need_token, self.map_asked, self.expected = False, 0, False
-        self.calibrated = False
+        self.calibrated = self.mapped = False
 
     @property
     def by_id(self) -> dict[str, Item]:

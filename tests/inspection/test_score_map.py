@@ -7,7 +7,8 @@ from inspection.small_models import make_model, make_regions
 from polysem import LocalFeatures, similarity
 from polysem.inspection import explain
 from polysem.inspection.attention import tower_attentions
-from polysem.inspection.score_map import map_score
+from polysem.inspection.score_map import map_score, split_phrases
+from polysem.inspection.token_boxes import locate_regions
 from support import unit
 
 TEXTS = ["a small red dog", "blue boat"]
@@ -123,3 +124,34 @@ def test_it_is_in_the_json_and_the_largest_is_brightest():
     assert len(told["elements"]) == 3
     assert float(found.score_map.shown.max()) == pytest.approx(1)
     assert found.score_map.shown.argmax() == found.score_map.values.argmax()
+
+
+@pytest.mark.parametrize(
+    ("text", "phrases"),
+    [
+        ("a dog running on grass", ("a dog", "grass")),
+        ("A dog is running on green grass.", ("a dog", "green grass")),
+        ("green grass", ()),
+        ("a brown and white dog", ()),
+        ("Three butterflies and a lion.", ("three butterflies", "a lion")),
+        ("two running dogs in the snow", ("two running dogs", "the snow")),
+        ("swimming in a pool", ("a pool",)),
+        ("ein Hund im Gras", ()),
+        ("on the left", ()),
+        ("?", ()),
+    ],
+)
+def test_a_text_is_split_into_what_it_names(text, phrases):
+    assert split_phrases(text) == phrases
+
+
+def test_each_phrase_has_the_map_that_it_has_alone():
+    model = make_model("competing", "competing-one", "soft_maximum")
+    boxes = locate_regions(torch.tensor([[0.0, 0, 5, 5]]).expand(7, -1), (20, 20)).boxes
+    found = explain(model, make_regions(), "a red dog on a boat", boxes=boxes)
+    assert [each.phrase for each in found.phrase_maps] == ["a red dog", "a boat"]
+    for each in found.phrase_maps:
+        alone = explain(model, make_regions(), each.phrase, boxes=boxes)
+        assert each.score == pytest.approx(alone.score, abs=1e-5)
+        torch.testing.assert_close(each.map.values, alone.score_map.values, atol=1e-5, rtol=0)
+    assert [each["phrase"] for each in found.as_dict()["phrase_maps"]] == ["a red dog", "a boat"]

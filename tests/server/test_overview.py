@@ -121,9 +121,13 @@ def test_an_explanation_is_the_inspections_own(reader, model, photos):
 
 
 def test_an_explanation_says_where_in_the_picture_the_words_are(reader, model, photos):
-    said = reader.post("/api/v1/explain", json={"item": "red.png", "text": "a red picture"}).json()["map"]
-    expected = explain(model, photos / "red.png", "a red picture")
-    found = expected.score_map
+    said = reader.post("/api/v1/explain", json={"item": "red.png", "text": "a red car on a road"}).json()["maps"]
+    expected = explain(model, photos / "red.png", "a red car on a road")
+    assert [each["phrase"] for each in said] == [None, "a red car", "a road"]
+    assert [each["score"] for each in said[1:]] == pytest.approx(
+        [each.score for each in expected.phrase_maps], abs=1e-5
+    )
+    said, found = said[0], expected.score_map
     assert said["how"] == found.how
     laid_out = expected.places.as_map(found.values).numpy()
     assert np.array(said["attention"]["values"]) == pytest.approx(laid_out, abs=1e-5)

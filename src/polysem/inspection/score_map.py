@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from polysem.data.noun_phrases import AUXILIARIES, DETERMINERS, FUNCTION_WORDS, NO_THINGS, PREPOSITIONS, RELATIVES
 from polysem.inspection.attention import Attention
 from polysem.similarity import Similarity
 
@@ -38,6 +40,51 @@ class ScoreMap:
     def as_dict(self) -> dict[str, Any]:
         elements = None if self.elements is None else self.elements.tolist()
         return {"how": self.how, "values": self.values.tolist(), "elements": elements, "remainder": self.remainder}
+
+
+@dataclass(frozen=True, eq=False)
+class PhraseMap:
+    """A phrase of the text ("a dog") asked by itself: its own score with the image, and its score map."""
+
+    phrase: str
+    score: float
+    map: ScoreMap
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"phrase": self.phrase, "score": self.score, **self.map.as_dict()}
+
+
+MOST_PHRASES = 4
+_CUTS = PREPOSITIONS | AUXILIARIES | RELATIVES | frozenset({"but", "it", "there"})
+
+
+def split_phrases(text: str) -> tuple[str, ...]:
+    """The phrases of an English text that name things: it is cut at prepositions, auxiliaries and relatives, before
+    articles and other determiners, and at words in -ing behind a noun. Empty where it is one phrase alone.
+
+    Example:
+        >>> split_phrases("A dog is running on green grass")
+        ('a dog', 'green grass')
+        >>> split_phrases("green grass")
+        ()
+    """
+    phrases: list[list[str]] = [[]]
+    words = re.findall(r"[\w'-]+|[,.;:!?]", text.lower())
+    for word in words:
+        ends = word in _CUTS or not word[0].isalnum()
+        is_verb = word.endswith("ing") and any(each not in DETERMINERS for each in phrases[-1])
+        starts = word in DETERMINERS and any(each not in DETERMINERS for each in phrases[-1])
+        if ends or is_verb or starts:
+            phrases.append([])
+        if not ends and not is_verb:
+            phrases[-1].append(word)
+    # A word in -ing at the beginning of a phrase is a verb too, unless an article says otherwise.
+    named = [each[1:] if each and each[0].endswith("ing") else each for each in phrases]
+    named = [each[:-1] if each and each[-1] in ("and", "or") else each for each in named]
+    kept = [" ".join(each) for each in named if any(word not in FUNCTION_WORDS | NO_THINGS for word in each)]
+    unique = tuple(dict.fromkeys(kept))[:MOST_PHRASES]
+    plain = " ".join(word for word in words if word[0].isalnum())
+    return () if unique == (plain,) else unique
 
 
 @torch.no_grad()

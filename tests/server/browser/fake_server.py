@@ -276,7 +276,7 @@ class Collection:
             "score": sum(map(sum, rows)),
             "match": 0.004 if self.calibrated else None,
             "how": "attention",
-            "map": self._map_score(item, words) if self.mapped else None,
+            "maps": [self._map_score(item, words, phrase) for phrase in (None, *words)] if self.mapped else [],
             "text": {"elements": [{"number": place, "words": elements[place]["words"]} for place in range(4)]},
             "elements": elements,
             "contributions": rows,
@@ -285,11 +285,13 @@ class Collection:
             "height": 360,
         }
 
-    def _map_score(self, item: Item, words: list[str]) -> dict[str, Any]:
-        thing = max(item.things, key=lambda each: sum(word.lower() in each.name.split() for word in words))
+    def _map_score(self, item: Item, words: list[str], phrase: str | None) -> dict[str, Any]:
+        asked = words if phrase is None else [phrase]
+        thing = max(item.things, key=lambda each: sum(word.lower() in each.name.split() for word in asked))
         values = [[0.1 * value - 0.01 for value in row] for row in _grid(thing, 0.16)]
         located = {"kind": "grid", "rows": 7, "cols": 7, "values": values}
-        return {"how": "sum", "attention": located, "max": max(map(max, values)), "placeless": 0.2}
+        found = {"how": "sum", "attention": located, "max": max(map(max, values)), "placeless": 0.2}
+        return {"phrase": phrase, "score": 0.5, **found}
 
     def map(self, colour: str) -> dict[str, Any]:
         self.map_asked += 1

@@ -77,20 +77,28 @@ def test_why_lights_up_what_the_words_name(page: Page, collection: Collection) -
     collection.mapped = True
     item = collection.by_id["scenes/0000.png"]
     first, second = item.things[:2]
+
+    def bright() -> tuple[float, float]:
+        x, y, _ = page.js(BRIGHTEST, page.all("#why .why-left canvas")[0])
+        return x, y
+
     for thing in (first, second):
         page.open(f"/?q={thing.name.replace(' ', '+')}&why=scenes/0000.png")
         page.until(lambda: len(page.all("#why .element")) == 4)
-        x, y, _ = page.js(BRIGHTEST, page.all("#why .why-left canvas")[0])
-        assert (abs(x - thing.x) < 0.1, abs(y - thing.y) < 0.1) == (True, True)
+        tabs = page.all("#why .reading .chips button")
+        words = thing.name.split()
+        assert [tab.text for tab in tabs] == [*(f"Where is “{word}”?" for word in words), "Where is all of it?"]
+        assert [tab.get_attribute("aria-pressed") for tab in tabs] == ["true"] + ["false"] * len(words)
+        tabs[-1].click()
+        assert bright() == pytest.approx((thing.x, thing.y), abs=0.1)
         assert "adds to the score of these words" in page.text("#why .reading")
         assert page.all("#why .element[aria-pressed='true']") == []
     page.all("#why .element")[0].click()
     assert "its attention" in page.text("#why .reading")
     assert "Element 1" in page.text("#why .scale")
-    page.click("#why .reading .chips button")
+    page.all("#why .reading .chips button")[-1].click()
     assert page.all("#why .element[aria-pressed='true']") == []
-    x, y, _ = page.js(BRIGHTEST, page.all("#why .why-left canvas")[0])
-    assert (abs(x - second.x) < 0.1, abs(y - second.y) < 0.1) == (True, True)
+    assert bright() == pytest.approx((second.x, second.y), abs=0.1)
 
 
 def test_why_closes_by_escape_and_by_the_back_button(page: Page) -> None:

@@ -18,7 +18,7 @@ from polysem.inspection.explain.explanation import Explanation, NearestCaption, 
 from polysem.inspection.explain.map_drawing import (
     THEMES,
     Theme,
-    has_score_map,
+    list_score_maps,
     make_scale,
     show_image,
     show_score_map,
@@ -74,7 +74,7 @@ def _lay_out_set(figure: Any, explanation: Explanation, theme: Theme) -> None:
     left_width = 3.9
     width = max(left_width + maps_width, 10.0)
     heights = [
-        max(cell * elements + 0.9, 7.6 if has_score_map(explanation) else 5.6),
+        max(cell * elements + 0.9, 5.6 + 2.3 * len(list_score_maps(explanation))),
         1.5 + 0.3 * explanation.text.weights.shape[1],
     ]
     top, bottom = _add_title(figure, explanation, theme, width, heights)
@@ -88,14 +88,14 @@ def _lay_out_set(figure: Any, explanation: Explanation, theme: Theme) -> None:
 
 def _show_image_and_matrix(part: Any, explanation: Explanation, scale: Any, theme: Theme) -> None:
     common, image = explanation.image.global_weights, explanation.picture
-    rows = 1 + (image is not None) + (common is not None) + has_score_map(explanation)
+    rows = 1 + (image is not None) + (common is not None) + len(list_score_maps(explanation))
     *above, last = part.subplots(rows, 1, squeeze=False)[:, 0]
     if image is not None:
         first = above.pop(0)
         show_image(first, image)
         first.set_title(_wrap(explanation.image_name, 34, 1), fontsize=10)
-    if has_score_map(explanation):
-        show_score_map(above.pop(0), explanation, theme)
+    for found in list_score_maps(explanation):
+        show_score_map(above.pop(0), explanation, found, theme)
     if common is not None:
         show_weights(above[0], explanation, common, scale, theme)
         above[0].set_title("global feature, in every element", fontsize=9)
@@ -157,7 +157,8 @@ _TokenRow = tuple[str, Tensor, bool]
 def _lay_out_single(figure: Any, explanation: Explanation, theme: Theme) -> None:
     """Pooling weights, tokens that supply the winning dimensions, and what each token adds to the score."""
     rows = len(_token_rows(explanation, "text"))
-    maps = len(_token_rows(explanation, "image")) + (explanation.picture is not None) + has_score_map(explanation)
+    maps = len(_token_rows(explanation, "image")) + (explanation.picture is not None)
+    maps += len(list_score_maps(explanation))
     width = max(2.6 * _map_aspect(explanation) * maps + 1.0, 9.5)
     captions_height = 0.28 * len(explanation.nearest[0]) + 0.5 if explanation.nearest else 0.05
     top, middle, bottom = _add_title(figure, explanation, theme, width, [3.6, 0.55 * rows + 1.3, captions_height])
@@ -180,8 +181,8 @@ def _show_token_maps(part: Any, explanation: Explanation, theme: Theme, maps: in
         first = axes.pop(0)
         show_image(first, explanation.picture)
         first.set_title(_wrap(explanation.image_name, 30, 1), fontsize=10)
-    if has_score_map(explanation):
-        show_score_map(axes.pop(0), explanation, theme)
+    for found in list_score_maps(explanation):
+        show_score_map(axes.pop(0), explanation, found, theme)
     rows = _token_rows(explanation, "image")
     scales = _token_scales(rows, theme)
     for cell, (title, values, signed) in zip(axes, rows, strict=True):

@@ -18,7 +18,7 @@ from polysem.data.images import load_image
 from polysem.data.video import is_video, load_still, video_duration
 from polysem.encoders.preprocessing import to_rgb
 from polysem.errors import InputError, kind
-from polysem.inspection.attention import text_attentions, tower_attentions
+from polysem.inspection.attention import Attention, text_attentions, tower_attentions
 from polysem.inspection.explain.drawing import check_theme, draw
 from polysem.inspection.explain.explanation import (
     CaptionSource,
@@ -31,7 +31,7 @@ from polysem.inspection.explain.explanation import (
     find_winning_dimensions,
 )
 from polysem.inspection.output import PICTURES, check_output_path
-from polysem.inspection.score_map import map_score
+from polysem.inspection.score_map import PhraseMap, map_score, split_phrases
 from polysem.inspection.token_boxes import TokenBoxes, locate_regions, locate_tokens
 from polysem.models import Model, load
 from polysem.models.embedding import embed_batch, embed_probabilities, image_items
@@ -130,12 +130,27 @@ def explain(
         image_drops=drops[0],
         text_drops=drops[1],
         score_map=map_score(model.similarity, image_attention, text_attention.vectors, places.located),
+        phrase_maps=_map_phrases(model, image_attention, caption, places.located),
     )
     if out is not None:
         report("drawing", 0, 1)
         draw(explanation, out, theme)
         report("drawing", 1, 1)
     return explanation
+
+
+def _map_phrases(model: Model, image: Attention, caption: str, located: Tensor) -> tuple[PhraseMap, ...]:
+    """The score map of each phrase of the caption that names a thing."""
+    phrases = split_phrases(caption)
+    if not phrases or not bool(located.any()):
+        return ()
+    maps = []
+    for phrase, vectors in zip(phrases, model.encode_texts(list(phrases)).float().cpu(), strict=True):
+        found = map_score(model.similarity, image, vectors, located)
+        if found is not None:
+            score = float(model.similarity.scores(image.vectors[None], vectors[None])[0, 0])
+            maps.append(PhraseMap(phrase, score, found))
+    return tuple(maps)
 
 
 def _predict_labels(model: Model, batch: Inputs, caption: str) -> dict[str, tuple[LabelProbability, ...]]:

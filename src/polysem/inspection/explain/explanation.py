@@ -14,7 +14,7 @@ from polysem.data.vocabulary import END, START, tokenise
 from polysem.encoders import BiGRU, Encoder, TextEncoder, Transformer
 from polysem.errors import InputError, kind
 from polysem.inspection.attention import Attention
-from polysem.inspection.score_map import ScoreMap
+from polysem.inspection.score_map import PhraseMap, ScoreMap
 from polysem.inspection.token_boxes import TokenBoxes
 from polysem.models.video import Moment
 from polysem.similarity import Similarity
@@ -201,6 +201,7 @@ class Explanation:
     image_drops, text_drops: (N,), (M,) of a side whose tokens were left out one by one: how much the score falls
     without the token, given the other side as it is; negative where it rises.
     score_map: what each local feature of the image adds to the score: where in the image this caption is.
+    phrase_maps: the same of each phrase of the caption that names a thing, asked by itself; empty for one phrase alone.
     labels: of a model that predicts labels, the likeliest of the "image" and of the "text", the likeliest first.
     """
 
@@ -222,6 +223,7 @@ class Explanation:
     image_drops: Tensor | None = None
     text_drops: Tensor | None = None
     score_map: ScoreMap | None = None
+    phrase_maps: tuple[PhraseMap, ...] = ()
 
     @property
     def score(self) -> float:
@@ -274,6 +276,7 @@ class Explanation:
             "searched": None if self.searched is None else asdict(self.searched),
             "winning": winning,
             "score_map": None if self.score_map is None else self.score_map.as_dict(),
+            "phrase_maps": [each.as_dict() for each in self.phrase_maps],
             "labels": {side: [asdict(each) for each in some] for side, some in self.labels.items()} or None,
             "moment": None if self.moment is None else asdict(self.moment),
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -16,6 +16,8 @@ MAP_ALPHA = 0.62
 """How far the colours of a map cover the grey image under them."""
 _DARKEST = 0.82
 """How far a map of the score darkens what does not speak for the caption."""
+_DARK, _GLOW, _GLOWING = (0.0, 0.0, 0.0), (1.0, 0.62, 0.1), 0.42
+_MOST_PHRASES = 2
 _MOST_PIXELS = 480
 
 
@@ -92,31 +94,44 @@ def show_weights(axes: Any, explanation: Explanation, weights: Tensor, scale: An
         axes.set_xlabel(f"class token {float(unlocated.sum()):.0%}", fontsize=8, color=theme.faint)
 
 
-def has_score_map(explanation: Explanation) -> bool:
-    """Whether there is a map of the score to draw on the picture."""
+@dataclass(frozen=True, eq=False)
+class TitledMap:
+    """A map of a score to draw, of the whole caption or of a phrase of it."""
+
+    title: str
+    map: ScoreMap
+    score: float
+
+
+def list_score_maps(explanation: Explanation) -> list[TitledMap]:
+    """The maps to draw on the picture: of the whole caption, then of its first phrases. Empty without places."""
     placed = explanation.places.kind in ("cells", "boxes") and bool(explanation.places.located.any())
-    return explanation.score_map is not None and explanation.picture is not None and placed
+    if explanation.score_map is None or explanation.picture is None or not placed:
+        return []
+    title = {"sum": "all the words: adds to the score", "omission": "all the words: missed when hidden"}
+    whole = TitledMap(title[explanation.score_map.how], explanation.score_map, explanation.score)
+    phrases = explanation.phrase_maps[:_MOST_PHRASES]
+    return [whole, *(TitledMap(f"“{each.phrase}”", each.map, each.score) for each in phrases)]
 
 
-def show_score_map(axes: Any, explanation: Explanation, theme: Theme) -> None:
-    """The picture in its own colours, bright where it speaks for the caption and dark elsewhere."""
-    found, tokens = cast(ScoreMap, explanation.score_map), explanation.places
-    shown = found.shown
-    axes.set_title(
-        {"sum": "bright: adds to the score", "omission": "bright: missed when hidden"}[found.how], fontsize=10
-    )
+def show_score_map(axes: Any, explanation: Explanation, found: TitledMap, theme: Theme) -> None:
+    """The picture, bright and with a warm glow where it speaks for the words, and dark elsewhere."""
+    tokens, shown = explanation.places, found.map.shown
+    axes.set_title(found.title if len(found.title) < 40 else found.title[:38] + "…”", fontsize=10)
     if tokens.kind != "cells":
         show_weights(axes, explanation, shown, make_scale(theme, 1.0), theme)
         return
     show_image(axes, explanation.picture)
-    dark = np.zeros((*tokens.grid, 4))
-    dark[..., 3] = _DARKEST * (1 - np.sqrt(tokens.as_map(shown).numpy()))  # the root: half the largest is well seen
+    light = np.sqrt(tokens.as_map(shown).numpy())  # the root: half the largest is well seen
     left, top, right, bottom = tokens.window
-    axes.imshow(dark, extent=(left, right, bottom, top), interpolation="bilinear")
+    # The glow shows on dark things too, which cannot be brighter than they are.
+    for colour, alpha in ((_DARK, _DARKEST * (1 - light)), (_GLOW, _GLOWING * light)):
+        layer = np.dstack([np.broadcast_to(colour, (*tokens.grid, 3)), alpha])
+        axes.imshow(layer, extent=(left, right, bottom, top), interpolation="bilinear")
     axes.set(xlim=(0, tokens.size[0]), ylim=(tokens.size[1], 0))
-    if found.remainder is not None:
-        placed = float(found.values[tokens.located].sum())
-        note = f"what differs from place to place {placed:+.3f}, the rest {explanation.score - placed:+.3f}"
+    if found.map.remainder is not None:
+        placed = float(found.map.values[tokens.located].sum())
+        note = f"score {found.score:.3f}: {placed:+.3f} differs from place to place"
         axes.set_xlabel(note, fontsize=8, color=theme.faint)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from polysem.server.state import ServerState
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from polysem.inspection import Explanation, TokenBoxes
+    from polysem.inspection import Explanation, ScoreMap, TokenBoxes
     from polysem.models import Model
     from polysem.search import Index
     from polysem.search.store import IndexedItem
@@ -131,7 +132,7 @@ def _to_answer(explanation: Explanation, captions: list[dict[str, Any] | None]) 
             "similarity": explanation.similarity,
             "caption": explanation.caption,
             "how": how,
-            "map": _locate_score(explanation),
+            "maps": list(_locate_scores(explanation)),
             "elements": elements,
             "text": {"elements": [{"number": number, "words": weigh(row)} for number, row in enumerate(text_weights)]},
             "contributions": matrix.tolist(),
@@ -144,15 +145,17 @@ def _to_answer(explanation: Explanation, captions: list[dict[str, Any] | None]) 
     )
 
 
-def _locate_score(explanation: Explanation) -> dict[str, Any] | None:
-    """What each part of the picture adds to the score."""
-    found, boxes = explanation.score_map, explanation.places
-    if found is None:
-        return None
-    placed = found.values[boxes.located] if bool(boxes.located.any()) else found.values
-    placeless = None if found.remainder is None else explanation.score - float(placed.sum())
-    values = {"attention": _locate(boxes, found.values), "max": float(placed.max()), "placeless": placeless}
-    return {"how": found.how, **values}
+def _locate_scores(explanation: Explanation) -> Iterator[dict[str, Any]]:
+    """What each part of the picture adds to the score of the text, and of each of its phrases."""
+    boxes = explanation.places
+    found: list[tuple[str | None, float, ScoreMap | None]] = [(None, explanation.score, explanation.score_map)]
+    found += [(each.phrase, each.score, each.map) for each in explanation.phrase_maps]
+    for phrase, score, each in found:
+        if each is not None:
+            placed = each.values[boxes.located] if bool(boxes.located.any()) else each.values
+            placeless = None if each.remainder is None else score - float(placed.sum())
+            values = {"attention": _locate(boxes, each.values), "max": float(placed.max()), "placeless": placeless}
+            yield {"phrase": phrase, "score": score, "how": each.how, **values}
 
 
 def _locate(boxes: TokenBoxes, weights: Tensor) -> dict[str, Any]:

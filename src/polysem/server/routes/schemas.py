@@ -284,6 +284,8 @@ class TimelineInfo(Answer):
 
 
 class ScoreMapInfo(Answer):
+    phrase: str | None = Field(description="The phrase of the text that it is of; null: all of it.")
+    score: float = Field(description="Of the phrase with the picture.")
     how: Literal["sum", "omission"] = Field(
         description="sum: what each part of the picture adds to the score, which is a sum over them and what has no "
         "place. omission: how far the score falls without that part."
@@ -302,7 +304,10 @@ class ExplainAnswer(Answer):
         description="What the weights are: attention, pooling, omission, or score: how far the score "
         "falls without that part."
     )
-    map: ScoreMapInfo | None = Field(description="Where in the picture this text is; null where no map can be made.")
+    maps: list[ScoreMapInfo] = Field(
+        description="Where in the picture this text is: all of it, then each of its phrases that names a thing. Empty "
+        "where no map can be made."
+    )
     elements: list[dict[str, Any]]
     text: dict[str, Any]
     contributions: list[list[float]]

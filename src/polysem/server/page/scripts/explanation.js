@@ -1,7 +1,7 @@
 // What the server tells of a match, as elements, words and the matrix of contributions.
 import { make, score } from "./dom.js";
 import { drawBars, film } from "./film.js";
-import { drawHeat, drawScale } from "./heat.js";
+import { drawGlow, drawHeat, drawScale } from "./heat.js";
 import { picture } from "./images.js";
 import { chooseRow, matrix } from "./matrix.js";
 
@@ -25,6 +25,7 @@ const HOW_MAP = {
   sum: "Bright is what of the picture adds to the score of these words.",
   omission: "Bright is what the score of these words misses most when it is hidden.",
 };
+const nameOf = (map) => (map.phrase ? `“${map.phrase}”` : "all of it");
 
 /** stand: where the large picture is. seek(seconds): shows that of a video, if it is one that plays. Returns
  *  { reading: what stands below it, sections: the rest }. */
@@ -37,8 +38,10 @@ export function explanation(told, stand, address, seek = null) {
   stand.style.aspectRatio = ratio;
   const placed = told.elements.some((element) => PLACED.has(element.attention?.kind));
   stand.classList.toggle("on", placed);
-  const words = brightness(told.map);
-  let chosen = words ? null : 0, // an element; null is the map of these words
+  // The maps of the words: of the first thing they name, of the others, and of all of them.
+  const maps = (told.maps ?? []).filter((map) => PLACED.has(map.attention?.kind));
+  maps.push(...maps.splice(0, 1));
+  let chosen = maps.length ? maps[0] : 0, // a map, or the number of an element
     step = null; // step: an iteration; null is the last, which made the embedding
   const attentionOf = (element) =>
     step === null ? element.attention : (element.iterations[step] ?? element.attention);
@@ -49,17 +52,19 @@ export function explanation(told, stand, address, seek = null) {
   );
   const parts = elementsOf(told, "picture", shown, choose, { vars: { ratio } });
 
-  function choose(number) {
-    chosen = number;
-    parts.mark(number);
-    const whole = number === null;
-    if (whole) drawHeat(large, words, { min: 0, max: 1 });
-    else drawHeat(large, attentionOf(told.elements[number]), told.scale);
-    named.textContent = whole ? "These words" : `Element ${number + 1}`;
-    ends[0].textContent = share3(whole ? 0 : told.scale.min);
-    ends[1].textContent = share3(whole ? told.map.max : told.scale.max);
-    said.textContent = whole ? HOW_MAP[told.map.how] : HOW[told.how];
-    back.setAttribute("aria-pressed", String(whole));
+  /** what: a map, or the number of an element. */
+  function choose(what) {
+    chosen = what;
+    const map = typeof what === "number" ? null : what;
+    parts.mark(map ? null : what);
+    stand.classList.toggle("glow", map !== null);
+    if (map) drawGlow(large, brightness(map));
+    else drawHeat(large, attentionOf(told.elements[what]), told.scale);
+    named.textContent = map ? nameOf(map) : `Element ${what + 1}`;
+    ends[0].textContent = share3(map ? 0 : told.scale.min);
+    ends[1].textContent = share3(map ? Math.max(0, map.max) : told.scale.max);
+    said.textContent = map ? HOW_MAP[map.how] : HOW[told.how];
+    tabs.forEach((tab, i) => tab.setAttribute("aria-pressed", String(maps[i] === map)));
   }
   function draw() {
     told.elements.forEach((element, i) => drawHeat(small[i], attentionOf(element), told.scale));
@@ -70,10 +75,12 @@ export function explanation(told, stand, address, seek = null) {
     named = make("strong", {}),
     ends = [make("span", {}), make("span", {})],
     said = make("p", { class: "small" }),
-    back = make(
-      "button",
-      { type: "button", class: "button small", "aria-pressed": "false", onclick: () => choose(null) },
-      "Where these words are",
+    tabs = maps.map((map) =>
+      make(
+        "button",
+        { type: "button", class: "button small", "aria-pressed": "false", onclick: () => choose(map) },
+        `Where is ${nameOf(map)}?`,
+      ),
     );
   drawScale(bar);
   const reading = make(
@@ -82,7 +89,7 @@ export function explanation(told, stand, address, seek = null) {
     placed
       ? [
           make("div", { class: "scale" }, named, ends[0], bar, ends[1]),
-          words && make("div", { class: "chips" }, back),
+          tabs.length ? make("div", { class: "chips" }, tabs) : null,
           steps(told, (place) => {
             step = place;
             draw();
@@ -154,14 +161,12 @@ const canvasOf = (ratio) => Object.assign(make("canvas", { "aria-hidden": "true"
 const share3 = (value) => value.toFixed(value < 0.1 ? 3 : 2);
 const bright = (value, most) => Math.sqrt(Math.max(0, value) / Math.max(most, 1e-12));
 
-/** The map of the words as shares from 0 to 1, by their root: half of the largest is well seen. Null without places. */
+/** A map of words as shares from 0 to 1, by their root: half of the largest is well seen. */
 function brightness(map) {
-  const placed = map?.attention;
-  if (placed?.kind === "grid")
+  const placed = map.attention;
+  if (placed.kind === "grid")
     return { ...placed, values: placed.values.map((row) => row.map((value) => bright(value, map.max))) };
-  if (placed?.kind === "boxes")
-    return { ...placed, boxes: placed.boxes.map(([x0, y0, x1, y1, value]) => [x0, y0, x1, y1, bright(value, map.max)]) };
-  return null;
+  return { ...placed, boxes: placed.boxes.map(([x0, y0, x1, y1, value]) => [x0, y0, x1, y1, bright(value, map.max)]) };
 }
 
 const share = (told, i) => {

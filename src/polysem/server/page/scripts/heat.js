@@ -24,8 +24,24 @@ export function colour(share) {
 const opacity = (share) => 0.72 + 0.13 * share;
 const shareOf = (value, { min, max }) => (max > min ? (value - min) / (max - min) : 0);
 
-/** Draws an element's attention on a canvas that lies over its picture. */
-export function drawHeat(canvas, attention, scale) {
+const heat = (share) => [...colour(share), opacity(share)];
+
+// A glow lies on the picture: dark where there is nothing, warm where there is much, which shows on dark things too.
+const DARKEST = 0.8,
+  GLOW = [255, 158, 26],
+  GLOWING = 0.42;
+function glow(share) {
+  const warm = GLOWING * share,
+    alpha = DARKEST * (1 - share) + warm;
+  return [...GLOW.map((value) => Math.round((value * warm) / alpha)), alpha];
+}
+
+/** Draws shares from 0 to 1 as a glow, for a canvas that does not multiply. */
+export const drawGlow = (canvas, attention) => drawHeat(canvas, attention, { min: 0, max: 1 }, glow);
+
+/** Draws an element's attention on a canvas that lies over its picture. paint(share): [r, g, b, opacity]. */
+export function drawHeat(canvas, attention, scale, paint = heat) {
+  const shade = (share) => `rgb(${paint(share).slice(0, 3).join(" ")} / ${paint(share)[3]})`;
   const wide = 240,
     high = Math.max(1, Math.round(wide / (canvas.ratio || 1)));
   canvas.width = wide;
@@ -37,7 +53,7 @@ export function drawHeat(canvas, attention, scale) {
     pen.fillRect(0, 0, wide, high);
     pen.clearRect(x0 * wide, y0 * high, (x1 - x0) * wide, (y1 - y0) * high);
     pen.imageSmoothingQuality = "high";
-    drawCells(pen, attention.values, scale, x0 * wide, y0 * high, (x1 - x0) * wide, (y1 - y0) * high);
+    drawCells(pen, attention.values, scale, paint, x0 * wide, y0 * high, (x1 - x0) * wide, (y1 - y0) * high);
   } else if (attention?.kind === "boxes") {
     pen.fillStyle = shade(0);
     pen.fillRect(0, 0, wide, high);
@@ -55,10 +71,8 @@ export function drawHeat(canvas, attention, scale) {
   }
 }
 
-const shade = (share) => `rgb(${colour(share)} / ${opacity(share)})`.replaceAll(",", " ");
-
 /** Cells as one pixel each, enlarged smoothly. The outermost are repeated, else they would fade out at the border. */
-function drawCells(pen, values, scale, x, y, wide, high) {
+function drawCells(pen, values, scale, paint, x, y, wide, high) {
   const rows = values.length,
     columns = values[0]?.length ?? 0;
   if (!rows || !columns) return;
@@ -68,8 +82,8 @@ function drawCells(pen, values, scale, x, y, wide, high) {
   const inside = (place, size) => Math.min(size - 1, Math.max(0, place - 1));
   for (let row = 0; row < rows + 2; row++) {
     for (let column = 0; column < columns + 2; column++) {
-      const share = shareOf(values[inside(row, rows)][inside(column, columns)], scale);
-      image.data.set([...colour(share), Math.round(255 * opacity(share))], 4 * (row * (columns + 2) + column));
+      const [red, green, blue, alpha] = paint(shareOf(values[inside(row, rows)][inside(column, columns)], scale));
+      image.data.set([red, green, blue, Math.round(255 * alpha)], 4 * (row * (columns + 2) + column));
     }
   }
   paper.putImageData(image, 0, 0);

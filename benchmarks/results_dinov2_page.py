@@ -58,6 +58,9 @@ def state(entry: Entry) -> Iterator[str]:
     yield f"**{done} of {planned} runs** ({len(entry['planned'])} rows × {entry['seeds']} seeds) are in these tables,"
     yield f"after {len(trials)} trials of the search; {spent / 60:.0f} minutes of one core in all."
     yield "" if not entry["protocols"] else "\n" + "  \n".join(f"`{stamp}`" for stamp in entry["protocols"].values())
+    if missing := [name for name in entry["planned"] if name not in entry["rows"]]:
+        yield ""
+        yield f"Not trained yet: {', '.join(f'`{name}`' for name in missing)}."
     yield ""
     yield f"All rows share {', '.join(f'`{setting}`' for setting in entry['common'])}."
 

@@ -97,7 +97,7 @@ def test_it_shows_the_comparison_two_searches_and_what_to_try_next(out, tmp_path
     [
         (
             {"single": (400.0, 0.004), "wide": (411.0, 0.3), "set": (412.3, None)},
-            "set is ahead of wide by 1.3 RSUM (no more than chance would do, p = 0.3) and single by 12.3 RSUM "
+            "set is ahead of wide by 1.3 RSUM (no more than chance would do, p = 0.3) and of single by 12.3 RSUM "
             "(more than chance would do, p = 0.004).",
         ),
         (
@@ -107,7 +107,7 @@ def test_it_shows_the_comparison_two_searches_and_what_to_try_next(out, tmp_path
         ({"single": (50.0, None), "set": (50.0, None)}, "single is ahead of set by 0.0 RSUM."),
         (
             {"single": (30.0, None), "wide": (51.5, None), "set": (50.0, None), "photo-small": (60.0, None)},
-            "photo-small is ahead of wide by 8.5 RSUM, set by 10.0 RSUM and single by 30.0 RSUM.",
+            "photo-small is ahead of wide by 8.5 RSUM, of set by 10.0 RSUM and of single by 30.0 RSUM.",
         ),
     ],
 )

@@ -123,12 +123,12 @@ def describe_lead(comparison: Comparison) -> str:
     leads = []
     for other in others:
         cell = other.cells["rsum"]
-        lead = f"{other.model} by {(first.cells['rsum'].value or 0.0) - (cell.value or 0.0):.1f} RSUM"
+        lead = f"of {other.model} by {(first.cells['rsum'].value or 0.0) - (cell.value or 0.0):.1f} RSUM"
         if cell.p is not None:
             lead += f" ({'more' if cell.p < comparison.alpha else 'no more'} than chance would do, p = {cell.p:.2g})"
         leads.append(lead)
     listed = ", ".join(leads[:-1]) + " and " + leads[-1] if len(leads) > 1 else "".join(leads)
-    return f"{first.model} is ahead of {listed}."
+    return f"{first.model} is ahead {listed}."
 
 
 def _quote(value: object) -> str:

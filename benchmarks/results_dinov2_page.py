@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from results_dinov2_claims import CONTRADICTED, HELD, OPEN, UNSEEN
-from results_page import PAGE, filled
+from results_page import fill_page
 
 Entry = Mapping[str, Any]
 PREFIX = "dinov2-"
@@ -41,13 +41,7 @@ def write(entry: Entry, docs: Path, drawn: Mapping[str, str]) -> None:
         "search": lambda: search(entry),
         **{f"figure-{name}": (lambda name=name: picture(name, drawn)) for name in ALT},
     }
-    path = docs / PAGE
-    if not path.exists():
-        return
-    text = path.read_text(encoding="utf-8")
-    for name, lines in parts.items():
-        text = filled(text, PREFIX + name, lines)
-    path.write_text(text, encoding="utf-8")
+    fill_page(docs, parts, PREFIX)
 
 
 def state(entry: Entry) -> Iterator[str]:

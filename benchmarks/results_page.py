@@ -39,12 +39,17 @@ def write(entry: Entry, docs: Path, drawn: Mapping[str, str]) -> None:
         **{name: (lambda name=name: table(entry, name)) for name in TABLES},
         **{f"figure-{name}": (lambda name=name: picture(name, drawn)) for name in ALT},
     }
+    fill_page(docs, parts)
+
+
+def fill_page(docs: Path, parts: Mapping[str, Callable[[], Iterator[str]]], prefix: str = "") -> None:
+    """Put the lines of each part between its marks, where the page is there."""
     path = docs / PAGE
     if not path.exists():
         return
     text = path.read_text(encoding="utf-8")
     for name, lines in parts.items():
-        text = filled(text, name, lines)
+        text = filled(text, prefix + name, lines)
     path.write_text(text, encoding="utf-8")
 
 

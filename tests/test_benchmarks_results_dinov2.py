@@ -209,7 +209,7 @@ def test_figures_of_queries_have_intervals_over_their_items(part, tmp_path):
 
 def test_every_part_of_the_page_has_its_marks(part):
     page = part("results_dinov2_page")
-    text = (ROOT / "docs" / page.PAGE).read_text(encoding="utf-8")
+    text = (ROOT / "docs" / part("results_page").PAGE).read_text(encoding="utf-8")
     for name in ("state", "rows", "sets", "claims", "search", *(f"figure-{name}" for name in page.ALT)):
         assert f"<!-- dinov2-{name} -->\n" in text
         assert f"<!-- /dinov2-{name} -->\n" in text

@@ -99,6 +99,11 @@ class SetSum:
         return sum(rest, first)
 
 
+def share_tokens(attention: Tensor) -> Tensor:
+    """(B, K, N) what each element took -> shares that sum to 1 over the tokens, also where the elements compete."""
+    return attention / attention.sum(-1, keepdim=True).clamp(min=torch.finfo(attention.dtype).tiny)
+
+
 def add_residual(global_feature: Tensor, residual: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor]:
     """Elements that begin at the global vector: unit(unit(global) + gamma unit(residual_k)), and unit(global).
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from polysem.errors import ConfigError
 from polysem.features import LocalFeatures
-from polysem.sets.base import SetPrediction, SetPredictor, SetSum, WeightedTokens, registry
+from polysem.sets.base import SetPrediction, SetPredictor, SetSum, WeightedTokens, registry, share_tokens
 
 
 @registry.register("ensemble", stored_as="chorus")
@@ -60,11 +60,8 @@ class Ensemble(SetPredictor):
         return SetPrediction(torch.cat(vectors, dim=1), shared, torch.cat(residual, dim=1))
 
     def token_shares(self, prediction: SetPrediction) -> Tensor | None:
-        attention = prediction.attention
-        if attention is None:
-            return None
         # Elements of a member may compete: then attention sums to 1 over them, not over the tokens.
-        return (attention / attention.sum(-1, keepdim=True).clamp(min=torch.finfo(attention.dtype).tiny))[None]
+        return None if prediction.attention is None else share_tokens(prediction.attention)[None]
 
     def as_set_sum(self, features: LocalFeatures, global_feature: Tensor | None = None) -> SetSum | None:
         parts, remainders, first = [], [], 0

@@ -15,7 +15,7 @@ from polysem import masked_ops
 from polysem.dropout import Dropout, Rate
 from polysem.errors import ConfigError, InputError
 from polysem.features import LocalFeatures
-from polysem.sets.base import SetPrediction, SetPredictor, SetSum, WeightedTokens, add_residual, registry
+from polysem.sets.base import SetPrediction, SetPredictor, SetSum, WeightedTokens, add_residual, registry, share_tokens
 
 
 @registry.register("competing_readings")
@@ -134,10 +134,7 @@ class CompetingReadings(SetPredictor):
         return SetPrediction(vectors, attention, residual, won, global_vector=global_vector)
 
     def token_shares(self, prediction: SetPrediction) -> Tensor | None:
-        attention = prediction.attention
-        if attention is None:
-            return None
-        return (attention / attention.sum(-1, keepdim=True).clamp(min=torch.finfo(attention.dtype).tiny))[None]
+        return None if prediction.attention is None else share_tokens(prediction.attention)[None]
 
     def as_set_sum(self, features: LocalFeatures, global_feature: Tensor | None = None) -> SetSum | None:
         if self.mlp is not None:

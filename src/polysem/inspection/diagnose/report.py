@@ -190,11 +190,9 @@ def _check_query_pointing(diagnosis: Diagnosis) -> Iterator[HealthVerdict]:
     if rate is None:
         return
     hits, above = rate.accuracy, rate.above
-    follows = (
-        ""
-        if game.elsewhere is None or game.nouns is None
-        else (f" The peak of another thing's name lies on it in {game.elsewhere:.1%}.")
-    )
+    follows = ""
+    if game.elsewhere is not None and game.nouns is not None:
+        follows = f" The peak of another thing's name lies on it in {game.elsewhere:.1%}."
     says = (
         f"Asked for a thing in the picture by {texts}, the map of the score peaks on it in {hits.value:.1%} of "
         f"{hits.trials:,} trials ({hits.low:.1%} to {hits.high:.1%}); by chance {rate.chance:.1%}, by habit "

@@ -114,3 +114,36 @@ def test_one_caption_more_than_the_rest_makes_no_batch_without_negatives():
 def test_a_collection_smaller_than_a_batch_still_shows_every_caption():
     batches = Batches(numbered([5] * 6), 128, "one")
     assert sorted(np.concatenate([batch.captions for batch in batches.epoch(0)])) == list(range(30))
+
+
+PHRASES = [(0, 1, 2), (2,), (4, 5)]
+
+
+def test_a_batch_has_a_phrase_of_each_image_that_has_one_and_each_once():
+    data = numbered([2] * 6)
+    for captions in ("one", "all"):
+        for batch in Batches(data, 3, captions, seed=2, phrases=PHRASES).epoch(0):
+            phrases = batch.captions[batch.phrases] - 12
+            assert len(set(phrases.tolist())) == len(phrases)
+            for image in batch.images.tolist():
+                own = {number for number, items in enumerate(PHRASES) if image in items}
+                assert not own or own & set(phrases.tolist())
+            for column in np.flatnonzero(batch.phrases):
+                items = PHRASES[batch.captions[column] - 12]
+                assert batch.positives[:, column].tolist() == [image in items for image in batch.images]
+                assert batch.images[batch.owner_rows[column]] in items
+            assert (np.diff(batch.owner_rows) >= 0).all()
+
+
+def test_phrases_leave_the_captions_of_batches_as_they_are_and_a_later_start_draws_the_same():
+    data = numbered([3] * 8)
+    plain = list(Batches(data, 4, "one", seed=5).epoch(1))
+    with_phrases = Batches(data, 4, "one", seed=5, phrases=PHRASES)
+    for before, after in zip(plain, with_phrases.epoch(1), strict=True):
+        assert before.phrases is None
+        assert before.captions.tolist() == after.captions[~after.phrases].tolist()
+        assert (before.positives == after.positives[:, ~after.phrases]).all()
+    resumed = [batch.captions.tolist() for batch in with_phrases.epoch(1, start=2)]
+    assert resumed == [batch.captions.tolist() for batch in with_phrases.epoch(1)][2:]
+    drawn = {tuple(batch.captions[batch.phrases]) for epoch in range(8) for batch in with_phrases.epoch(epoch)}
+    assert len(drawn) > 3

@@ -95,3 +95,20 @@ def test_a_recipe_takes_them_with_weights_and_objectives_of_their_own():
 def test_those_that_cannot_be_are_refused_before_anything_is_read(recipe, given, said):
     with pytest.raises(PolysemError, match=said):
         recipes.load(recipe, [f"auxiliary={given}"])
+
+
+@pytest.mark.parametrize("name", ["soft_maximum", "smooth_chamfer"])
+def test_residuals_are_sets_of_their_directions(name):
+    part, objective, texts = similarity.build(name), objectives.build("infonce"), side(1, 1)
+    residual = (3 * torch.randn(5, 2, 6, generator=torch.manual_seed(4))).requires_grad_()
+    images = SetPrediction(side(3, 0).vectors, None, residual)  # one element is the global vector itself
+    found = auxiliary_loss("residual", objective, images, texts, POSITIVES, part)
+    scores = torch.zeros(5, 5)
+    for i in range(5):
+        directions = torch.stack([element / element.norm() for element in residual[i]])
+        for t in range(5):
+            scores[i, t] = part.scores(directions[None], texts.vectors[t : t + 1])
+    torch.testing.assert_close(found, objective(scores, POSITIVES).total)
+    found.backward()
+    assert images.vectors.grad is None
+    assert residual.grad.abs().sum() > 0

@@ -1,6 +1,7 @@
 """Competing readings around a global vector, and the same residual start of other predictors."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -216,3 +217,32 @@ def test_without_gamma_weights_and_fingerprinted_knobs_are_those_of_before(name)
 def test_gamma_needs_a_global_feature():
     with pytest.raises(PolysemError, match=r"gamma=0\.5.*add_global"):
         sets.build("slots", dim=6, gamma=0.5, add_global=False)
+
+
+def test_elements_read_the_first_numbers_of_a_token_and_the_base_all():
+    part, features = build(reads=7, keep_global=True), batch(10)
+    other = replace(features, values=features.values + torch.cat([torch.zeros(7), torch.ones(3)]))
+    first, second = part(features), part(other)
+    assert_close(first.residual, second.residual, atol=1e-6)
+    assert_close(first.attention, second.attention, atol=1e-6)
+    assert (first.global_vector - second.global_vector).norm(dim=-1).min() > 1e-3
+    changed = part(replace(features, values=features.values + torch.cat([torch.ones(7), torch.zeros(3)])))
+    assert (first.residual - changed.residual).norm(dim=-1).min() > 1e-3
+    with pytest.raises(PolysemError, match="reads=11: a token has 10 numbers"):
+        build(reads=11)
+
+
+@pytest.mark.parametrize("keep_global", [True, False])
+def test_sums_over_tokens_know_what_the_elements_read(keep_global):
+    part, features = build(reads=7, keep_global=keep_global).eval(), batch(10)
+    made, exact = part(features), part.as_set_sum(features)
+    assert_close(exact.vectors, made.vectors, atol=1e-5)
+    # What an element does not read moves its vector through the global one alone.
+    assert exact.parts[0].values.shape[-1] == part.dim
+    assert made.residual.shape[1] == 3
+
+
+def test_reading_all_is_the_default():
+    part, features = build(), batch(10)
+    assert part.reads == 10
+    assert_close(build(reads=10)(features).vectors, part(features).vectors, atol=0)

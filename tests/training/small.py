@@ -17,14 +17,18 @@ from polysem.recipes import Recipe
 from polysem.training import loading
 from polysem.training.backward import Criterion
 from polysem.training.build import build_model
+from polysem.training.phrases import find_phrases
 from polysem.training.splits import split
 
 WORDS = ("red", "blue", "green", "small", "large", "old", "dog", "cat", "tree", "car", "boat", "house")
 TINY = ("dim=16", "text.encoder.word_dim=8", "data.min_count=1", "training.batch=6", "training.epochs=3")
 
 
-def make_data(folder: Path, train: int = 24, val: int = 8, captions: int = 5, dim: int = 10) -> Path:
-    """Regions that depend on the words of the captions, so that there is something to learn."""
+def make_data(
+    folder: Path, train: int = 24, val: int = 8, captions: int = 5, dim: int = 10, english: bool = False
+) -> Path:
+    """Regions that depend on the words of the captions, so that there is something to learn. english: every word a noun
+    with its article, so that phrases can be found."""
     rng = np.random.default_rng(0)
     folder.mkdir(parents=True, exist_ok=True)
     meaning = rng.normal(size=(len(WORDS), dim)).astype(np.float32)
@@ -36,7 +40,8 @@ def make_data(folder: Path, train: int = 24, val: int = 8, captions: int = 5, di
             regions[image] = meaning[rng.choice(chosen, 7)] + 0.1 * rng.normal(size=(7, dim))
             for _ in range(captions):
                 picked = rng.choice(chosen, int(rng.integers(2, 5)), replace=False)
-                lines.append(f"{name} {image} " + " ".join(WORDS[w] for w in picked))
+                words = [f"a {WORDS[w]}" if english else WORDS[w] for w in picked]
+                lines.append(f"{name} {image} " + (" and " if english else " ").join(words))
         np.save(folder / f"{name}_ims.npy", regions)
         (folder / f"{name}_caps.txt").write_text("\n".join(lines) + "\n")
         (folder / f"{name}_ids.txt").write_text("\n".join(f"{name}{i}" for i in range(count)) + "\n")
@@ -51,8 +56,10 @@ def assembled(recipe: Recipe, data: Path) -> tuple[Model, Criterion, Batches, lo
     """Everything a step needs, in double precision so that equal means equal."""
     train = split(open_collection(data), recipe.data).train
     model = build_model(recipe, train)
-    sources = loading.build_sources(model, train, (None, None), recipe)
-    batches = Batches(train, recipe.training.batch, recipe.training.captions, recipe.training.seed)
+    phrases = find_phrases(train, recipe.phrases)
+    sources = loading.build_sources(model, train, (None, None), recipe, [phrase.text for phrase in phrases])
+    shown = [phrase.items for phrase in phrases]
+    batches = Batches(train, recipe.training.batch, recipe.training.captions, recipe.training.seed, shown)
     return model, Criterion(recipe), batches, loading.BatchLoader(model, *sources, batches)
 
 

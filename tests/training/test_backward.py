@@ -35,6 +35,11 @@ RECIPES = {
         *(*SLOTS, "image.sets.dropout=0.0", "text.sets.dropout=0.0", "text.sets.k=2"),
         "auxiliary=[{on: global, weight: 0.5}, {on: elements, weight: 2, objective: {name: infonce}}]",
     ),
+    "dive with phrases": (
+        *(*SLOTS, "image.sets.dropout=0.0", "text.sets.dropout=0.0"),
+        "phrases={weight: 0.5, least: 2, share: 1}",
+        "auxiliary=[{on: residual, weight: 0.5}]",
+    ),
     "dive-pie-net": ("training.captions=all", "image.encoder.dropout=0.0", "text.encoder.dropout=0.0"),
 }
 
@@ -43,7 +48,7 @@ RECIPES = {
 @pytest.mark.parametrize("chunk", [1, 2, 4])
 def test_cached_gradients_equal_those_of_the_whole_batch(name, chunk, tmp_path):
     recipe = tiny(name.split()[0], *RECIPES[name])
-    model, criterion, _, feeder = assembled(recipe, make_data(tmp_path))
+    model, criterion, _, feeder = assembled(recipe, make_data(tmp_path, english="phrases" in name))
     model.double().train()
     batch = doubled(next(iter(feeder.epoch(0))))
     buffers = {key: value.clone() for key, value in model.state_dict().items()}

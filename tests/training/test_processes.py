@@ -32,6 +32,14 @@ CASES = {
             "auxiliary=[{on: global, weight: 0.5}, {on: elements, weight: 2}]",
         ),
     ),
+    "dive with phrases": (
+        "dive",
+        2,
+        (
+            *(*STILL, "image.sets.head_dim=8", "text.sets.head_dim=8", "training.batch=5"),
+            *("phrases={weight: 0.5, least: 2, share: 1}", "auxiliary=[{on: residual, weight: 0.5}]"),
+        ),
+    ),
     # Masked modelling chooses among the masked regions of its own process: without it.
     "labels": ("semantic-sharing-consistency", 0, ("objective.lambda=0", "training.batch=7", "training.captions=2")),
     "dive-mp learned scale": (
@@ -63,7 +71,7 @@ def launch(data: Path, out: Path) -> None:
 
 @pytest.mark.slow
 def test_two_processes_have_the_gradients_of_one(tmp_path):
-    data = make_labelled(tmp_path / "data")
+    data = make_labelled(tmp_path / "data", english=True)
     launch(data, tmp_path / "two")
     both = [torch.load(tmp_path / f"two-{rank}.pt", weights_only=True) for rank in range(2)]
     for case, (recipe, _, overrides) in CASES.items():

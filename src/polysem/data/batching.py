@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,15 +22,17 @@ class Batch:
 
     Args:
         images: positions in the collection.
-        captions: positions in `collection.captions`, image by image.
+        captions: positions in `collection.captions`, image by image; behind these, those of the phrases.
         positives: (images, captions) bool, True where a caption says something true of an image.
         owner_rows: for each caption, the row of the image it came with.
+        phrases: (captions,) bool, which of them are phrases; None where there are none.
     """
 
     images: Places
     captions: Places
     positives: NDArray[np.bool_]
     owner_rows: Places
+    phrases: NDArray[np.bool_] | None = None
 
     def share(self, rank: int, world_size: int) -> tuple[slice, slice]:
         """Which rows and columns of the batch belong to one of several processes: whole images with their captions."""
@@ -49,9 +51,18 @@ class Batches:
         batch: images in a batch.
         captions: "all" of an image; or so many at a time ("one" is 1), in which case an epoch visits the images several
             times, until it has seen every caption once.
+        phrases: further texts, each by the positions of the images of which it is true: of every image in a batch one
+            of its own comes with its captions, once in a batch.
     """
 
-    def __init__(self, collection: Collection, batch: int, captions: Captions = "all", seed: int = 0) -> None:
+    def __init__(
+        self,
+        collection: Collection,
+        batch: int,
+        captions: Captions = "all",
+        seed: int = 0,
+        phrases: Sequence[Sequence[int]] = (),
+    ) -> None:
         self.collection, self.batch, self.seed = collection, batch, seed
         counts = np.array([len(item.captions) for item in collection], np.int64)
         if not len(counts) or not counts.any():
@@ -68,6 +79,12 @@ class Batches:
         for text, owner in zip(texts, self.owners.tolist(), strict=True):
             images.setdefault(text, set()).add(owner)
         self._shared = {number: sorted(images[text]) for number, text in enumerate(texts) if len(images[text]) > 1}
+        self._phrases: list[list[int]] = [[] for _ in collection]
+        for number, items in enumerate(phrases, len(texts)):
+            self._shared[number] = list(items)
+            for item in items:
+                self._phrases[item].append(number)
+        self._has_phrases = bool(phrases)
         sizes = [int((counts > taken).sum()) for taken in range(0, int(counts.max()), self.per_visit)]
         # A visit too small for a batch still makes one if it is at least half of the usual: a few images that have one
         # caption more than the rest would be a batch without negatives.
@@ -96,8 +113,23 @@ class Batches:
                 if number >= start:
                     starts = self.first[images] + taken
                     ends = np.minimum(starts + self.per_visit, self.first[images + 1])
-                    yield self._assemble(images, [shuffled[a:b] for a, b in zip(starts, ends, strict=True)])
+                    spans = [shuffled[a:b] for a, b in zip(starts, ends, strict=True)]
+                    if self._has_phrases:
+                        drawn = self._draw_phrases(images, np.random.default_rng([self.seed, epoch, number, 0xF4A5E]))
+                        spans = [np.append(span, own) for span, own in zip(spans, drawn, strict=True)]
+                    yield self._assemble(images, spans)
                 number += 1
+
+    def _draw_phrases(self, images: Places, draws: np.random.Generator) -> list[Places]:
+        """Of each image one phrase, by its position, or none where it has none or another image drew the same."""
+        drawn: list[Places] = []
+        taken: set[int] = set()
+        for image in images.tolist():
+            own = self._phrases[image]
+            chosen = {own[int(draws.integers(len(own)))]} - taken if own else set()
+            taken |= chosen
+            drawn.append(np.array(sorted(chosen), np.int64))
+        return drawn
 
     def _assemble(self, images: Places, spans: list[Places]) -> Batch:
         """A batch of these images with these captions of each."""
@@ -110,4 +142,4 @@ class Batches:
             for image in self._shared.get(caption, ()):
                 if image in row_of:
                     positives[row_of[image], column] = True
-        return Batch(images, captions, positives, rows)
+        return Batch(images, captions, positives, rows, captions >= len(self.owners) if self._has_phrases else None)

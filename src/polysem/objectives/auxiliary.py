@@ -1,4 +1,4 @@
-"""Auxiliary losses: a recipe's objective once more, on the global vectors or on each element by itself."""
+"""Auxiliary losses: a recipe's objective once more: on global vectors, on each element by itself, on residuals."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from polysem import masked_ops
 from polysem.errors import InputError
 from polysem.objectives.base import Loss, Objective
 from polysem.sets.base import SetPrediction
 from polysem.similarity.base import Similarity
 
-On = Literal["global", "elements"]
+On = Literal["global", "elements", "residual"]
 
 
 def auxiliary_loss(
@@ -27,11 +28,15 @@ def auxiliary_loss(
 
     on: "global", of the cosines of the items' global vectors, so that these make a single-vector model of their own;
         "elements", of the scores of each element alone with the other side's sets, averaged over the elements, so that
-        each learns to match without the others.
+        each learns to match without the others; "residual", of the sets of the images' elements before the global
+        vector joined them, so that these say something that can be asked for, not only what sets elements apart.
     """
     if on == "global":
         loss: Loss = objective(global_scores(images, texts), positives)
         return loss.total
+    if on == "residual":
+        residual = similarity.scores(masked_ops.normalise(images.residual), texts.vectors)
+        return objective(residual, positives).total  # type: ignore[no-any-return]
     alone = element_scores(images.vectors, texts.vectors, similarity)
     return torch.stack([objective(scores, positives).total for scores in alone]).mean()
 

@@ -37,6 +37,8 @@ def check(recipe: Recipe) -> None:
         if not issubclass(objective_registry.find(entry.name), Regulariser):
             raise ConfigError(f"regularisers.{number}: {entry.name!r} is an objective, not a regulariser.")
     _check_auxiliary(recipe)
+    if recipe.phrases is not None and encoder_registry.find(name := recipe.text.encoder["name"]).takes != "tokens":
+        raise ConfigError(f"phrases: text.encoder {name!r} reads no words. Leave them out, or take one that does.")
     image = recipe.image.sets
     text = image if recipe.text.sets["name"] == SHARED else recipe.text.sets
     predictors = [(side, set_registry.find(part["name"]), part) for side, part in (("image", image), ("text", text))]
@@ -108,6 +110,8 @@ def _check_labels(recipe: Recipe, predictors: Predictors) -> None:
     part, name = objectives.build(**recipe.objective), recipe.objective["name"]
     if not isinstance(part, LabelObjective):
         return
+    if recipe.phrases is not None:
+        raise ConfigError(f"phrases: they are matched with images, and objective {name} learns labels. Leave them out.")
     if recipe.teacher is not None:
         raise ConfigError(f"teacher: it teaches scores of pairs, and objective {name} learns labels. Leave it out.")
     for side, cls, config in predictors:

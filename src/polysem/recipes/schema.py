@@ -91,13 +91,27 @@ class RegulariserEntry(Section):
 class AuxiliaryEntry(Section):
     """An objective beside the recipe's own, on scores other than those of the sets.
 
-    on: "global", cosines of the global vectors; "elements", each element alone with the other side, averaged.
+    on: "global", cosines of the global vectors; "elements", each element alone with the other side, averaged;
+        "residual", the images' elements before the global vector joined them, as a set.
     weight: what its loss is multiplied by. objective: a part; None for one like the recipe's.
     """
 
-    on: Literal["global", "elements"]
+    on: Literal["global", "elements", "residual"]
     weight: NonNegativeFloat = 1.0
     objective: Annotated[PartConfig, _rename("objective")] | None = None
+
+
+class Phrases(Section):
+    """Things that English captions name ("a dog", "a brown dog") as texts to learn from beside the captions: of every
+    image in a batch one of its own, right for every image any of whose captions names it.
+
+    weight: of their loss, which is the objective and the auxiliary losses once more. least, share: only what the
+    captions of at least so many training images name, and of at most this share of them.
+    """
+
+    weight: PositiveFloat = 1.0
+    least: PositiveInt = 3
+    share: Annotated[float, Field(gt=0, le=1)] = 0.25
 
 
 class Teacher(Section):
@@ -197,6 +211,7 @@ class Recipe(Section):
     objective: Annotated[PartConfig, _rename("objective")]
     regularisers: list[RegulariserEntry] = []
     auxiliary: list[AuxiliaryEntry] = []
+    phrases: Phrases | None = None
     teacher: Teacher | None = None
     optimiser: Optimiser
     schedule: Schedule = Schedule()

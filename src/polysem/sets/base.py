@@ -26,7 +26,8 @@ class SetPrediction:
 
     vectors: (B, K, D) unit vectors, the embedding.
     attention: (B, K, N) what each element took from each token (mean over heads, last iteration); 0 at padding.
-    residual: (B, K, D) the elements before the global feature joined them, not normalised: what regularisers spread.
+    residual: (B, K, D) the elements before the global feature joined them, not normalised: what regularisers spread. An
+      element that is the global vector itself has none.
     attention_steps: (T, B, H, K, N) the same for every iteration and head, where the predictor iterates.
     logits: (B, C) of each class, where the predictor classifies: see `probabilities`.
     states: (B, N, input_dim) of each token, where the predictor has an encoder of its own.

@@ -37,11 +37,14 @@ class CompetingReadings(SetPredictor):
     hidden: of w_1. head: h, linear or with a small MLP beside it. dropout: of what is read, and of the default base's
       mean.
     keep_global: the global vector itself is one more element, the last.
+    reads: how many numbers of a token the elements read, its first ones; the base reads all. For patches with the class
+      token beside them (encoder patch, cls: beside): the width of a patch, so that an element says what is at its
+      place and the global vector what the picture is. None: all.
     local: the start of P where an element is at home: the grid is divided among the elements, in blocks where both are
       square numbers. With 6 and as many elements as cells each begins as its own cell. None: P starts at 0.
     """
 
-    added_knobs = frozenset({"local"})
+    added_knobs = frozenset({"local", "reads"})
 
     works_on_tokens = False
     projects = True
@@ -61,11 +64,14 @@ class CompetingReadings(SetPredictor):
         learn_gamma: bool = True,
         keep_global: bool = False,
         local: NonNegativeFloat | None = None,
+        reads: PositiveInt | None = None,
     ) -> None:
         width = input_dim or dim
         self.check_knobs({"base": base})
         super().__init__(dim, k + keep_global, width)
-        self.cells = cells
+        self.cells, self.reads = cells, reads or width
+        if self.reads > width:
+            self.reject_knobs(f"reads={reads}: a token has {width} numbers.")
         self.keep_global, self.competes = keep_global, competition and k > 1
         # A global element beside them reads without competing.
         self.elements_compete = self.competes and not keep_global
@@ -79,14 +85,14 @@ class CompetingReadings(SetPredictor):
         self.base_dropout = Dropout(dropout if base is None else 0.0)
         self.base_map = nn.Linear(self.base.dim, dim) if mapped else None
         self.needs_global = self.base.needs_global
-        self.w_1 = nn.Linear(width, hidden)
+        self.w_1 = nn.Linear(self.reads, hidden)
         self.w_2 = nn.Linear(hidden, k)
         if local is not None and (cells is None or k > cells):
             self.reject_knobs(f"local={local} divides a grid among {k} elements: give cells, at least as many.")
         homes = None if cells is None else F.one_hot(_divide_grid(cells, k), k).t().float()
         self.cell_bias = None if homes is None else nn.Parameter((local or 0.0) * homes)
-        self.head = nn.Linear(width, dim)
-        layers = (nn.Linear(width, 2 * dim), nn.GELU(), Dropout(dropout), nn.Linear(2 * dim, dim, bias=False))
+        self.head = nn.Linear(self.reads, dim)
+        layers = (nn.Linear(self.reads, 2 * dim), nn.GELU(), Dropout(dropout), nn.Linear(2 * dim, dim, bias=False))
         self.mlp = nn.Sequential(*layers) if head == "mlp" else None
         self.dropout = Dropout(dropout)
         self.gamma: Tensor
@@ -123,14 +129,13 @@ class CompetingReadings(SetPredictor):
         clean = features.zero_padding()
         whole = self._summarise(features, global_feature)
         attention, shares = self._attend(clean)
-        read = self.dropout(shares @ clean.values)
+        read = self.dropout(shares @ clean.values[..., : self.reads])
         residual = self.head(read) if self.mlp is None else self.head(read) + self.mlp(read)
         vectors, global_vector = add_residual(whole, residual, self.gamma)
         won = attention[None, :, None] if self.elements_compete else None
         if self.keep_global:
             evenly = (clean.mask / clean.mask.sum(1, keepdim=True))[:, None].to(attention.dtype)
-            attention, residual = torch.cat([attention, evenly], 1), torch.cat([residual, whole[:, None]], 1)
-            vectors = torch.cat([vectors, global_vector[:, None]], 1)
+            attention, vectors = torch.cat([attention, evenly], 1), torch.cat([vectors, global_vector[:, None]], 1)
         return SetPrediction(vectors, attention, residual, won, global_vector=global_vector)
 
     def token_shares(self, prediction: SetPrediction) -> Tensor | None:
@@ -141,8 +146,7 @@ class CompetingReadings(SetPredictor):
             return None  # h of a sum is not the sum of h
         clean, made = features.zero_padding(), self.predict(features, global_feature)
         shares = self._attend(clean)[1]  # (B, K, N)
-        readings = shares.shape[1]
-        center, residual = made.global_vector, made.residual[:, :readings]
+        center, residual = made.global_vector, made.residual
         reach = self.gamma / residual.norm(dim=-1, keepdim=True).clamp(min=masked_ops.UNIT_EPS)  # (B, K, 1)
         length = (center[:, None] + reach * residual).norm(dim=-1, keepdim=True)  # type: ignore[index]
         step, whole = reach / length, 1 / length  # of h(r_k), and of the global vector, in vector_k
@@ -151,7 +155,7 @@ class CompetingReadings(SetPredictor):
             whole = torch.cat([whole, torch.ones_like(whole[:, :1])], 1)
             shares = torch.cat([shares, torch.zeros_like(shares[:, :1])], 1)
         base = self._base_sum(features, global_feature)
-        parts = [WeightedTokens(step * shares, F.linear(clean.values, self.head.weight))]
+        parts = [WeightedTokens(step * shares, F.linear(clean.values[..., : self.reads], self.head.weight))]
         parts += [WeightedTokens(whole * part.coefficients, part.values) for part in base.parts]
         return SetSum(tuple(parts), step * self.head.bias + whole * base.remainder)
 
@@ -181,7 +185,7 @@ class CompetingReadings(SetPredictor):
 
     def _attend(self, features: LocalFeatures) -> tuple[Tensor, Tensor]:
         """(B, K, N) what each element took from each token, and the same as shares that sum to 1 over the tokens."""
-        logits = self.w_2(torch.tanh(self.w_1(features.values))).transpose(1, 2)
+        logits = self.w_2(torch.tanh(self.w_1(features.values[..., : self.reads]))).transpose(1, 2)
         if self.cell_bias is not None:
             tokens, cells = features.values.shape[1], self.cell_bias.shape[1]
             if not masked_ops.is_tracing() and tokens > cells:

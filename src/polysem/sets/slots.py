@@ -85,10 +85,12 @@ class SlotAttention(nn.Module):
             items, tokens = 1, int(tokens)
         inner, width = self.to_k.weight.shape
         dim = self.to_q.weight.shape[1]
+        # Half of each: keys and values, queries and outputs, logits and what is read cost the same.
+        attended = items * slots * tokens
         costs: dict[AttentionPlan, int] = {
-            "projected": items * inner * (tokens * width + slots * dim),
-            "folded": items * inner * (slots * width + slots * dim),
-            "composed": items * slots * dim * self.heads * width + dim * inner * width,
+            "projected": items * inner * (tokens * width + slots * dim) + attended * inner,
+            "folded": items * inner * slots * (width + dim) + attended * self.heads * width,
+            "composed": items * slots * dim * self.heads * width + dim * inner * width + attended * self.heads * width,
         }
         return min(costs, key=lambda plan: costs[plan])
 

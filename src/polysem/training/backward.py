@@ -56,7 +56,7 @@ class Criterion(nn.Module):
         if not isinstance(objective, (Objective, LabelObjective)):
             raise TypeError(f"{recipe.objective['name']} is not an objective")  # a checked recipe does not come here
         self.objective: Objective | LabelObjective = objective
-        self.heads, self.teacher = heads, recipe.teacher
+        self.heads, self.teacher, self.phrases = heads, recipe.teacher, recipe.phrases
         self.random_seed: int | None = None
         """Of the random draws of the next call; None leaves them to torch's state."""
         self.regularisers = [
@@ -68,6 +68,7 @@ class Criterion(nn.Module):
         self.needs_global = any(entry.on == "global" for entry, _ in self.auxiliary)
         """Whether the loss reads global vectors."""
         on_residual = any(entry.on == "residual" for entry, _ in self.regularisers)
+        on_residual = on_residual or any(entry.on == "residual" for entry, _ in self.auxiliary)
         self.needs_residual = on_residual or isinstance(objective, LabelObjective)
         """Whether the loss reads residuals and logits."""
 
@@ -87,6 +88,10 @@ class Criterion(nn.Module):
         self, images: SetPrediction, texts: SetPrediction, batch: TrainingBatch, similarity: Similarity
     ) -> tuple[Loss, Tensor, float, float]:
         """The loss; and, detached, the scores, the objective alone, and its collapsed value."""
+        asked: tuple[SetPrediction, Tensor] | None = None
+        if batch.phrases is not None:
+            asked = _select(texts, batch.phrases), batch.positives[:, batch.phrases]
+            texts, batch = _select(texts, ~batch.phrases), replace(batch, positives=batch.positives[:, ~batch.phrases])
         of_labels = isinstance(self.objective, LabelObjective)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not of_labels):  # to watch, where labels are the loss
             scores = similarity.scores(images.vectors, texts.vectors)
@@ -116,11 +121,29 @@ class Criterion(nn.Module):
             for extra, auxiliary in self.auxiliary:
                 parts[extra.on] = auxiliary_loss(extra.on, auxiliary, images, texts, batch.positives, similarity)
                 total = total + extra.weight * parts[extra.on]
+            if self.phrases is not None and asked is not None:
+                parts["phrases"] = self._pair_loss(images, *asked, similarity)
+                total = total + self.phrases.weight * parts["phrases"]
             for entry, regulariser in self.regularisers:
                 on = "vectors" if entry.on == "vectors" else "residual"
                 parts[entry.name] = regulariser(getattr(images, on), getattr(texts, on)).total
                 total = total + entry.weight * parts[entry.name]
         return Loss(total, parts, loss.info), scores.detach(), objective, collapsed
+
+    def _pair_loss(
+        self, images: SetPrediction, texts: SetPrediction, positives: Tensor, similarity: Similarity
+    ) -> Tensor:
+        """The objective with its auxiliary losses."""
+        total: Tensor = self.objective(similarity.scores(images.vectors, texts.vectors), positives).total
+        for entry, auxiliary in self.auxiliary:
+            total = total + entry.weight * auxiliary_loss(entry.on, auxiliary, images, texts, positives, similarity)
+        return total
+
+
+def _select(side: SetPrediction, rows: Tensor) -> SetPrediction:
+    """Some items of a prediction: what the loss reads of them."""
+    center = None if side.global_vector is None else side.global_vector[rows]
+    return SetPrediction(side.vectors[rows], None, side.residual[rows], global_vector=center)
 
 
 def run_batch(

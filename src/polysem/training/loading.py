@@ -27,6 +27,7 @@ from polysem.recipes import Recipe, TowerRecipe
 from polysem.training.distillation import TeacherScores
 from polysem.training.feature_cache import Stores
 from polysem.training.masked_modelling import MaskedTokens, TokenMasker
+from polysem.training.phrases import join_phrases
 
 PREFETCH = 2
 """Batches made ready while one trains."""
@@ -42,7 +43,8 @@ class TrainingBatch:
         sizes: images and captions of each process.
         labels: of the images and of the captions of the whole batch, (I, C) and (T, C).
         masked: tokens for the model to predict.
-        teacher_scores: (I, T), of the whole batch.
+        teacher_scores: (I, captions), of the whole batch.
+        phrases: (T,) bool, which of the texts of the whole batch are phrases; None where there are none.
     """
 
     images: Inputs
@@ -54,6 +56,7 @@ class TrainingBatch:
     labels: tuple[Tensor, Tensor] | None = None
     masked: MaskedTokens | None = None
     teacher_scores: Tensor | None = None
+    phrases: Tensor | None = None
 
 
 class InputSource:
@@ -102,12 +105,15 @@ class InputSource:
 
 
 def build_sources(
-    model: Model, collection: Collection, stores: Stores, recipe: Recipe
+    model: Model, collection: Collection, stores: Stores, recipe: Recipe, phrases: Sequence[str] = ()
 ) -> tuple[InputSource, InputSource]:
-    """The images and captions of a collection; their features, where a store is given or the collection holds them."""
+    """The images and captions of a collection; their features, where a store is given or the collection holds them.
+    phrases: texts that follow the captions."""
     images = collection_images(model.image.encoder, collection, stores[0])
     texts = collection_texts(model.text.encoder, collection, stores[1])
     ids, captions, seed = [item.id for item in collection], caption_keys(collection), recipe.training.seed
+    if phrases:
+        texts, captions = join_phrases(model.text.encoder, texts, phrases), [*captions, *phrases]
     return InputSource(images, ids, recipe.image, seed), InputSource(texts, captions, recipe.text, seed)
 
 
@@ -177,5 +183,13 @@ class BatchLoader:
             ([s.stop - s.start for s, _ in shares], [s.stop - s.start for _, s in shares]),
             labels,
             None if masked is None else masked.to(device),
-            None if self.teacher is None else self.teacher.scores(batch.images, batch.captions).to(device),
+            self._ask_teacher(batch),
+            None if batch.phrases is None else torch.from_numpy(batch.phrases).to(device),
         )
+
+    def _ask_teacher(self, batch: Batch) -> Tensor | None:
+        """(I, captions): the teacher's scores, phrases left out."""
+        if self.teacher is None:
+            return None
+        captions = batch.captions if batch.phrases is None else batch.captions[~batch.phrases]
+        return self.teacher.scores(batch.images, captions).to(self.model.device)

@@ -30,6 +30,7 @@ from polysem.training.loading import BatchLoader, TrainingBatch, build_sources
 from polysem.training.masked_modelling import build_masked_modelling
 from polysem.training.monitoring.diagnosis import StepFacts, TrainingFinding, TrainingMonitor
 from polysem.training.optimiser import build_optimiser, is_warming, loss_factor, lr_factor
+from polysem.training.phrases import find_phrases
 from polysem.training.run_folder import Checkpoints, MetricsLog, collect_tensors, flatten_numbers, restore_tensors
 from polysem.training.splits import Splits
 from polysem.training.validation import selection_score, validate
@@ -107,8 +108,11 @@ class TrainingLoop:
             raise InputError(f"The validation items of {val.name} have no labels, and {recipe.name} learns them.")
         labels = label_matrix(splits.train, model.labels or ()) if learns else None
         masker, heads = build_masked_modelling(recipe, model, splits.train, images=stores[0])
-        batches = Batches(splits.train, recipe.training.batch, recipe.training.captions, recipe.training.seed)
-        self.loader = BatchLoader(model, *build_sources(model, splits.train, stores, recipe), batches, labels, masker)
+        phrases, training = find_phrases(splits.train, recipe.phrases), recipe.training
+        shown = [phrase.items for phrase in phrases]
+        batches = Batches(splits.train, training.batch, training.captions, training.seed, shown)
+        sources = build_sources(model, splits.train, stores, recipe, [phrase.text for phrase in phrases])
+        self.loader = BatchLoader(model, *sources, batches, labels, masker)
         images, texts = (source.items for source in build_sources(model, val, stores, recipe))
         self.validate = partial(validate, model, images, texts, val.caption_items, val if learns else None)
         self.recipe, self.model = recipe, model

@@ -1,4 +1,4 @@
-"""Makes the model polysem/photo-base: features once, then heads from coarse cells to fine patches.
+"""Makes the model polysem/photo-base: features once, heads from coarse cells to fine patches, then a set around them.
 
 Photographs and captions of Karpathy collections are learned from: the train split of Flickr8k, and all of the COCO
 folders. Flickr8k's val split picks weights and is what is reported; test splits are never opened. Stopped at any
@@ -9,31 +9,54 @@ moment, the same command goes on, from the step it was at.
 
 1. Features of frozen DINOv2-small, 16 x 16 patches (10 GB), and of MiniLM's words, once; means of 4 x 4, 8 x 8 cells.
 2. The recipe photo-base on 4 x 4 cells, from each seed. Nothing in the heads knows a place, so they read any grid:
-3. the best goes on with 8 x 8 cells, then with all patches, and is saved small in --out/model.
+3. the best goes on with 8 x 8 cells, then with all patches: one vector.
+4. A set is grown around it on Flickr8k and the first COCO folder: an element for each sixteenth of the picture, and the
+   vector as it is. The set is saved small in --out/model; a K = 1 twin, grown alike, is there to compare with.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from photo_data import FIGURES, measure, merge
+from photo_data import FIGURES, PARTS, measure, merge
 
 from polysem import recipes
-from polysem.data import open_collection
+from polysem.data import Collection, open_collection
 from polysem.data.store import FeatureStore, StoreEntry, StoreWriter
 from polysem.encoders import Encoder, PixelEncoder, TextEncoder, build, extract, extract_texts
 from polysem.models import load
+from polysem.recipes import Recipe
 from polysem.training import train
+from polysem.training.start import grow_recipe
 
 RESULTS = Path(__file__).parent / "results" / "photo-base.json"
 RECIPE, NAME = "photo-base", "polysem/photo-base"
+EARLIER = "an earlier stage"
+"""What the saved model says of the folder that it started from, which is of this machine alone."""
 STAGES = ((8, 3, "1e-3"), (None, 2, "7e-4"))
 """What follows the recipe: cells of a side (None for all patches), epochs and rate."""
+GROWTH = (
+    "image.sets.reads=384",
+    "image.sets.gamma=0.5",
+    "image.sets.dropout=0.2",
+    "phrases={weight: 0.5}",
+    "auxiliary=[{on: residual, weight: 0.5}]",
+    "objective.temperature=0.05",
+    "optimiser.lr=2e-3",
+    "optimiser.weight_decay=0.05",
+    "schedule.warmup_steps=30",
+    "training={epochs: 2, batch: 256, captions: one}",
+)
+"""Of the elements: they read patches without the class token, and learn from captions and from phrases of these."""
+LOCAL = ("image.sets.local=6.0", "image.sets.keep_global=true")
+SETS = {"set": (16, LOCAL), "set, K = 1": (1, ("image.sets.cells=null",))}
+"""How many elements are grown, and what sets them apart."""
 CARD = """
 ## One vector
 
@@ -78,13 +101,69 @@ def average_cells(patches: FeatureStore, encoder: Encoder, out: Path) -> None:
                 writer.commit()
 
 
+@dataclass
+class Maker:
+    """Trains the stages in folders of `out` and measures each on val.
+
+    stores: of the image features, by the cells of a side; None is for all patches. words: of the captions' features.
+    found: the figures of each stage, by its name.
+    """
+
+    data: Collection
+    out: Path
+    stores: dict[int | None, Path]
+    words: Path
+    found: dict[str, Any] = field(default_factory=dict)
+
+    def run(self, name: str, recipe: Recipe, cells: int | None = None, data: Collection | None = None) -> Path:
+        """Train a stage and measure it: its folder."""
+        folder = self.out / name.replace(" ", "-").replace(",", "").replace("=-", "")
+        stores = {"features": self.stores[cells], "text_features": self.words}
+        train(recipe, data or self.data, folder, tracker=None, **stores)
+        self.found[name] = measure(load(folder), self.data.split("val"), **stores)
+        return folder
+
+    def train_single(self, settings: list[str], seeds: int) -> Path:
+        """One vector: the recipe from each seed, then the best on finer cells."""
+
+        def stage(cells: int | None, *more: str) -> Recipe:
+            return recipes.load(RECIPE, [*settings, f"image.encoder.grid={json.dumps(cells)}", *more])
+
+        coarse = recipes.load(RECIPE, settings).image.encoder["grid"]
+        runs = {
+            name: self.run(name, stage(coarse, f"training.seed={seed}"), coarse)
+            for seed in range(seeds)
+            for name in (f"seed {seed}",)
+        }
+        name = max(runs, key=lambda name: self.found[name]["rsum"])
+        folder = runs[name]
+        for cells, epochs, rate in STAGES:
+            name = f"{name}, {cells or 'patches'}"
+            more = f"start={folder}", f"training.epochs={epochs}", f"optimiser.lr={rate}"
+            folder = self.run(name, stage(cells, *more), cells)
+        return folder
+
+    def grow(self, single: str, folders: Sequence[Path]) -> Path:
+        """The set around one vector, and its K = 1 twin: the folder of the set. folders: Flickr8k, then COCO."""
+        learned_from = open_collection(merge(folders[0], folders[1:], self.out / "five-captions"))
+        self.found["one vector"] = measure(
+            load(single), self.data.split("val"), features=self.stores[None], text_features=self.words
+        )
+        grown = {
+            name: self.run(name, grow_recipe(load(single), single, k, overrides=[*GROWTH, *own]), None, learned_from)
+            for name, (k, own) in SETS.items()
+        }
+        return grown["set"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--flickr8k", type=Path, required=True, help="train to learn from, val to choose by")
-    parser.add_argument("--coco", type=Path, nargs="+", required=True, help="folders of which all is to learn from")
+    parser.add_argument("--coco", type=Path, nargs="+", default=[], help="folders of which all is to learn from")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--set", action="append", default=[], dest="settings", help="a setting of the recipe")
+    parser.add_argument("--single", help="a model of one vector: grow the set around it, and train none")
     parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()
 
@@ -92,37 +171,28 @@ def main() -> None:
     recipe, words = recipes.load(RECIPE, given.settings), given.out / "text-features"
     extract_texts(data, cast(TextEncoder, build(**recipe.text.encoder)), words)
     patches = extract(data, cast(PixelEncoder, build(**{**recipe.image.encoder, "grid": None})), given.out / "patches")
-    stores: dict[int | None, Path] = {None: given.out / "patches"}
-    for cells in (recipe.image.encoder["grid"], *(cells for cells, *_ in STAGES if cells is not None)):
-        stores[cells] = given.out / f"cells-{cells}"
-        average_cells(patches, build(**{**recipe.image.encoder, "grid": cells}), stores[cells])
-    val, found, runs = data.split("val"), dict[str, Any](), dict[str, Path]()
-
-    def run(name: str, cells: int | None, settings: list[str]) -> None:
-        runs[name] = given.out / name.replace(" ", "-")
-        both = {"features": stores[cells], "text_features": words}
-        own = recipes.load(RECIPE, [*given.settings, f"image.encoder.grid={json.dumps(cells)}", *settings])
-        train(own, data, runs[name], tracker=None, **both)
-        found[name] = measure(load(runs[name]), val, **both)
-
-    for seed in range(given.seeds):
-        run(f"seed {seed}", recipe.image.encoder["grid"], [f"training.seed={seed}"])
-    name = max(found, key=lambda name: found[name]["rsum"])
-    for cells, epochs, rate in STAGES:
-        before, name = name, f"{name}, {cells or 'patches'}"
-        rest = [f"start={runs[before]}", f"training.epochs={epochs}", f"optimiser.lr={rate}"]
-        run(name, cells, rest)
-    model = load(runs[name])
+    maker = Maker(data, given.out, {None: given.out / "patches"}, words)
+    if not given.single:
+        for cells in (recipe.image.encoder["grid"], *(cells for cells, *_ in STAGES if cells is not None)):
+            maker.stores[cells] = given.out / f"cells-{cells}"
+            average_cells(patches, build(**{**recipe.image.encoder, "grid": cells}), maker.stores[cells])
+    single = given.single or str(maker.train_single(given.settings, given.seeds))
+    model = load(maker.grow(single, [given.flickr8k, *given.coco[:1]]))
     summary = "Photographs and English sentences in one space, over DINOv2-small and MiniLM."
-    model.provenance["recipe"] = {**model.provenance.get("recipe", {}), "name": NAME, "summary": summary}
-    model.provenance["validation"] = found[name]
+    described = {"name": NAME, "summary": summary, "start": EARLIER}
+    model.provenance["recipe"] = {**model.provenance.get("recipe", {}), **described}
+    model.provenance["start"] = {**model.provenance["start"], "model": EARLIER}
+    model.provenance["validation"] = {name: maker.found["set"][name] for name in (*FIGURES, "protocol")}
     folder = model.save(given.out / "model", {"license": "apache-2.0", "language": "en"}, small=True)
     card = folder / "README.md"
     card.write_text(card.read_text(encoding="utf-8") + CARD, encoding="utf-8")
-    found["saved small"] = measure(load(folder), val, features=stores[None], text_features=words)
-    given.output.write_text(json.dumps({"settings": given.settings, "models": found}, indent=1) + "\n")
-    for name, figures in found.items():
-        print(f"{name:32} RSUM {figures['rsum']:.1f}  " + "  ".join(f"{figures[key]:.1f}" for key in FIGURES[1:]))
+    maker.found["saved small"] = measure(
+        load(folder), data.split("val"), features=maker.stores[None], text_features=words
+    )
+    given.output.write_text(json.dumps({"settings": given.settings, "models": maker.found}, indent=1) + "\n")
+    for name, figures in maker.found.items():
+        told = "  ".join(f"{figures[key]:.1f}" for key in (*FIGURES[1:], *PARTS))
+        print(f"{name:32} RSUM {figures['rsum']:.1f}  {told}")
 
 
 if __name__ == "__main__":

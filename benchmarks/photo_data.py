@@ -10,6 +10,7 @@ from typing import Any
 from polysem.evaluation import evaluate
 
 FIGURES = ("rsum", *(f"{way}.r{cut}" for way in ("i2t", "t2i") for cut in (1, 5, 10)))
+PARTS = tuple(f"{kind}.{metric}" for kind in ("nouns", "phrases") for metric in ("map", "precision10"))
 SPLIT_FOR_ALL = "restval"
 """The split of what is only learned from."""
 
@@ -36,8 +37,14 @@ def merge(flickr8k: Path, coco: Sequence[Path], out: Path) -> Path:
     return out
 
 
-def measure(model: Any, data: Any, **stores: Path) -> dict[str, Any]:
-    """Recalls on val, with the protocol they were measured under."""
-    found = evaluate(model, data, protocol="pairs", split="val", **stores)
-    metrics = found.as_dict()["metrics"]
-    return {**{name: metrics[name] for name in FIGURES}, "protocol": str(found.stamp)}
+def measure(model: Any, data: Any, features: Path, text_features: Path) -> dict[str, Any]:
+    """Recalls on val and queries for parts, with the protocols they were measured under."""
+    pairs = evaluate(model, data, protocol="pairs", split="val", features=features, text_features=text_features)
+    parts = evaluate(model, data, protocol="parts", split="val", features=features)
+    recalls, found = pairs.as_dict()["metrics"], parts.as_dict()["metrics"]
+    return {
+        **{name: recalls[name] for name in FIGURES},
+        "protocol": str(pairs.stamp),
+        **{name: found[name] for name in PARTS if name in found},
+        "parts_protocol": str(parts.stamp),
+    }

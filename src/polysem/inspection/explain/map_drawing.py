@@ -104,14 +104,15 @@ class TitledMap:
 
 
 def list_score_maps(explanation: Explanation) -> list[TitledMap]:
-    """The maps to draw on the picture: of the whole caption, then of its first phrases. Empty without places."""
+    """The maps to draw on the picture: of the first things that the caption names, each asked by itself, then of the
+    whole caption. Empty without places."""
     placed = explanation.places.kind in ("cells", "boxes") and bool(explanation.places.located.any())
     if explanation.score_map is None or explanation.picture is None or not placed:
         return []
     title = {"sum": "all the words: adds to the score", "omission": "all the words: missed when hidden"}
     whole = TitledMap(title[explanation.score_map.how], explanation.score_map, explanation.score)
     phrases = explanation.phrase_maps[:_MOST_PHRASES]
-    return [whole, *(TitledMap(f"“{each.phrase}”", each.map, each.score) for each in phrases)]
+    return [*(TitledMap(f"“{each.phrase}”", each.map, each.score) for each in phrases), whole]
 
 
 def show_score_map(axes: Any, explanation: Explanation, found: TitledMap, theme: Theme) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from encoders import tiny_models
 from polysem import encoders, recipes
-from polysem.data import open_collection
+from polysem.data import Vocabulary, open_collection
 from polysem.errors import ConfigError, InputError
 from polysem.features import LocalFeatures
 from polysem.models.embedding import BatchItems, SentenceItems
@@ -39,7 +41,7 @@ def test_a_phrase_is_true_of_every_image_whose_captions_name_it(photos):
 
 
 def test_captions_that_name_nothing_are_an_error_with_the_way_out(photos):
-    with pytest.raises(InputError, match="name nothing in 19 images or more"):
+    with pytest.raises(InputError, match="name nothing in at least 19 of its 18 images"):
         find_phrases(open_collection(photos), Phrases(least=19))
 
 
@@ -90,6 +92,35 @@ def test_the_loss_of_phrases_is_the_objective_once_more(tmp_path):
     torch.testing.assert_close(found.total, parts[0] + 0.5 * parts[1])
 
 
+def test_phrases_are_not_augmented(tmp_path):
+    model, _, _, loader = assembled(
+        tiny("vse-infty", PHRASED[0], "text.augment.rate=0.9"), make_data(tmp_path, english=True)
+    )
+    source, encoder = loader.texts, model.text.encoder
+    count = len(source.keys)
+    texts = source.items.values
+    rows = np.arange(count, len(texts))
+    assert source.load(rows, 0).ids.tolist() == encoder.tokenize(texts[count:]).ids.tolist()
+    assert source.load(rows - count, 0).ids.shape != encoder.tokenize(texts[: len(rows)]).ids.shape
+
+
+def test_a_batch_without_phrases_has_the_loss_of_its_captions(tmp_path):
+    model, criterion, _, loader = assembled(tiny("vse-infty", PHRASED[0]), make_data(tmp_path, english=True))
+    batch = next(iter(loader.epoch(0)))
+    images, texts = model(batch.images, batch.texts, (None, None))
+    none = replace(batch, phrases=torch.zeros_like(batch.phrases))
+    found = criterion(images, texts, none, model.similarity)[0]
+    assert "phrases" not in found.parts
+    scores = model.similarity.scores(images.vectors, texts.vectors)
+    torch.testing.assert_close(found.total, criterion.objective(scores, batch.positives).total)
+
+
+def test_words_that_the_encoder_does_not_know_are_not_asked_for(photos):
+    known = Vocabulary.build(["a dog on a red dog"], min_count=1)
+    found = find_phrases(open_collection(photos), Phrases(share=0.5), known)
+    assert [phrase.text for phrase in found] == ["a dog", "a red dog"]
+
+
 @pytest.mark.slow
 def test_a_run_with_phrases_resumes_and_logs_their_loss(tmp_path):
     data = make_data(tmp_path / "toy", english=True)
@@ -104,6 +135,6 @@ def test_a_run_with_phrases_resumes_and_logs_their_loss(tmp_path):
     assert any("phrases" in str(line) for line in steps)
 
 
-def test_labels_and_features_of_texts_take_no_phrases():
+def test_labels_take_no_phrases():
     with pytest.raises(ConfigError, match="phrases: they are matched with images"):
         recipes.load("semantic-sharing", ["phrases={}"])

@@ -40,6 +40,7 @@ CASES = {
             *("phrases={weight: 0.5, least: 2, share: 1}", "auxiliary=[{on: residual, weight: 0.5}]"),
         ),
     ),
+    "single vectors with phrases": ("vse-infty", 2, ("training.batch=5", "phrases={least: 2, share: 1}")),
     # Masked modelling chooses among the masked regions of its own process: without it.
     "labels": ("semantic-sharing-consistency", 0, ("objective.lambda=0", "training.batch=7", "training.captions=2")),
     "dive-mp learned scale": (

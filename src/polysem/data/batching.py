@@ -22,7 +22,8 @@ class Batch:
 
     Args:
         images: positions in the collection.
-        captions: positions in `collection.captions`, image by image; behind these, those of the phrases.
+        captions: positions in `collection.captions`, image by image; from its end on they are phrases, each behind the
+            captions of the image that brought it.
         positives: (images, captions) bool, True where a caption says something true of an image.
         owner_rows: for each caption, the row of the image it came with.
         phrases: (captions,) bool, which of them are phrases; None where there are none.
@@ -51,8 +52,8 @@ class Batches:
         batch: images in a batch.
         captions: "all" of an image; or so many at a time ("one" is 1), in which case an epoch visits the images several
             times, until it has seen every caption once.
-        phrases: further texts, each by the positions of the images of which it is true: of every image in a batch one
-            of its own comes with its captions, once in a batch.
+        phrases: further texts, each by the positions of the images of which it is true. Every image of a batch draws
+            one of its own; none comes twice in a batch.
     """
 
     def __init__(
@@ -81,7 +82,6 @@ class Batches:
         self._shared = {number: sorted(images[text]) for number, text in enumerate(texts) if len(images[text]) > 1}
         self._phrases: list[list[int]] = [[] for _ in collection]
         for number, items in enumerate(phrases, len(texts)):
-            self._shared[number] = list(items)
             for item in items:
                 self._phrases[item].append(number)
         self._has_phrases = bool(phrases)
@@ -142,4 +142,8 @@ class Batches:
             for image in self._shared.get(caption, ()):
                 if image in row_of:
                     positives[row_of[image], column] = True
+        if self._has_phrases:
+            column_of = {caption: column for column, caption in enumerate(captions.tolist())}
+            for row, image in enumerate(images.tolist()):
+                positives[row, [column_of[phrase] for phrase in self._phrases[image] if phrase in column_of]] = True
         return Batch(images, captions, positives, rows, captions >= len(self.owners) if self._has_phrases else None)

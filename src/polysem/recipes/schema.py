@@ -102,10 +102,12 @@ class AuxiliaryEntry(Section):
 
 
 class Phrases(Section):
-    """Things that English captions name ("a dog", "a brown dog") as texts to learn from beside the captions: of every
-    image in a batch one of its own, right for every image any of whose captions names it.
+    """Things that English captions name ("a dog", "a brown dog") as texts to learn from beside the captions: every
+    image of a batch brings one of its own, if it has one that no other brought, right for every image any of whose
+    captions names it.
 
-    weight: of their loss, which is the objective and the auxiliary losses once more. least, share: only what the
+    weight: of their loss, which is the objective and the auxiliary losses once more; one that sums over pairs, as
+    triplets may, sums over all pairs of a phrase and its images. least, share: only what the
     captions of at least so many training images name, and of at most this share of them.
     """
 

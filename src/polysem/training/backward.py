@@ -90,8 +90,10 @@ class Criterion(nn.Module):
         """The loss; and, detached, the scores, the objective alone, and its collapsed value."""
         asked: tuple[SetPrediction, Tensor] | None = None
         if batch.phrases is not None:
-            asked = _select(texts, batch.phrases), batch.positives[:, batch.phrases]
-            texts, batch = _select(texts, ~batch.phrases), replace(batch, positives=batch.positives[:, ~batch.phrases])
+            if batch.phrases.any():
+                asked = self._select(texts, batch.phrases), batch.positives[:, batch.phrases]
+            captions = ~batch.phrases
+            texts, batch = self._select(texts, captions), replace(batch, positives=batch.positives[:, captions])
         of_labels = isinstance(self.objective, LabelObjective)
         with torch.set_grad_enabled(torch.is_grad_enabled() and not of_labels):  # to watch, where labels are the loss
             scores = similarity.scores(images.vectors, texts.vectors)
@@ -139,11 +141,12 @@ class Criterion(nn.Module):
             total = total + entry.weight * auxiliary_loss(entry.on, auxiliary, images, texts, positives, similarity)
         return total
 
-
-def _select(side: SetPrediction, rows: Tensor) -> SetPrediction:
-    """Some items of a prediction: what the loss reads of them."""
-    center = None if side.global_vector is None else side.global_vector[rows]
-    return SetPrediction(side.vectors[rows], None, side.residual[rows], global_vector=center)
+    def _select(self, side: SetPrediction, rows: Tensor) -> SetPrediction:
+        """Some items of a prediction: what the loss reads of them. A residual that it does not read stays whole, as of
+        several processes it is that of this one alone."""
+        center = None if side.global_vector is None else side.global_vector[rows]
+        residual = side.residual[rows] if self.needs_residual else side.residual
+        return SetPrediction(side.vectors[rows], None, residual, global_vector=center)
 
 
 def run_batch(

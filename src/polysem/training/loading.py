@@ -60,7 +60,8 @@ class TrainingBatch:
 
 
 class InputSource:
-    """Inputs of one side by position: items for images, captions for texts. keys: names what augmentation draws for."""
+    """Inputs of one side by position: items for images, captions for texts. keys: names what augmentation draws for.
+    Items behind the last key, which are phrases, stay as they are: without its noun a phrase says nothing."""
 
     def __init__(self, items: Items[Any], keys: Sequence[str], side: TowerRecipe, seed: int) -> None:
         self.items, self.keys, self.side, self.seed = items, keys, side, seed
@@ -81,8 +82,13 @@ class InputSource:
         if isinstance(items, SentenceItems) and augment.words:
             words_of_texts = items.encoder.tokenize_words([items.load(place) for place in places.tolist()])
             knobs = items.encoder.mask_id, items.encoder.vocab_size, augment.rate, augment.protect_ends
-            pairs = zip(places.tolist(), words_of_texts, strict=True)
-            return Tokens.from_lists([mask_words(words, self.rng(place, epoch), *knobs) for place, words in pairs])
+
+            def mask(place: int, words: Sequence[Sequence[int]]) -> list[int]:
+                if place >= len(self.keys):
+                    return [token for word in words for token in word]
+                return mask_words(words, self.rng(place, epoch), *knobs)
+
+            return Tokens.from_lists([mask(*pair) for pair in zip(places.tolist(), words_of_texts, strict=True)])
         return items.batch(places.tolist())
 
     def keep(self, inputs: Inputs, places: Places, epoch: int) -> Tensor | None:
@@ -96,7 +102,8 @@ class InputSource:
             lengths = inputs.mask.sum(1).tolist()  # type: ignore[union-attr]
         kept = np.zeros((len(places), max(lengths)), bool)
         for row, (place, length) in enumerate(zip(places.tolist(), lengths, strict=True)):
-            kept[row, rule(length, self.rng(place, epoch), self.side.augment.rate)] = True
+            whole = place >= len(self.keys)
+            kept[row, range(length) if whole else rule(length, self.rng(place, epoch), self.side.augment.rate)] = True
         return torch.from_numpy(kept)
 
     def rng(self, place: int, epoch: int) -> np.random.Generator:
@@ -113,7 +120,7 @@ def build_sources(
     texts = collection_texts(model.text.encoder, collection, stores[1])
     ids, captions, seed = [item.id for item in collection], caption_keys(collection), recipe.training.seed
     if phrases:
-        texts, captions = join_phrases(model.text.encoder, texts, phrases), [*captions, *phrases]
+        texts = join_phrases(model.text.encoder, texts, phrases)
     return InputSource(images, ids, recipe.image, seed), InputSource(texts, captions, recipe.text, seed)
 
 

@@ -108,7 +108,8 @@ class TrainingLoop:
             raise InputError(f"The validation items of {val.name} have no labels, and {recipe.name} learns them.")
         labels = label_matrix(splits.train, model.labels or ()) if learns else None
         masker, heads = build_masked_modelling(recipe, model, splits.train, images=stores[0])
-        phrases, training = find_phrases(splits.train, recipe.phrases), recipe.training
+        vocabulary, training = getattr(model.text.encoder, "vocabulary", None), recipe.training
+        phrases = find_phrases(splits.train, recipe.phrases, vocabulary)
         shown = [phrase.items for phrase in phrases]
         batches = Batches(splits.train, training.batch, training.captions, training.seed, shown)
         sources = build_sources(model, splits.train, stores, recipe, [phrase.text for phrase in phrases])

@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from polysem.data.collection import Collection
+from polysem.data.vocabulary import Vocabulary, tokenise
 from polysem.encoders import Encoder, TextEncoder
 from polysem.encoders.base import eval_mode
 from polysem.encoders.pipeline import windows
@@ -22,15 +23,19 @@ PROMPT = "a {}"
 _AT_ONCE = 256
 
 
-def find_phrases(train: Collection, entry: Phrases | None) -> list[PartQuery]:
-    """The nouns and noun phrases of the captions, each with the images any of whose captions names it."""
+def find_phrases(train: Collection, entry: Phrases | None, vocabulary: Vocabulary | None = None) -> list[PartQuery]:
+    """The nouns and noun phrases of the captions, each with the images any of whose captions names it. vocabulary: the
+    words that the text encoder knows, where it learns them; phrases of others are left out."""
     if entry is None:
         return []
     found = make_queries(train, "captions", PROMPT, least=entry.least, share=entry.share)
+    if vocabulary is not None:
+        found = [phrase for phrase in found if all(word in vocabulary for word in tokenise(phrase.text))]
     if not found:
         raise InputError(
-            f"phrases: the captions of {train.name} name nothing in {entry.least} images or more and at most "
-            f"{entry.share:.0%} of them. They must be English. Set phrases.least=1, or leave phrases out."
+            f"phrases: the captions of {train.name} name nothing in at least {entry.least} of its {len(train)} images "
+            f"and at most {entry.share:g} of them. They must be English. Lower phrases.least, raise phrases.share, or "
+            "leave phrases out."
         )
     return found
 

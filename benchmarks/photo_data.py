@@ -45,6 +45,6 @@ def measure(model: Any, data: Any, features: Path, text_features: Path) -> dict[
     return {
         **{name: recalls[name] for name in FIGURES},
         "protocol": str(pairs.stamp),
-        **{name: found[name] for name in PARTS if name in found},
+        **{name: found[name] for name in PARTS},
         "parts_protocol": str(parts.stamp),
     }

@@ -80,7 +80,7 @@ def main() -> None:
     joined = join(members)
     found["joined"] = measure(joined, data, **stores)
     joined.provenance["recipe"] = {"name": "polysem/photo-small", "summary": SUMMARY}
-    joined.provenance["validation"] = found["joined"]
+    joined.provenance["validation"] = {name: found["joined"][name] for name in (*FIGURES, "protocol")}
     folder = joined.save(given.out / "model", {"license": "apache-2.0", "language": "en"}, small=True)
     card = folder / "README.md"
     card.write_text(card.read_text(encoding="utf-8") + CARD.format(members=given.members), encoding="utf-8")

@@ -111,7 +111,9 @@ def test_it_returns_unit_vectors_attention_and_residual(setting):
     part = build(setting)
     features, global_feature = inputs(setting)
     found = part(features, global_feature)
-    assert found.vectors.shape == found.residual.shape == (4, part.k, DIM)
+    own = part.k - getattr(part, "keep_global", False)  # the global vector itself has no residual
+    assert found.vectors.shape == (4, part.k, DIM)
+    assert found.residual.shape == (4, own, DIM)
     torch.testing.assert_close(found.vectors.norm(dim=-1), torch.ones(4, part.k))
     if SETTINGS[setting]["name"] not in POOLED:
         assert found.attention.shape == (4, part.k, 9)

@@ -66,8 +66,6 @@ class Bench:
     def place(self, row: Row, trial: Trial, seed: int, searching: bool) -> Path:
         """Of a run's folder; its figures are beside it. All that makes a run is in its name: rows may share one."""
         content = self.recipe(row, trial, seed).model_dump(mode="json", exclude={"name", "summary", "paper"})
-        if content.get("phrases") is None:  # younger than the first runs
-            content.pop("phrases", None)
         stores = [self.features, self.text_features]
         made = [None if store is None else read_manifest(store).fingerprint for store in stores]
         data = self.search_data if searching else self.data
